@@ -230,6 +230,7 @@ _CAUSES = {
     "soft cap by": "an approximation of tanh, or another function in its place",
     "V less": "V is shifted, as before a cast to fewer bits, and not shifted back",
     "Q and K less": "queries and keys are shifted or normed before the product",
+    "weights are those of other keys": "the key of P's fragment that a lane reads",
     "weights are those of another tile": "a buffer of P that is read before it is written",
     "keys past the end": "a length that counts too many keys, as of the next request",
     "elements never written": "a store that is predicated wrongly for these elements",

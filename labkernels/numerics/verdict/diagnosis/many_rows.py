@@ -250,6 +250,8 @@ def _factor(row: Row) -> list[Match]:
     truth, weight = row.outputs[row.place], 1 / row.sigma**2
     factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
     error = row.out - truth
+    if not row.out.any():  # no denominator makes an output 0
+        return []
     if np.count_nonzero(np.abs(truth) > significance.SHOWS * row.sigma) < _FITTED:
         return []
     if abs(factor - 1) * float((truth**2 * weight).sum()) ** 0.5 <= significance.OUTLIER:
@@ -286,10 +288,14 @@ def of_filters(
         where = f"beta {beta:.3g} over all rows"
         name = "V or the output by a factor" if name == "common mode" else name
         named += _kept(name, where, z2.sum(), along**2 / power, error.size)
-    # The directions are nearly the same; the special name comes before the general one.
-    return sorted(
-        named, key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0)
-    )
+    # The directions are nearly the same: the special name comes before the general one, which is
+    # named, too, where it explains more.
+    named.sort(key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0))
+    least = min(named, key=lambda match: match.rms, default=None)
+    if least and named[0] is not least:
+        both = f"{named[0].name}, or {least.name}"
+        named[0] = replace(named[0], name=both, where=f"{named[0].where}; or {least.where}")
+    return named
 
 
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:

@@ -31,6 +31,7 @@ from labkernels.policy import NumericPolicy
 # All rows are used if at most this part is bad, each weakly, but all of them together clearly.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
+_TINY = 1e-300  # in place of a division by 0
 _ALIKE = 0.05  # difference of two rms of z that does not tell two mistakes apart
 _NO_MASK = "causal mask left out"
 _OTHERS = 4  # rows beside the worst; a name must explain most of them
@@ -64,6 +65,21 @@ def of_output(case: Case) -> list[Match]:
     return aliases.named(case.problem, found)
 
 
+def _of_small_outputs(case: Case) -> Case:
+    """Return the case with errors as small as its outputs, in rows far smaller than right ones.
+
+    An output that is smaller than the errors of right rows would be explained by any small number.
+    """
+    size, right, error = (
+        np.sqrt((x**2).mean(-1, keepdims=True)) for x in (case.out, case.truth, case.sigma)
+    )
+    small = (size > 0) & (size < error) & (error > 0) & (error < right)
+    if not small.any():
+        return case
+    sigma = np.where(small, case.sigma * size / np.maximum(right, _TINY), case.sigma)
+    return replace(case, sigma=sigma)
+
+
 def _masked_elsewhere(case: Case) -> bool:
     """Return whether right rows beside the wrong ones, of their heads and requests, hide keys."""
     problem, bad = case.problem, _bad_rows(case)[0]
@@ -73,22 +89,24 @@ def _masked_elsewhere(case: Case) -> bool:
 
 
 def _found(case: Case) -> list[Match]:
-    problem, sigma = case.problem, case.sigma
-    shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
+    problem = case.problem
+    shown = many_rows.of_output(problem, case.out, case.truth, case.sigma, case.policy.out)
     if shown and not shown[0].vague:
         return shown
     bad, score = _bad_rows(case)
-    if shown:
-        return _stored(case) or _of_some_channels(case, bad, score) or shown
-    given = problem, case.out, case.truth, sigma, bad, case.policy.out
+    given = problem, case.out, case.truth, case.sigma, bad, case.policy.out
     sums = added.of_sums(*given)
     sums = [replace(match, where=_where(match, problem, bad)) for match in sums]
+    if shown:
+        return _stored(case) or sums or _of_some_channels(case, bad, score) or shown
     of_rows_added = sums and sums[0].name.startswith("the output of")
     if of_rows_added or _ends(sums):
         return sums
     changed = stored.of_output(*given)
     if changed:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
+    case = _of_small_outputs(case)  # what is stored in place of right outputs has been tried
+    sigma = case.sigma
     # The mistakes that are tried on single rows know no variants.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     of_rows = functools.cache(lambda: many_rows.of_rows(rows))
@@ -98,7 +116,8 @@ def _found(case: Case) -> list[Match]:
     if whole and not whole[0].vague:
         return whole
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
-    known = _unless_better(of_rows(), whole) or [m for m in filters if m.name == "P truncated"]
+    cut = [match for match in filters if match.name.startswith("P truncated")]
+    known = _unless_better(of_rows(), whole) or cut
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
@@ -114,7 +133,7 @@ def _found(case: Case) -> list[Match]:
         return shared
     return (
         whole
-        or added.of_factors(*given)
+        or added.of_factors(problem, case.out, case.truth, sigma, bad, case.policy.out)
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)

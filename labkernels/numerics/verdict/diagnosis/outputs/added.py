@@ -188,9 +188,9 @@ def _others(
         for step in range(1, min(problem.batch, _STEPS)):
             at = (token + step * longest) % len(truth), head
             yield f"the output of sample + {step}", truth[at], sigma[at] ** 2
-    q = problem.q_here[rows].astype(np.float64)
-    if q.shape[1] >= n:
-        yield "the query", q[:, :n], 0.0
+    q = problem.q_here[rows].astype(np.float64)[:, :n]
+    q = np.pad(q, ((0, 0), (0, n - q.shape[1])))  # added in as many channels as it has
+    yield "the query", q, 0.0
     yield from _of_values(problem, (out[rows] - truth[rows]) / sigma[rows] ** 2, rows)
 
 

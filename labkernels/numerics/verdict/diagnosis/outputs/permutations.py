@@ -123,9 +123,10 @@ def _rows(
     name = _OF_ANOTHER
     kv_head, other_kv_head = chosen[:, 1] // problem.group, head // problem.group
     sees, other_sees = problem.n_keys[chosen[:, 0]], problem.n_keys[token]
-    same = (own[0] == other[0]) & (kv_head == other_kv_head) & (sees == other_sees)
-    if same[good].all():  # rows of the same keys differ in nothing but Q
-        name += ", or Q of another row"
+    same = (own[0] == other[0]) & (kv_head == other_kv_head)
+    if same[good].all():  # rows of the same keys differ in Q alone, and those of the same V in P
+        seen = (sees == other_sees)[good].all()
+        name += ", or Q of another row" if seen else ", or weights are those of another row"
     steps = {
         "sample": (other[0] - own[0])[good] % problem.batch,
         "head": (head - chosen[:, 1])[good] % heads,

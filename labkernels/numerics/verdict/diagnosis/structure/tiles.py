@@ -82,7 +82,7 @@ def _of_cuts(blocks: list[Block], was: float, cuts: list[Cut]) -> Iterator[Found
                 continue
             free = sum(row.free for row in rows)
             rms = float(np.sqrt(sum(row.square for row in rows) / max(free, 1)))
-            if free > 0 and rms <= LEFT and rms * SMALLER_BY <= was:
+            if free > 0 and rms <= significance.RIGHT_RMS and rms * SMALLER_BY <= was:
                 yield _named(rows, cut, longest, rms, shared=shared)
                 return
 

@@ -232,6 +232,8 @@ def _name(counts: set[tuple[int, int]], kind: str) -> str:
     if kind == "v":
         return words.V_LOST if counts == {(1, 0)} else "V counted twice"
     if any(right == 0 for right, _ in counts):
+        if any(given > 1 for _, given in counts):  # no mask shows a key twice
+            return "keys read from elsewhere, hidden ones too, some twice"
         return "another mask: keys that the mask hides" + ", and keys left out" * ((1, 0) in counts)
     if counts == {(1, 0)}:
         return "keys left out"

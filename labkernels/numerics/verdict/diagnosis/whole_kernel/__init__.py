@@ -158,6 +158,7 @@ _RIVALS: dict[str, tuple[Family, ...]] = {
     "soft cap that was not asked for": (functions.of_cuts,),
     "soft cap of another number": (substitutes.of_caps,),
     "splits merged unweighted": (states.of_steps,),
+    chains.OTHER_TILES: (states.of_skips,),
     "splits merged by l alone": (states.of_steps,),
     "splits merged by their maximum alone": (states.of_steps,),
 }

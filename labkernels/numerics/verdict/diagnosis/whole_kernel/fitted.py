@@ -26,6 +26,7 @@ _NEARLY = 0.1  # distance of a fitted count of keys from a whole number that rou
 # Share of the predicted loss. The weight of a key that was its warp's maximum for a while is exact,
 # but the prediction knows only the last maximum.
 _TRUNCATED = (0.4, 1.3)
+_RANDOM = 0.5  # least mean z^2 that the random part of a cut leaves: 1 is expected
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
 _TILES = (8, 16, 32, 64, 128, 256)  # keys of a last tile that padding fills up
@@ -97,11 +98,17 @@ def of_truncation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         above = sum(float(((s.truth - s.out) * x / variance).sum()) for s, x, variance in each)
         below = sum(float((x**2 / variance).sum()) for _, x, variance in each)
         beta = above / below if below > 0 else math.nan
-        if _TRUNCATED[0] <= beta <= _TRUNCATED[1]:
+        if _TRUNCATED[0] <= beta <= _TRUNCATED[1] and not (random and _too_even(each, beta)):
             of = f"to {fmt}, " if fmt != given else ""
             where = f"{of}toward 0, not rounded to nearest, beta {beta:.3g}"
             outputs = lambda sheet, b=beta, x=lost: sheet.truth - b * x(sheet)  # noqa: E731
             yield Mistake("P truncated", where, outputs, fmt == "tf32", noise=random)
+
+
+def _too_even(each: list[tuple[Sheet, Array, Array]], beta: float) -> bool:
+    """Return whether errors are far smaller than what a cut to fewer bits would leave at random."""
+    left = [(s.truth - beta * lost - s.out) ** 2 / variance for s, lost, variance in each]
+    return sum(float(x.sum()) for x in left) < _RANDOM * sum(x.size for x in left)
 
 
 def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

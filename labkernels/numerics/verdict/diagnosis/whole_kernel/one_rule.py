@@ -88,7 +88,7 @@ def _interleaved(sheet: Sheet) -> Array:
     out = np.empty_like(sheet.out)
     for head in np.unique(sheet.heads % sheet.problem.kv_heads):
         rows = sheet.heads % sheet.problem.kv_heads == head
-        scores = sheet.masked(sheet.q @ sheet.keys("k", int(head)).T)
+        scores = sheet.scores_of(sheet.q, sheet.keys("k", int(head)))
         out[rows] = sheet.attend(scores, sheet.keys("v", int(head)))[rows]
     return out
 
@@ -96,7 +96,7 @@ def _interleaved(sheet: Sheet) -> Array:
 def _of_head(sheet: Sheet, head: int, of_k: bool, of_v: bool) -> Array | None:
     if head == sheet.kv_head:
         return None
-    scores = sheet.masked(sheet.q @ sheet.keys("k", head).T) if of_k else sheet.scores
+    scores = sheet.scores_of(sheet.q, sheet.keys("k", head)) if of_k else sheet.scores
     return sheet.attend(scores, sheet.keys("v", head) if of_v else sheet.v)
 
 
@@ -106,7 +106,7 @@ def _of_request(sheet: Sheet, step: int, what: str) -> Array | None:
     if length < sheet.kv_len:
         return None
     k, v = (sheet.keys(x, request=other)[: sheet.kv_len] for x in "kv")
-    scores = sheet.masked(sheet.q @ k.T) if "k" in what else sheet.scores
+    scores = sheet.scores_of(sheet.q, k) if "k" in what else sheet.scores
     return sheet.attend(scores, v if "v" in what else sheet.v)
 
 
@@ -241,7 +241,7 @@ def _laid_out(sheet: Sheet, back: bool, what: str) -> Array:
             found[which] = each.swapaxes(0, 1).reshape(each.shape)[sheet.kv_head]
         else:
             found[which] = each.reshape(length, n, -1)[:, sheet.kv_head]
-    scores = sheet.masked(sheet.q @ found["k"].T) if "k" in what else sheet.scores
+    scores = sheet.scores_of(sheet.q, found["k"]) if "k" in what else sheet.scores
     return sheet.attend(scores, found["v"])
 
 
@@ -267,7 +267,7 @@ def tiles(sheets: list[Sheet]) -> Iterator[Mistake]:
 def _changed(sheet: Sheet, which: str, values: Array) -> Array:
     if which == "v":
         return sheet.attend(sheet.scores, values)
-    return sheet.attend(sheet.masked(sheet.shaped(sheet.q @ values.T)))
+    return sheet.attend(sheet.scores_of(sheet.q, values))
 
 
 def _squares_turned(x: Array, size: int) -> Array:

@@ -141,6 +141,10 @@ class Sheet:
             return scores
         return variant.shaped(scores, self.heads, self.places, np.arange(scores.shape[1]))
 
+    def scores_of(self, q: Array, k: Array) -> np.ndarray:
+        """Return the scores of other queries or keys, as the variant changes them, masked."""
+        return self.masked(self.shaped(q @ k.T))
+
     @functools.cached_property
     def scores(self) -> np.ndarray:
         """Scores, -inf where hidden. Shapes: [R, L]."""

@@ -14,12 +14,14 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, run_words
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 _TILES = (16, 32, 64, 128)
 _NEAREST = 6  # mistakes that are judged
 _SCREENED = 24  # mistakes that are held against all channels of a row, not some directions alone
 _DIRECTIONS = 16
+_NEAR = 4  # keys by which the end of a run may be off
 
 
 def of_mistakes(
@@ -46,12 +48,32 @@ def of_mistakes(
             miss, first, last = _nearest(sheet, *given)
             tried.append((miss, i, mistake, first, last))
     tried = sorted(tried, key=lambda each: each[:2])[:_NEAREST]
-    found = []
-    for _, _, mistake, first, last in tried:
-        where = "; ".join(filter(None, (mistake.where, _words(sheet, first, last))))
-        outputs = _of_some(mistake.outputs, first, last, sheet.kv_len)
-        found.append(Mistake(mistake.name, where, outputs, mistake.precision, noise=mistake.noise))
-    yield from best(misfit, found)
+    every = [_of_run(sheet, mistake, first, last) for _, _, mistake, first, last in tried]
+    for found in best(misfit, every):
+        _, _, mistake, first, last = tried[every.index(found)]
+        if misfit(found.outputs) > LEFT**2:
+            ends = [(a, last) for a in _beside(first, sheet.kv_len)]
+            ends += [(first, b) for b in _beside(last, sheet.kv_len)]
+            others = [_of_run(sheet, mistake, a, b) for a, b in ends if a < b]
+            yield from best(misfit, [found, *others])
+        else:
+            yield found
+
+
+def _beside(end: int, longest: int) -> list[int]:
+    """Return ends near one that a row chose: keys of no weight in it may lie between.
+
+    The first key, and the end of all keys, are where a run has no end.
+    """
+    if not 0 < end < longest:
+        return []
+    return [x for x in range(end - _NEAR, end + _NEAR + 1) if x != end and 0 < x < longest]
+
+
+def _of_run(sheet: Sheet, mistake: Mistake, first: int, last: int) -> Mistake:
+    where = "; ".join(filter(None, (mistake.where, _words(sheet, first, last))))
+    outputs = _of_some(mistake.outputs, first, last, sheet.kv_len)
+    return Mistake(mistake.name, where, outputs, mistake.precision, noise=mistake.noise)
 
 
 @dataclass(frozen=True)

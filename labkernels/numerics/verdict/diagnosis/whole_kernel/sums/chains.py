@@ -17,6 +17,7 @@ from labkernels.numerics.verdict.diagnosis.words import BIAS_OF_PARTS
 _BLOCKS = (8, 16, 32, 64, 128, 256)
 _SHOWN = 4  # about so many rows of a sheet tell how many directions rows have
 _FREE = 0.25  # most fitted weights of a row per channel
+OTHER_TILES = "keys left out, other tiles in each row"
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
 
@@ -105,7 +106,7 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         if misfit(mistake.outputs, limit=before / CLEARLY) * CLEARLY <= before:
             yield mistake
     lost = [
-        Mistake("keys left out", f"of each row other tiles of {n} keys", _joined(n, whole=True))
+        Mistake(OTHER_TILES, f"tiles of {n} keys", _joined(n, whole=True), cost=2.0)
         for n in _SIZES
         if n < longest <= n * most
     ]

@@ -56,7 +56,7 @@ def scores(sheets: list[Sheet]) -> Iterator[Mistake]:
             f"q rounded to {narrow} once scaled",
             words,
             lambda sheet, x=factor: sheet.attend(
-                sheet.masked(to(sheet.q / scale_log2 * x, narrow) * (scale_log2 / x) @ sheet.k.T)
+                sheet.scores_of(to(sheet.q / scale_log2 * x, narrow) * (scale_log2 / x), sheet.k)
             ),
             precision=True,
         )
@@ -76,7 +76,7 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield Mistake(
             f"K and V in {fmt}",
             "",
-            lambda sheet, c=cut: sheet.attend(sheet.masked(sheet.q @ c(sheet.k).T), c(sheet.v)),
+            lambda sheet, c=cut: sheet.attend(sheet.scores_of(sheet.q, c(sheet.k)), c(sheet.v)),
             precision=True,
         )
         yield Mistake(
@@ -88,14 +88,14 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield Mistake(
             f"K in {fmt}",
             "",
-            lambda sheet, c=cut: sheet.attend(sheet.masked(sheet.q @ c(sheet.k).T)),
+            lambda sheet, c=cut: sheet.attend(sheet.scores_of(sheet.q, c(sheet.k))),
             precision=True,
         )
         yield Mistake(
             f"Q and K in {fmt}",
             "",
             lambda sheet, c=cut: sheet.attend(
-                sheet.masked(c(sheet.q / scale_log2) * scale_log2 @ c(sheet.k).T)
+                sheet.scores_of(c(sheet.q / scale_log2) * scale_log2, c(sheet.k))
             ),
             precision=True,
         )
@@ -103,7 +103,7 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
             f"Q in {fmt}",
             "",
             lambda sheet, c=cut: sheet.attend(
-                sheet.masked(sheet.shaped(c(sheet.q / scale_log2) * scale_log2 @ sheet.k.T))
+                sheet.scores_of(c(sheet.q / scale_log2) * scale_log2, sheet.k)
             ),
             precision=True,
         )
@@ -140,7 +140,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         if "K" in what:
             k = _scaled(k, largest(k, "k", of), kind)
         if "Q" in what or "K" in what:
-            scores = sheet.masked(sheet.shaped(q @ k.T))
+            scores = sheet.scores_of(q, k)
         if "V" in what:
             v = _scaled(v, largest(v, "v", of), kind)
         return sheet.attend(scores, v)
@@ -341,7 +341,7 @@ def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
         k = cut(sheet.k) if "K" in what else sheet.k
         v = cut(sheet.v) if "V" in what else sheet.v
         changed = "Q" in what or "K" in what
-        return sheet.attend(sheet.masked(sheet.shaped(q @ k.T)) if changed else sheet.scores, v)
+        return sheet.attend(sheet.scores_of(q, k) if changed else sheet.scores, v)
 
     for what in ("Q", "K", "V", "Q and K", "K and V"):
         for step in _STEPS:

@@ -5,6 +5,7 @@ maximum; a rescale that is made twice leaves them too light. Functions take shee
 those of `fitted` do.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from labkernels.units import LOG2_E
 
 _SIZES = (8, 16, 32, 48, 64, 128, 256)
 _SINGLE = 12  # steps that are tried one by one
+_ROUND = (*(-float(x) for x in range(1, 30)), *(-x * LOG2_E for x in range(1, 20)))
+_TRIED = 9  # depths that are tried at once
 _NEAREST = 6  # mistakes that are judged
 _POWERS = {
     "not rescaled": 0.0,
@@ -152,6 +155,61 @@ def _splits(sheet: Sheet, size: int) -> Any:
         states.append((top, p.sum(1, keepdims=True), p @ sheet.v[first : first + size]))
     m, l, o = (np.stack(x) for x in zip(*states, strict=True))
     return m, l, o / np.where(l > 0, l, 1.0)
+
+
+def of_skips(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Tiles are skipped whose largest weight lies below a number, which is fitted."""
+    longest = max(sheet.kv_len for sheet in sheets)
+    lowest, chosen, cuts = math.inf, (0, True, True), []
+    for size, running in itertools.product((n for n in _SIZES if n < longest), (True, False)):
+        depths = np.concatenate([_depths(sheet, size, running).ravel() for sheet in sheets])
+        depths = np.unique(depths[np.isfinite(depths)])
+        for of_l in (True, False):
+            left, near = _between(misfit, depths, functools.partial(_skipped, size, running, of_l))
+            if left < lowest:
+                lowest, chosen, cuts = left, (size, running, of_l), near
+    size, running, of_l = chosen
+    of, but = "running" if running else "row's", ", but counted in the sum l" * (not of_l)
+    for cut in cuts:
+        where = f"tiles of {size} keys below {2**cut:.3g} of the {of} maximum{but}"
+        outputs = _skipped(*chosen, cut)
+        yield Mistake("small weights dropped, in whole tiles", where, outputs, cost=1.0)
+
+
+def _depths(sheet: Sheet, size: int, running: bool) -> Array:
+    """Return the log2 of the largest weight of each tile, relative to the maximum of that time."""
+    tops = np.maximum.reduceat(sheet.scores, np.arange(0, sheet.kv_len, size), axis=1)
+    with np.errstate(invalid="ignore"):
+        return tops - (np.maximum.accumulate(tops, 1) if running else tops.max(1, keepdims=True))
+
+
+def _between(
+    misfit: Misfit, depths: Array, outputs: Callable[..., Any]
+) -> tuple[float, list[float]]:
+    """Return what the best depth leaves, and numbers from the depth below it up to it.
+
+    No row of these sheets tells the numbers apart, but other rows may. Round ones come first.
+    """
+    low, high = 0, len(depths) - 1
+    while True:
+        some = np.unique(np.linspace(low, high, _TRIED).astype(int))
+        left = [misfit(outputs(float(depths[j]))) for j in some]
+        i = int(np.argmin(left))
+        if high - low < _TRIED:
+            break
+        low, high = int(some[max(i - 1, 0)]), int(some[min(i + 1, len(some) - 1)])
+    top, below = float(depths[some[i]]), float(depths[max(some[i] - 1, 0)])
+    return left[i], [*(x for x in _ROUND if below < x <= top), (below + top) / 2]
+
+
+def _skipped(size: int, running: bool, of_l: bool, cut: float) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
+        kept = _noted(sheet, f"depths {running}", lambda s, n: _depths(s, n, running), size) >= cut
+        p = sheet.weights * kept[:, np.arange(sheet.kv_len) // size]
+        l = (p if of_l else sheet.weights).sum(1, keepdims=True)
+        return p @ sheet.v / (l + np.exp2(sheet.sink - sheet.scores.max(1, keepdims=True)))
+
+    return outputs
 
 
 ALL = (of_steps, of_powers)
