@@ -82,7 +82,7 @@ def _is_sum(problem: Problem, match: Match) -> bool:
     """Whether an output is the mean of V times the count of keys: each key has the weight 1."""
     times = re.match(r"times (\S+?)(;|$)", match.where)
     n = np.unique(problem.kv_lens)
-    return bool(times) and len(n) == 1 and abs(float(times[1]) - n[0]) <= _ROUND * n[0]
+    return times is not None and len(n) == 1 and abs(float(times[1]) - n[0]) <= _ROUND * n[0]
 
 
 # The whole name, another name of the same outputs, and for which calls they are the same.
