@@ -24,7 +24,7 @@ book: compiler $(ENVIRONMENT) ## Run the chapters here and build the book (FROM=
 pdf: book ## Print the built pages into one PDF, with a Chromium that is installed
 	@$(BIN)/python book/pdf.py
 
-test: compiler lint ## Everything that needs no GPU: lint, tests, the chapters replayed in nbval
+test: compiler lint ## What needs no GPU: lint, tests, the chapters replayed in nbval
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 	@$(BIN)/python book/build.py --nbval
 

@@ -53,7 +53,8 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    leave_cases_for_long_runs(items)
+    if not config.getoption("keyword"):  # who asks for something by -k gets all of its cases
+        leave_cases_for_long_runs(items)
     for item in items:
         for mark, reason in ASKED_FOR.items():
             if item.get_closest_marker(mark) and mark not in config.getoption("markexpr"):

@@ -14,8 +14,8 @@ from labkernels.records import store
 
 PATH = store.DATA_DIR / detection.DATA_FILE
 WANTED_SHARE = 0.99
-AGAIN = ("P truncated",)  # the smallest of all errors; each bug is judged in seconds
-KERNELS = ("decode_mma_n8",)  # one of those that have this bug
+AGAIN = "P truncated"  # the smallest of all errors; each output is judged in seconds
+KERNEL = "decode_mma_n8"  # one of those that have this bug
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,14 @@ def test_a_part_of_the_table_comes_out_again(rows):
     kv_len, dtype = min(LENGTHS), "bf16"
     seen = []
     for seed in range(detection.SEEDS):
-        case = decode.exposing_case(MUTANTS[AGAIN[0]], kv_len, dtype, seed=seed, device="cpu")
-        judge = Criteria(case)
-        for name in AGAIN:
-            for kernel in KERNELS:
-                out = decode.decode(MUTANTS[name], kernel, case)
-                answers = judge.answers(out, discover()[kernel].policies[0])
-                seen.append((runs.Judged(kernel, name, "normal", dtype, kv_len), answers))
+        case = decode.exposing_case(MUTANTS[AGAIN], kv_len, dtype, seed=seed, device="cpu")
+        out = decode.decode(MUTANTS[AGAIN], KERNEL, case)
+        answers = Criteria(case).answers(out, discover()[KERNEL].policies[0])
+        seen.append((runs.Judged(KERNEL, AGAIN, "normal", dtype, kv_len), answers))
     again = {key(row): row for row in detection.count(seen)}
     # The CPU build gives the GPU's bits, so the counts do not depend on the recording machine.
     recorded = {key(row): row for row in rows}
-    assert len(again) == len(KERNELS) * (len(RULES) + 1)
+    assert len(again) == len(RULES) + 1
     for place, row in again.items():
         then = recorded[place]
         assert row["runs"] == then["runs"], place
@@ -62,7 +59,7 @@ def test_a_part_of_the_table_comes_out_again(rows):
             assert (row["refused"], row["undecided"]) == (then["refused"], then["undecided"]), place
             continue
         # The verdict has learned of more right kernels since the recording: what it refused then
-        # it may now leave undecided, but accepts none of it.
+        # it may now leave undecided, but accepts none of it, and still refuses most of it.
         assert row["refused"] + row["undecided"] == then["refused"] + then["undecided"], place
         assert row["refused"] > 0.5 * then["refused"], place
 

@@ -7,13 +7,13 @@ import numpy as np
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 8, 2, 1, 373, 64),  # a decode step, four heads a group
+    Shape(2, 8, 2, 1, 373, 64),  # a decode step, four heads per group
     Shape(2, 6, 2, 5, 233, 64, causal=True),  # five drafted tokens
     Shape(2, 4, 2, 37, 163, 128, causal=True),  # a chunk of a prefill
     Shape(3, 6, 2, 1, 277, 80),  # a decode step of three requests
     Shape(2, 9, 3, 3, 173, 96, causal=True),  # three drafted tokens, three KV heads
     Shape(2, 6, 3, 51, 51, 64, causal=True),  # a prompt
-    Shape(2, 10, 2, 24, 131, 112),  # cross attention, five heads a group
+    Shape(2, 10, 2, 24, 131, 112),  # cross attention, five heads per group
     Shape(2, 4, 2, 34, 119, 96, causal=True, v_dim=128),  # a chunk, V wider than K
     Shape(4, 6, 2, 10, 157, 48, causal=True),  # a short chunk of four requests
 )

@@ -32,21 +32,21 @@ class Terms:
     sigma: np.ndarray
 
     @functools.cached_property
-    def _above(self) -> np.ndarray:
+    def above_of_elements(self) -> np.ndarray:
         """The terms above, the numbers last, as in systems of equations. Shapes: [R, Dv, G]."""
         return np.ascontiguousarray(self.above.swapaxes(1, 2))
 
     def outputs(self, x: Array) -> np.ndarray:
         """Return the rows for numbers x. Shapes: [R, Dv]."""
-        above = self._above @ x
+        above = self.above_of_elements @ x
         return above if self.below is None else above / (self.below @ x)[:, None]
 
     def changes(self, x: Array, outputs: Array) -> np.ndarray:
         """Return by how many sigma each number moves each element. Shapes: [R, Dv, G]."""
         if self.below is None:
-            return self._above / self.sigma[..., None]
+            return self.above_of_elements / self.sigma[..., None]
         found = self.below[:, None] * outputs[..., None]
-        np.subtract(self._above, found, out=found)
+        np.subtract(self.above_of_elements, found, out=found)
         found /= ((self.below @ x)[:, None] * self.sigma)[..., None]
         return found
 
@@ -167,7 +167,7 @@ def _first(terms: list[Terms]) -> Array | None:
     sides, squares = ZERO, ZERO
     for p in terms:
         below = np.asarray(p.below)
-        a = (p._above - below[:, None] * p.out[..., None]) / p.sigma[..., None]
+        a = (p.above_of_elements - below[:, None] * p.out[..., None]) / p.sigma[..., None]
         a = a.reshape(p.out.size, -1)
         sides, squares = sides + a.T @ a, squares + (below**2).sum(0)
     size = squares**0.5
