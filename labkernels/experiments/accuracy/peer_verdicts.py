@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, product
 
 import numpy as np
 
@@ -61,9 +62,13 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     with recording.sampling():
         how = {"seed": recording.options.seed, "device": recording.device}
         outputs = list(_outputs(*cell.of, chosen, **how))
-    recording.tell(f"{len(outputs)} outputs judged")
-    for found in recording.pool.map(_judged_rows, outputs):
-        yield from ((DATA_FILE, row | {"repeats": 1}) for row in found)
+    made = [output for output in outputs if output.out is not None]
+    recording.tell(f"{len(made)} outputs judged")
+    judgements = product(made, ("fp32", cell.of[1]))  # each is a job, since some take minutes
+    found = recording.pool.map(_judged_rows, *zip(*judgements, strict=True))
+    refused = [[_refused_row(output)] for output in outputs if output.out is None]
+    for listed in chain(found, refused):
+        yield from ((DATA_FILE, row | {"repeats": 1}) for row in listed)
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
@@ -124,15 +129,15 @@ def judged(given: Tensors, out, *, p_format: str, dtype: str) -> tuple[verdict.V
     return found, float(table["mean_signed"])
 
 
-def _judged_rows(output: Output) -> list[Row]:
-    shape, base = output.shape, output.base
-    if output.out is None:
-        return [base | {"metric": "refused", "value": 0, "note": f"{shape.label}: {output.reason}"}]
-    rows = []
-    for p_format in ("fp32", base["dtype"]):
-        found, bias = judged(output.inputs, output.out, p_format=p_format, dtype=base["dtype"])
-        rows += _verdict_rows(base | {"policy": f"p={p_format}"}, shape, found, bias)
-    return rows
+def _refused_row(output: Output) -> Row:
+    reason = f"{output.shape.label}: {output.reason}"
+    return output.base | {"metric": "refused", "value": 0, "note": reason}
+
+
+def _judged_rows(output: Output, p_format: str) -> list[Row]:
+    shape, base = output.shape, output.base | {"policy": f"p={p_format}"}
+    found, bias = judged(output.inputs, output.out, p_format=p_format, dtype=base["dtype"])
+    return list(_verdict_rows(base, shape, found, bias))
 
 
 def _base(item: Backend, shape: Shape, dtype: str) -> Row:

@@ -72,12 +72,17 @@ def rungs(operation: str) -> list[Call]:
 
 
 def missed() -> dict[str, list[Call]]:
-    """Return for each operation the calls of our kernel and the best peer of each missed target."""
+    """Return the calls of our kernel and the best peer of each missed target, by a group's name.
+
+    The prefills that read pages are a group of their own, since their peers are other libraries.
+    """
     found: dict[str, list[Call]] = {}
     for score in scoreboard():
         operation = profiles.OPERATIONS.get(score.target.experiment)
         if operation and score.status == NOT_MET:
-            listed = found.setdefault(f"missed targets of {operation}", [])
+            paged = operation == PREFILL and score.target.workload["page_size"]
+            name = f"missed targets of {'paged ' if paged else ''}{operation}"
+            listed = found.setdefault(name, [])
             listed += (call for call in _calls_of(score, operation) if call not in listed)
     return found
 
