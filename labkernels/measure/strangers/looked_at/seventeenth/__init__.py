@@ -1,4 +1,4 @@
-"""The seventeenth set, held out: nobody saw the verdict's answers to it before a recording.
+"""The seventeenth set, which was held out for one recording.
 
 Its writer had seen neither the verdict, but for the words of its names and causes, nor the bugs of
 other sets than the first two, but by accident the names of some bugs of the sixteenth and some

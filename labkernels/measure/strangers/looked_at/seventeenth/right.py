@@ -1,4 +1,4 @@
-"""Right implementations of the seventeenth held-out set: other orders, references and exps."""
+"""Right implementations of the seventeenth set: other orders, references and exps."""
 
 import math
 from collections.abc import Callable

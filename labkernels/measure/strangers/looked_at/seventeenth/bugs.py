@@ -1,7 +1,8 @@
-"""The bugs of the seventeenth set, which is held out, each with a pattern of right names."""
+"""The bugs of the seventeenth set, each with a pattern of right names."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import (
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.seventeenth import (
     asked,
     formats,
     masks,
@@ -11,8 +12,7 @@ from labkernels.measure.strangers.held_out import (
     tiles,
     turns,
 )
-from labkernels.measure.strangers.held_out.labels import PATTERNS
-from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.seventeenth.labels import PATTERNS
 
 _PARTS = (asked, formats, masks, rows, splits, tables, tiles, turns)
 WRONG: dict[str, tuple[Bug, str]] = {

@@ -1,4 +1,4 @@
-"""Shapes and families of inputs of the seventeenth held-out set."""
+"""Shapes and families of inputs of the seventeenth set."""
 
 from collections.abc import Callable
 
