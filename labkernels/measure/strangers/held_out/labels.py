@@ -1,0 +1,4 @@
+import collections
+
+PATTERNS = collections.defaultdict(lambda: r"(?!)")
+_OF = {}
