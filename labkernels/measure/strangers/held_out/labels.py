@@ -17,7 +17,8 @@ V_READ = rf"^V {ELSEWHERE}|^V of the key"
 OTHER_WEIGHTS = r"weights are those of other keys"
 KV_HEADS = r"^K and V of another head|reads KV head|^KV heads? |GQA heads"
 K_CHANNELS = r"^K read with (its channels|another swizzle|two registers)|^channels of K"
-QK_CHANNELS = rf"{K_CHANNELS}|^channels of Q or K mixed up|^K read (some elements off|at an offset)"
+K_OFF = r"^K read (some elements off|at an offset|with an address)"
+QK_CHANNELS = rf"{K_CHANNELS}|^channels of Q or K mixed up"
 V_CHANNELS = r"^V read with (its channels|another swizzle|two registers)"
 V_SQUARES = rf"^V .*(transposed|squares)|{V_CHANNELS}|^V in another layout|^channels of V"
 K_SQUARES = rf"^K .*(transposed|squares)|{K_CHANNELS}|^K in another layout"
@@ -114,7 +115,7 @@ _OF = {
         r"^(keys|K and V|K|V) .*(other tensor|by turns|pages in another layout)"
         r"|^K and V exchanged|^K read for V|^V read for K|^K is V|^V is K"
     ): "a page of keys and values read in turns",
-    rf"{QK_CHANNELS}|^K of another head, in some": "K begins eight channels late",
+    rf"{QK_CHANNELS}|^K of another head, in some|{K_OFF}": "K begins eight channels late",
     QK_CHANNELS: "the second 32 channels of K are the first; neighbouring channels of K swapped",
     r"^V is K|^K read for V|^V .*other tensor": "V taken from K's channels",
     r"^channels of Q or K (counted twice|by a factor)|^(Q|K|Q or K) by a factor for each channel": (
@@ -131,7 +132,8 @@ _OF = {
     MERGED: (
         "a ring that turns the sign of its update; a join that goes on with the larger log-sum-exp"
     ),
-    ANOTHER_LSE: "a join that keeps the first log-sum-exp; the weights of two halves swapped",
+    ANOTHER_LSE: "a join that keeps the first log-sum-exp",
+    rf"partial outputs of another split|{ANOTHER_LSE}": "the weights of two halves swapped",
     rf"log-sum-exps in (?!base)|log-sum-exps (cut|rounded)|{MERGED}": (
         "log-sum-exps cut to integers"
     ),
@@ -181,15 +183,16 @@ _OF = {
     ): ("K in e4m3fnuz read as e4m3fn"),
     r"^K .*(wraps|overflow)": "K in int8 that wraps around",
     r"^K .*sign alone|^K in (1 bit|few bits|int[12]\b)|^K through": "K by its signs",
-    r"^V in (e5m2|[1-3] bits|few bits)|^V .*(cut|toward 0|truncat|bits after)": (
+    r"^V in (e5m2|[1-3] bits|few bits)|^V .*(cut|toward 0|truncated|bits after)": (
         "the low bytes of V lost"
     ),
     r"^K (less|is shifted|with (an offset|a constant|means?|its mean))|factor of each row's own": (
         "K less the mean of each 64 keys"
     ),
-    r"^V (less|(is|was) shifted|with (an offset|a constant|means?|its mean))|^an offset of V": (
-        "V's means of 48 keys not added back"
-    ),
+    (
+        r"^V (less|(is|was) shifted|with (an offset|a constant|means?|its mean))"
+        r"|^(an offset of|a constant is added to) V"
+    ): "V's means of 48 keys not added back",
     r"^(V|out|the output).*Hadamard|^V turned$": "V turned by a Hadamard matrix for good",
     r"^P (in|rounded to) (steps|int8|8 bits|few bits|fixed)|^P .*steps": (
         "the weights in steps of 1/127"
@@ -204,7 +207,7 @@ _OF = {
     ),
     r"^out (was rounded|in|was cut).*(e4m3|\b[34] bits)": "the output through e4m3",
     r"^out(put)? clipped": "the output saturates at a third of its largest",
-    r"^another row's output(: a sum| is added)|^mean of heads|^(out|the output) .*mean of": (
+    r"^another row's output(: a (sum|mean)| is added)|^mean of heads|^(out|the output) .*mean of": (
         "the mean of a group's outputs"
     ),
     NOTHING: "the output gated by Q",
@@ -217,15 +220,16 @@ _OF = {
     rf"^channels (mixed up(?!,| with)|wrong)|{V_CHANNELS}": (
         "channels stored in the order of registers"
     ),
-    r"^denominator left out|^channels wrong": "upper channels not divided",
+    r"^denominator (left out|of each row in)|^channels wrong": "upper channels not divided",
     rf"divided twice|^denominator .*(twice|squared)|{L_ROW}": "divided twice by the denominator",
     rf"{TURNED_K}|RoPE of Q or K alone": "K turned by its place in a page",
-    rf"RoPE of Q by|RoPE undone|RoPE .*sign|^Q and K turned|{TURNED_K}": (
+    rf"RoPE of Q by|RoPE .*sign|^Q and K turned|{TURNED_K}": (
         "Q and K turned in opposite directions"
     ),
-    r"RoPE (of Q by|some places off|of Q or K alone)|^Q turned(?!.*Hadamard)": (
-        "Q turned by its row for its place"
-    ),
+    (
+        r"RoPE (of Q by|some places off|of Q or K alone|applied once more, to Q)"
+        r"|^Q turned(?!.*Hadamard)"
+    ): "Q turned by its row for its place",
     rf"turned twice|{TURNED_K}": "new keys turned twice",
     rf"RoPE .*(rounded|bf16)|RoPE of other frequencies|{TURNED_K}": "angles of K in bf16",
     TURNED_K: "half the angle after 32 keys",
