@@ -1,125 +1,135 @@
-"""Bugs in what a call asks for besides a mask: sinks, soft caps and slopes of ALiBi."""
+"""Bugs of what a call asks for: sinks, soft caps, ALiBi and windows."""
 
 import math
+from dataclasses import replace
 
 import torch
 
-from labkernels.measure.strangers.bugs import Bug
 from labkernels.measure.strangers.inputs import Asked
-from labkernels.measure.strangers.looked_at.sixteenth.frame import finite, kept, over, weights
-from labkernels.measure.strangers.wrong import Work, attend, distances, masked
+from labkernels.measure.strangers.looked_at.sixteenth.frame import kept, over, seeing, weights
+from labkernels.measure.strangers.wrong import Work, attend, distances, masked, places
 
 
-def _sunk(weigh) -> Bug:
-    """Return a bug in a sink: weigh(work, logits, maxima) returns its share of the denominator."""
+def _bare(w: Work):
+    """Return the scores without what a call asks for besides its mask."""
+    return replace(w, call=replace(w.call, asked=Asked())).scores()
+
+
+def _sunk(logits):
+    """Return a bug in sinks: logits(work, sinks [Hq, 1, 1]) returns what the rows add."""
 
     def bug(w: Work):
-        p, m = weights(w), finite(w.s.amax(-1, keepdim=True))
-        share = weigh(w, w.call.sinks.double()[:, None, None], m)
-        return over(w, kept(w, p) @ w.v, p.sum(-1, keepdim=True) + share)
+        m, p = w.s.amax(-1, keepdim=True), weights(w)
+        added = torch.exp(logits(w, w.call.sinks.double()[:, None, None]) - m)
+        return over(w, kept(w, p) @ w.v, p.sum(-1, keepdim=True) + added)
 
     return bug
 
 
-def _with_a_value(w: Work):
-    """The sink counts as a key whose value is that of the first key."""
-    p, m = weights(w), finite(w.s.amax(-1, keepdim=True))
-    share = torch.exp(w.call.sinks.double()[:, None, None] - m)
-    return over(w, kept(w, p) @ w.v + share * w.v[:, :, :1], p.sum(-1, keepdim=True) + share)
+def _first_of_kv_heads(w: Work, x):
+    """Return for each query head the number at its KV head's index."""
+    return x[torch.arange(w.s.shape[1]) // w.call.group]
 
 
-def _of_kv_heads(w: Work, sinks, m):
-    return torch.exp(sinks[torch.arange(len(sinks)) // w.call.group] - m)
+def _capped(change):
+    """Return a bug in a soft cap: change(scores, cap) returns the scores."""
+    return lambda w: attend(change(_bare(w), w.call.asked.soft_cap), w.v, w.call.q.dtype)
 
 
-def _by_the_first_tile(w: Work, sinks, m):
-    return torch.exp(sinks - finite(w.s[..., :64].amax(-1, keepdim=True)))
-
-
-def _products(w: Work):
-    return w.q @ w.k.mT
-
-
-def _capped(cap) -> Bug:
-    """Return a bug in a soft cap: cap(products, scale, cap) returns scores."""
+def _sloped(change):
+    """Return a bug in ALiBi: change(work, slopes, distances) returns what the scores lose."""
 
     def bug(w: Work):
-        s = cap(_products(w), w.call.scale, w.call.asked.soft_cap)
-        return attend(masked(s, w.hidden), w.v, w.call.q.dtype)
+        s = _bare(w)
+        lost = change(w, w.call.slopes.double()[:, None, None], distances(s))
+        return attend(s - lost, w.v, w.call.q.dtype)
 
     return bug
 
 
-def _masked_before_the_cap(w: Work):
-    """Hidden keys, whose scores are -inf, are capped like all others."""
-    cap = w.call.asked.soft_cap
-    s = cap * torch.tanh(masked(_products(w) * w.call.scale, w.hidden) / cap)
-    return attend(s, w.v, w.call.q.dtype)
+def _cap_over_alibi(w: Work):
+    cap, slopes = w.call.asked.soft_cap, w.call.slopes.double()[:, None, None]
+    s = _bare(w)
+    s = cap * torch.tanh((s - slopes * distances(s)) / cap)
+    return attend(masked(s, w.hidden), w.v, w.call.q.dtype)
 
 
-def _sloped(bias) -> Bug:
-    """Return a bug in ALiBi: bias(work, slopes, distances) is taken off the scores."""
-
-    def bug(w: Work):
-        s = _products(w) * w.call.scale
-        s = s - bias(w, w.call.slopes.double()[:, None, None], distances(w.s))
-        return attend(masked(s, w.hidden), w.v, w.call.q.dtype)
-
-    return bug
+def _windowed(hide):
+    """Return a bug in a window: hide(work, place, key, left) is True where a key is left out."""
+    return seeing(lambda w: w.hidden if w.call.asked.window_left is None else _hidden(w, hide))
 
 
-def _in_the_tile(w: Work, slopes, distance):
-    return slopes * (31 - torch.arange(w.s.shape[-1]) % 32)
+def _hidden(w: Work, hide):
+    at, key = places(w)
+    return (key > at) | hide(w, at, key, w.call.asked.window_left)
 
 
-def _next_power(w: Work, slopes, distance):
-    """The slopes of the next power of two heads."""
-    heads = len(slopes)
-    power = 2 ** math.ceil(math.log2(heads))
-    return torch.exp2(-8 * torch.arange(1, heads + 1).double() / power)[:, None, None] * distance
+def _row_of_tile(at):
+    return torch.arange(len(at))[:, None] % 16
 
 
-def _from_row_0(w: Work, slopes, distance):
-    """Distances count from a query's row in its chunk."""
-    queries, keys = w.s.shape[-2:]
-    return slopes * (torch.arange(queries)[:, None] - torch.arange(keys)).abs()
+def _odd_heads(w: Work):
+    return (torch.arange(w.s.shape[1]) % 2 == 1)[:, None, None]
 
 
-BUGS: dict[str, Bug] = {
-    "a sink with the first value": _with_a_value,
-    "a group's sinks by its KV head": _sunk(_of_kv_heads),
-    "sinks in powers of two": _sunk(lambda w, sinks, m: torch.exp(sinks * math.log(2) - m)),
-    "sinks scaled like scores": _sunk(lambda w, sinks, m: torch.exp(sinks * w.call.scale - m)),
-    "sinks by the first tile's maximum": _sunk(_by_the_first_tile),
-    "hidden keys capped like all others": _masked_before_the_cap,
-    "a cap before the scale": _capped(lambda x, scale, cap: cap * torch.tanh(x / cap) * scale),
-    "a cap without its division": _capped(lambda x, scale, cap: cap * torch.tanh(x * scale)),
-    "a cap in units of log2": _capped(
-        lambda x, scale, cap: cap * math.log(2) * torch.tanh(x * scale / (cap * math.log(2)))
+def _hiding(change):
+    """Return a change of scores that leaves hidden keys hidden."""
+    return lambda s, cap: change(s, cap).masked_fill(s == -math.inf, -math.inf)
+
+
+_SINKS = {
+    "sinks by the KV head's number": _sunk(_first_of_kv_heads),
+    "the second rank takes the first one's sinks": _sunk(
+        lambda w, x: x[torch.arange(len(x)) % max(1, len(x) // 2)]
     ),
-    "slopes times the place in a tile": _sloped(_in_the_tile),
-    "slopes of the next power of two heads": _sloped(_next_power),
-    "distances from the row in the chunk": _sloped(_from_row_0),
-    "distances of at most 32": _sloped(lambda w, slopes, distance: slopes * distance.clamp(max=32)),
+    "the sink in the kernel and in the join": _sunk(lambda w, x: x + math.log(2)),
+    "l starts at one under the first tile's maximum": _sunk(
+        lambda w, x: w.s[..., :16].amax(-1, keepdim=True)
+    ),
+    "sinks with their sign turned": _sunk(lambda w, x: -x),
 }
-"""By name: a function of the work that returns the wrong output."""
-ASKED: dict[str, Asked] = {
-    name: Asked(sinks=True)
-    for name in (
-        "a sink with the first value",
-        "a group's sinks by its KV head",
-        "sinks in powers of two",
-        "sinks scaled like scores",
-        "sinks by the first tile's maximum",
-    )
-} | {
-    "hidden keys capped like all others": Asked(soft_cap=1.2),
-    "a cap before the scale": Asked(soft_cap=5.0),
-    "a cap without its division": Asked(soft_cap=3.0),
-    "a cap in units of log2": Asked(soft_cap=2.5),
-    "slopes times the place in a tile": Asked(alibi=True),
-    "slopes of the next power of two heads": Asked(alibi=True),
-    "distances from the row in the chunk": Asked(alibi=True),
-    "distances of at most 32": Asked(alibi=True),
+
+
+_CAPS = {
+    "the cap after the factor log2 e": _capped(
+        _hiding(lambda s, cap: cap * math.log(2) * torch.tanh(s / math.log(2) / cap))
+    ),
+    "a cap by a sigmoid": _capped(_hiding(lambda s, cap: cap * (2 * torch.sigmoid(s / cap) - 1))),
+    "a cap that cuts": _capped(_hiding(lambda s, cap: s.clamp(-cap, cap))),
 }
-"""The options that bugs are asked for."""
+_SLOPES = {
+    "slopes by the KV head's number": _sloped(
+        lambda w, slopes, far: _first_of_kv_heads(w, slopes) * far
+    ),
+    "slopes of twice as many heads": _sloped(lambda w, slopes, far: slopes**0.5 * far),
+    "distances anew after 48 keys": _sloped(
+        lambda w, slopes, far: slopes * torch.remainder(far, 48)
+    ),
+    "ALiBi by the log of the distance": _sloped(
+        lambda w, slopes, far: slopes * far.sign() * torch.log1p(far.abs())
+    ),
+}
+_WINDOWS = {
+    "a window that begins with its tile": _windowed(
+        lambda w, at, key, left: key < (at - left) // 16 * 16
+    ),
+    "a window of the tile's first row": _windowed(
+        lambda w, at, key, left: key < at - _row_of_tile(at) - left
+    ),
+    "odd heads without the window": _windowed(
+        lambda w, at, key, left: (key < at - left) & ~_odd_heads(w)
+    ),
+    "four first keys stay in the window": _windowed(
+        lambda w, at, key, left: (key < at - left) & (key >= 4)
+    ),
+    "a window halved for two sides": _windowed(lambda w, at, key, left: key < at - left // 2),
+}
+_BOTH = {"the cap over ALiBi": _cap_over_alibi}
+BUGS = _SINKS | _CAPS | _SLOPES | _WINDOWS | _BOTH
+ASKED = (
+    dict.fromkeys(_SINKS, Asked(sinks=True))
+    | dict.fromkeys(_CAPS, Asked(soft_cap=2.0))
+    | dict.fromkeys(_SLOPES, Asked(alibi=True))
+    | dict.fromkeys(_WINDOWS, Asked(window_left=30))
+    | dict.fromkeys(_BOTH, Asked(soft_cap=2.0, alibi=True))
+)

@@ -1,4 +1,4 @@
-"""Right implementations of the seventeenth held-out set: other orders, references and exps."""
+"""Right implementations of the eighteenth held-out set: other orders, references and joins."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,6 @@ import torch
 
 from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
-
-_TABLE = torch.exp2(torch.arange(32, dtype=torch.float64) / 32).float()
 
 
 def _scores(call: Call):
@@ -25,160 +23,150 @@ def _finite(m):
     return m.masked_fill(m == -math.inf, 0.0)
 
 
-def _top(s):
-    return _finite(s.amax(-1, keepdim=True))
-
-
 def _quotient(call: Call, o, l):
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
 
 
-def _part(call: Call, s, v, keys):
-    """Return the maximum, l and o of some keys."""
-    m = s[..., keys].amax(-1, keepdim=True)
-    p = torch.exp(s[..., keys] - _finite(m))
-    return m, p.sum(-1, keepdim=True), _as_input(call, p) @ v[:, :, keys]
+def _sums(call: Call, s, v, m):
+    """Return o and l relative to m."""
+    p = torch.exp(s - _finite(m))
+    return _as_input(call, p) @ v, p.sum(-1, keepdim=True)
 
 
-def _both(one, other):
-    """Return the maximum, l and o of two parts."""
-    m = torch.maximum(one[0], other[0])
-    a, b = torch.exp(one[0] - _finite(m)), torch.exp(other[0] - _finite(m))
-    return m, a * one[1] + b * other[1], a * one[2] + b * other[2]
-
-
-def reversed_bits(call: Call) -> torch.Tensor:
-    """Tiles of 12 keys come in the order of their numbers with the bits reversed."""
+def outside_in(call: Call) -> torch.Tensor:
+    """An online softmax takes tiles of 20 keys from both ends in turn."""
     s, v = _scores(call)
-    tiles = torch.arange(s.shape[-1]).split(12)
-    bits = max(1, (len(tiles) - 1).bit_length())
-    order = sorted(range(len(tiles)), key=lambda i: int(f"{i:0{bits}b}"[::-1], 2))
-    found = _part(call, s, v, tiles[order[0]])
-    for number in order[1:]:
-        found = _both(found, _part(call, s, v, tiles[number]))
-    return _quotient(call, found[2], found[1])
-
-
-def two_passes(call: Call) -> torch.Tensor:
-    """The first pass finds the maxima by tiles of 44 keys, and the second adds."""
-    s, v = _scores(call)
-    tiles = torch.arange(s.shape[-1]).split(44)
-    top = _finite(torch.stack([s[..., keys].amax(-1, keepdim=True) for keys in tiles]).amax(0))
-    o, l = 0.0, 0.0
-    for keys in tiles:
-        p = torch.exp(s[..., keys] - top)
-        o, l = o + _as_input(call, p) @ v[:, :, keys], l + p.sum(-1, keepdim=True)
-    return _quotient(call, o, l)
-
-
-def tree(call: Call) -> torch.Tensor:
-    """Parts of 18 keys are joined in pairs, and the pairs in pairs."""
-    s, v = _scores(call)
-    found = [_part(call, s, v, keys) for keys in torch.arange(s.shape[-1]).split(18)]
-    while len(found) > 1:
-        pairs = [_both(*found[i : i + 2]) for i in range(0, len(found) - 1, 2)]
-        found = pairs + found[len(pairs) * 2 :]
-    return _quotient(call, found[0][2], found[0][1])
-
-
-def by_a_table(call: Call) -> torch.Tensor:
-    """exp2 is a table of 32 numbers for each octave, times a cubic of the rest."""
-    s, v = _scores(call)
-    x = ((s - _top(s)) * LOG2_E).clamp(min=-126.0)
-    whole = torch.floor(32 * x)
-    rest = (x - whole / 32) * math.log(2)
-    cubic = ((rest / 6 + 0.5) * rest + 1) * rest + 1
-    power = torch.floor(whole / 32)
-    p = torch.ldexp(_TABLE[(whole - 32 * power).long()] * cubic, power.int())
-    p = p.masked_fill(s == -math.inf, 0.0)
-    return _quotient(call, _as_input(call, p) @ v, p.sum(-1, keepdim=True))
-
-
-def normalised_in_logs(call: Call) -> torch.Tensor:
-    """The log-sum-exp is known first, and a weight is exp of a score less it."""
-    s, v = _scores(call)
-    p = torch.exp(s - _finite(torch.logsumexp(s, -1, keepdim=True)))
-    return (_as_input(call, p) @ v).to(call.q.dtype)
-
-
-def compensated(call: Call) -> torch.Tensor:
-    """Both sums carry what rounding lost, over tiles of eight keys."""
-    s, v = _scores(call)
-    p = torch.exp(s - _top(s))
-    total = torch.zeros(*s.shape[:3], v.shape[-1] + 1)
-    lost = torch.zeros_like(total)
-    for keys in torch.arange(s.shape[-1]).split(8):
-        o, l = _as_input(call, p[..., keys]) @ v[:, :, keys], p[..., keys].sum(-1, keepdim=True)
-        more = torch.cat([o, l], -1) - lost
-        new = total + more
-        lost, total = (new - total) - more, new
-    return _quotient(call, total[..., :-1], total[..., -1:])
-
-
-def channels_by_16(call: Call) -> torch.Tensor:
-    """Products of Q and K are summed over 16 channels at a time, from the last ones on."""
-    q, k, v = grouped(call, torch.float32)
-    s = torch.zeros(*q.shape[:3], k.shape[2])
-    for channels in reversed(torch.arange(q.shape[-1]).split(16)):
-        s = s + q[..., channels] @ k[..., channels].mT
-    s = (s * call.scale).masked_fill(hidden_of(call), -math.inf)
-    p = torch.exp(s - _top(s))
-    return _quotient(call, _as_input(call, p) @ v, p.sum(-1, keepdim=True))
-
-
-def three_streams(call: Call) -> torch.Tensor:
-    """Every third key belongs to one stream, and the streams are joined by log-sum-exps."""
-    s, v = _scores(call)
-    keys = torch.arange(s.shape[-1])
-    found = [_part(call, s, v, keys[i::3]) for i in range(min(3, len(keys)))]
-    lse = torch.stack([m + l.log() for m, l, _ in found])
-    shares = torch.exp(lse - _finite(torch.logsumexp(lse, 0)))
-    outs = torch.stack([o / torch.where(l == 0, torch.ones_like(l), l) for _, l, o in found])
-    return (shares * outs).sum(0).to(call.q.dtype)
-
-
-def whole_octaves(call: Call) -> torch.Tensor:
-    """Maxima are rounded up to whole powers of two, so that a rescale is exact."""
-    s, v = _scores(call)
-    s = s * LOG2_E
+    tiles = list(torch.arange(s.shape[-1]).split(20))
     m = torch.full((*s.shape[:3], 1), -math.inf)
     o, l = torch.zeros(*s.shape[:3], v.shape[-1]), torch.zeros_like(m)
-    for keys in torch.arange(s.shape[-1]).split(36):
-        new = torch.maximum(m, torch.ceil(s[..., keys].amax(-1, keepdim=True)))
-        p, by = torch.exp2(s[..., keys] - _finite(new)), torch.exp2(m - _finite(new))
-        o, l = o * by + _as_input(call, p) @ v[:, :, keys], l * by + p.sum(-1, keepdim=True)
-        m = new
+    while tiles:
+        keys = tiles.pop(0 if len(tiles) % 2 else -1)
+        top = torch.maximum(m, s[..., keys].amax(-1, keepdim=True))
+        by = torch.exp(m - _finite(top))
+        more_o, more_l = _sums(call, s[..., keys], v[:, :, keys], top)
+        m, o, l = top, o * by + more_o, l * by + more_l
     return _quotient(call, o, l)
 
 
-def fp16_for_bf16(call: Call) -> torch.Tensor:
-    """P of a call in 16 bits is in fp16, which has more bits than bf16."""
+def below_the_maximum(call: Call) -> torch.Tensor:
+    """Weights are relative to a number three under the maximum, so that they go up to e^3."""
     s, v = _scores(call)
-    p = torch.exp(s - _top(s))
-    used = p if call.q.dtype == torch.float32 else p.half().float()
-    return _quotient(call, used @ v, p.sum(-1, keepdim=True))
+    return _quotient(call, *_sums(call, s, v, s.amax(-1, keepdim=True) - 3.0))
 
 
-def two_parts_of_p(call: Call) -> torch.Tensor:
-    """P is the sum of two numbers in the input's format, each in a product of its own."""
+def key_after_key(call: Call) -> torch.Tensor:
+    """The product with V is summed key by key."""
     s, v = _scores(call)
-    p = torch.exp(s - _top(s))
-    high = _as_input(call, p)
-    low = _as_input(call, p - high)
-    return _quotient(call, high @ v + low @ v, p.sum(-1, keepdim=True))
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    used, o = _as_input(call, p), 0.0
+    for keys in torch.arange(s.shape[-1]).split(1):
+        o = o + used[..., keys] * v[:, :, keys]
+    return _quotient(call, o, p.sum(-1, keepdim=True))
+
+
+def l_by_a_product(call: Call) -> torch.Tensor:
+    """The denominator is one more channel of V, of ones, in float32 and of rounded weights."""
+    s, v = _scores(call)
+    ones = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    both = _as_input(call, p) @ ones
+    return _quotient(call, both[..., :-1], both[..., -1:])
+
+
+def unequal_splits(call: Call) -> torch.Tensor:
+    """Splits of 1, 2, 4, 8 and so on keys are normalised and joined by shares of the sum."""
+    s, v = _scores(call)
+    bounds, first = [], 0
+    while first < s.shape[-1]:
+        last = min(s.shape[-1], 2 * first + 1)
+        bounds.append(slice(first, last))
+        first = last
+    outs, lses = [], []
+    for keys in bounds:
+        m = s[..., keys].amax(-1, keepdim=True)
+        o, l = _sums(call, s[..., keys], v[:, :, keys], m)
+        outs.append(o / torch.where(l == 0, torch.ones_like(l), l))
+        lses.append(m + torch.log(l))
+    share = torch.softmax(torch.stack(lses), 0)
+    return (share * torch.stack(outs)).sum(0).to(call.q.dtype)
+
+
+def one_score_behind(call: Call) -> torch.Tensor:
+    """A tile of 28 keys is weighed by the maximum that the tile before left, if that is near."""
+    s, v = _scores(call)
+    m = torch.full((*s.shape[:3], 1), -math.inf)
+    o, l = torch.zeros(*s.shape[:3], v.shape[-1]), torch.zeros_like(m)
+    for keys in torch.arange(s.shape[-1]).split(28):
+        top = torch.maximum(m, s[..., keys].amax(-1, keepdim=True))
+        near = top - m <= 4.0
+        used = torch.where(near, m, top)
+        by = torch.exp(m - _finite(used))
+        more_o, more_l = _sums(call, s[..., keys], v[:, :, keys], used)
+        m, o, l = used, o * by + more_o, l * by + more_l
+    return _quotient(call, o, l)
+
+
+def two_warps(call: Call) -> torch.Tensor:
+    """Even keys belong to one warp and odd keys to another, and the two are joined at the end."""
+    s, v = _scores(call)
+    parts = []
+    for first in (0, 1):
+        some = s[..., first::2]
+        if some.shape[-1]:
+            m = some.amax(-1, keepdim=True)
+            parts.append((m, *_sums(call, some, v[:, :, first::2], m)))
+    top = torch.stack([m for m, _, _ in parts]).amax(0)
+    by = [torch.exp(m - _finite(top)) for m, _, _ in parts]
+    o = sum(f * o for f, (_, o, _) in zip(by, parts, strict=True))
+    l = sum(f * l for f, (_, _, l) in zip(by, parts, strict=True))
+    return _quotient(call, o, l)
+
+
+def base_four(call: Call) -> torch.Tensor:
+    """Weights are powers of four, and the scale and the log of four are one factor of Q."""
+    q, k, v = grouped(call, torch.float32)
+    factor = torch.tensor(call.scale * LOG2_E / 2, dtype=torch.float32)
+    s = ((q * factor) @ k.mT).masked_fill(hidden_of(call), -math.inf)
+    p = torch.exp2(2 * (s - _finite(s.amax(-1, keepdim=True))))
+    return _quotient(call, _as_input(call, p) @ v, p.sum(-1, keepdim=True))
+
+
+def double_sums(call: Call) -> torch.Tensor:
+    """Scores are in float32, and weights in the input's format are summed in float64."""
+    s, v = _scores(call)
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    o = _as_input(call, p).double() @ v.double()
+    return _quotient(call, o, p.double().sum(-1, keepdim=True))
+
+
+def normalised_first(call: Call) -> torch.Tensor:
+    """Weights are divided by the denominator in float32 and stay in float32."""
+    s, v = _scores(call)
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    l = p.sum(-1, keepdim=True)
+    return (p * (1 / torch.where(l == 0, torch.ones_like(l), l)) @ v).to(call.q.dtype)
+
+
+def about_the_mean_of_v(call: Call) -> torch.Tensor:
+    """V is taken about its mean in float32, with weights in float32, and the mean is added."""
+    s, v = _scores(call)
+    mean = v.mean(2, keepdim=True)
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    l = p.sum(-1, keepdim=True)
+    return (p @ (v - mean) / torch.where(l == 0, torch.ones_like(l), l) + mean).to(call.q.dtype)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "tiles by reversed bits": reversed_bits,
-    "maxima first, sums in a second pass": two_passes,
-    "a tree of joins": tree,
-    "exp2 by 32 numbers and a cubic": by_a_table,
-    "weights by log-sum-exps known first": normalised_in_logs,
-    "sums that carry what was lost": compensated,
-    "16 channels at a time from the last": channels_by_16,
-    "three streams of keys": three_streams,
-    "maxima in whole octaves": whole_octaves,
-    "P in fp16 for bf16": fp16_for_bf16,
-    "P as a high and a low part": two_parts_of_p,
+    "tiles from both ends in turn": outside_in,
+    "weights up to e^3": below_the_maximum,
+    "a product with V key by key": key_after_key,
+    "l as one more channel of V": l_by_a_product,
+    "splits that double in length": unequal_splits,
+    "a maximum one tile behind": one_score_behind,
+    "even and odd keys in two warps": two_warps,
+    "powers of four": base_four,
+    "weights summed in float64": double_sums,
+    "P normalised and kept in fp32": normalised_first,
+    "V about its mean": about_the_mean_of_v,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

@@ -28,6 +28,9 @@ from labkernels.measure.strangers.looked_at.ninth import right as ninth_right
 from labkernels.measure.strangers.looked_at.second import bugs as second_bugs
 from labkernels.measure.strangers.looked_at.second import inputs as second_inputs
 from labkernels.measure.strangers.looked_at.second import right as second_right
+from labkernels.measure.strangers.looked_at.seventeenth import bugs as seventeenth_bugs
+from labkernels.measure.strangers.looked_at.seventeenth import inputs as seventeenth_inputs
+from labkernels.measure.strangers.looked_at.seventeenth import right as seventeenth_right
 from labkernels.measure.strangers.looked_at.seventh import bugs as seventh_bugs
 from labkernels.measure.strangers.looked_at.seventh import bugs_of_another, bugs_of_one
 from labkernels.measure.strangers.looked_at.sixteenth import bugs as sixteenth_bugs
@@ -64,6 +67,7 @@ FAMILIES = (
     | fourteenth_inputs.FAMILIES
     | fifteenth_inputs.FAMILIES
     | sixteenth_inputs.FAMILIES
+    | seventeenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -80,6 +84,7 @@ RIGHT = (
     | fourteenth_right.RIGHT
     | fifteenth_right.RIGHT
     | sixteenth_right.RIGHT
+    | seventeenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -99,6 +104,7 @@ WRONG = (
     | fourteenth_bugs.WRONG
     | fifteenth_bugs.WRONG
     | sixteenth_bugs.WRONG
+    | seventeenth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
     eighth_bugs.ASKED
@@ -110,4 +116,5 @@ ASKED: dict[str, Asked] = (
     | fourteenth_bugs.ASKED
     | fifteenth_bugs.ASKED
     | sixteenth_bugs.ASKED
+    | seventeenth_bugs.ASKED
 )
