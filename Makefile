@@ -43,7 +43,7 @@ COUNTING := $(COUNTED) COVERAGE_PROCESS_START=$(CURDIR)/tests/coverage/settings.
 coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs (TESTS=folders, JOBS=16, ADD=1)
 	$(if $(ADD),,rm -rf $(COUNTS))
 	-$(COUNTING) $(BIN)/python -m pytest -q -p tests.coverage.patience -n $(or $(JOBS),auto) \
-	  --dist worksteal -m "not gpu" $(TESTS)
+	  --dist worksteal -m "not gpu or long" $(TESTS)
 	$(COUNTED) $(BIN)/python -m coverage combine -q --append $(COUNTS)
 	$(COUNTED) $(BIN)/python -m coverage report --skip-covered --show-missing --sort=-miss
 	$(BIN)/python -m tests.coverage $(COUNTS)/machine
