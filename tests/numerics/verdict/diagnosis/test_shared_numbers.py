@@ -1,6 +1,7 @@
 """Numbers that rows must share: one for each row, head or block explains too much by itself."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,16 @@ from labkernels.measure.strangers import inputs, runs, split, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis import names
 from labkernels.numerics.verdict.diagnosis.outputs import foreign
 from labkernels.numerics.verdict.diagnosis.structure import tiles
 from labkernels.numerics.verdict.diagnosis.structure.tiles import _Row
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import masks
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import begun
 from tests.numerics.verdict.diagnosis.named import require_name
+from tests.numerics.verdict.diagnosis.test_evidence import _problem as dense
+from tests.numerics.verdict.diagnosis.test_evidence import _sheet as dense_sheet
 
 SEED = 59
 SHAPE = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
@@ -121,3 +128,96 @@ def test_rows_that_follow_their_weights_are_not_uninitialised(made):
     given = np.where(bad[..., None], wrong_rows, truth)
     found = foreign.of_output(problem, given, truth, np.full(truth.shape, 1e-5), bad)
     assert bool(found) != made
+
+
+def _sloped(bias):
+    """Return a bug in ALiBi: bias(places of queries, of keys, numbers of queries) of a distance."""
+
+    def scores(w):
+        queries, keys = w.s.shape[-2:]
+        row, key = torch.arange(queries)[:, None], torch.arange(keys)
+        slopes = w.call.slopes.double()[:, None, None]
+        s = w.q @ w.k.mT * w.call.scale - slopes * bias(row + keys - queries, key, row)
+        return s.masked_fill(w.hidden, -math.inf)
+
+    return wrong.scored(scores)
+
+
+def _reset(w, tile=32):
+    """O is 0 again before each tile that has a new maximum."""
+    m = torch.full((*w.s.shape[:3], 1), -math.inf, dtype=torch.float64)
+    l, o = torch.zeros_like(m), torch.zeros(*w.s.shape[:3], w.v.shape[-1]).double()
+    for keys in torch.arange(w.s.shape[-1]).split(tile):
+        s = w.s[..., keys]
+        top = torch.maximum(m, s.amax(-1, keepdim=True))
+        p, by = torch.exp(s - top), torch.exp(m - top)
+        l = l * by + p.sum(-1, keepdim=True)
+        o = torch.where(by < 1, 0.0, o) + p @ w.v[:, :, keys]
+        m = top
+    return (o / l).to(w.call.q.dtype)
+
+
+def _drafts_alone(w):
+    """A query sees its own key and those before the first query's."""
+    queries, keys = w.s.shape[-2:]
+    row, key = torch.arange(queries)[:, None], torch.arange(keys)
+    return w.s.masked_fill((key >= keys - queries) & (key != row + keys - queries), -math.inf)
+
+
+def _lse_over_channel_0(w, out):
+    return wrong.changed(out, (..., 0), torch.logsumexp(w.s, -1).to(out.dtype))
+
+
+def _capped(inside):
+    def scores(w):
+        s = w.call.asked.soft_cap * torch.tanh(w.q @ w.k.mT * w.call.scale / inside)
+        return s.masked_fill(w.hidden, -math.inf)
+
+    return wrong.scored(scores)
+
+
+SHORT = inputs.Shape(2, 4, 2, 9, 70, 32, causal=True)
+ASKED = {
+    "ALiBi slopes with the wrong sign, or ALiBi by another distance": (
+        _sloped(lambda place, key, row: (row - key).abs()),
+        inputs.Shape(2, 4, 2, 1, 70, 32),
+        Asked(alibi=True),
+    ),
+    "ALiBi by another distance": (
+        _sloped(lambda place, key, row: 15 - key % 16),
+        inputs.Shape(1, 4, 2, 5, 60, 32, causal=True),
+        Asked(alibi=True),
+    ),
+    "soft cap of another number inside tanh": (_capped(0.8), SHORT, Asked(soft_cap=2.0)),
+    "o not rescaled but set to 0 when the maximum moves": (
+        _reset,
+        inputs.Shape(1, 4, 2, 1, 130, 32),
+        None,
+    ),
+    "channels wrong: the row's log-sum-exp in place of the output": (
+        wrong.stored(_lse_over_channel_0),
+        SHORT,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_differs_from_what_was_asked_for_is_told_before_what_explains_any_row(name):
+    require_name(name, ASKED[name], SEED)
+
+
+def test_a_mask_that_hides_more_leaves_keys_out_by_whatever_rule(monkeypatch):
+    monkeypatch.setattr(names.whole_kernel, "_ROUNDS", ())
+    monkeypatch.setattr(names.whole_kernel, "_LATE", (masks.ALL,))
+    monkeypatch.setattr(names.structure, "explain", lambda *_, **__: [])
+    case = wrong.scored(_drafts_alone), SHORT, None
+    require_name("keys left out, or another mask, read from elsewhere, that hides", case, SEED)
+
+
+@pytest.mark.parametrize("channels", [1, 24])
+def test_a_factor_of_each_row_does_not_explain_one_channel(channels):
+    sheet = dense_sheet(dense(), lambda sheet: 3 * sheet.truth)
+    some = {name: getattr(sheet, name)[:, :channels] for name in ("out", "truth", "sigma")}
+    found = [replace(sheet, channels=np.arange(channels), notes={}, shared={}, **some)]
+    assert bool(list(begun.of_tiles(found, Search(found, "fp32").of_few))) == (channels > 1)

@@ -130,6 +130,7 @@ _ROUNDS: Rounds = (
         *by_head.ALL,
         *sources.ALL,
         *intervals.ALL,
+        biases.of_distances,
     ),
     (of_some_keys, *product_tiles.ALL),
     chains.LAST,
@@ -152,11 +153,13 @@ _LATE: Rounds = (
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong
-# maximum are those of a merge without it. These families are tried too, to print both names.
+# maximum are those of a merge without it. With one query, another distance is the right one by
+# another slope. These families are tried too, to print both names.
 _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
     "soft cap of another number": (substitutes.of_caps,),
+    "ALiBi slopes": (biases.of_distances,),
     "splits merged unweighted": (states.of_steps,),
     chains.OTHER_TILES: (states.of_skips,),
     "splits merged by l alone": (states.of_steps,),
