@@ -144,6 +144,7 @@ _CAUSES = {
     "RoPE": "q and k were rotated before the kernel rotated them again, or in the other convention",
     "window": "a sliding window is configured, or its size does not count the last key",
     "padding in the denominator": "keys behind the last one are not masked, and their score is 0",
+    "soft cap by another function than tanh: two": "the cap is applied once more, to scores that have it",
     "soft cap of another": "the number that was handed on, or a cap before the scale",
     "sinks": "the index of a head, the base of the logits, or a sink in each split",
     "ALiBi slopes": "the index of a head, or the number of heads that the slopes follow from",
