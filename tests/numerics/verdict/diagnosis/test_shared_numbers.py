@@ -227,6 +227,13 @@ def _unsigned(v):
     return torch.where(whole < 0, whole + 256, whole) * step
 
 
+def _mean_scale_of_the_page(v, size=16):
+    """V has a scale for each key, and is read with the mean of those of its page."""
+    each = v.abs().amax(-1, keepdim=True)
+    means = [page.mean(2, keepdim=True).expand_as(page) for page in each.split(size, 2)]
+    return v / each * torch.cat(means, 2)
+
+
 def _by_turns(k):
     blocks = k.unflatten(-1, (-1, 16))
     return torch.stack(blocks.chunk(2, -1), -1).flatten(-2).flatten(-2)
@@ -254,6 +261,10 @@ ONE_FAMILY = {
     ),
     "Q clipped": (clips.ALL, wrong.scored(_clipped_by_its_size)),
     "V in int8 read without its sign": (blocks.ALL, wrong.valued(lambda w: _unsigned(w.v))),
+    "V with scales of other blocks": (
+        blocks.ALL,
+        wrong.valued(lambda w: _mean_scale_of_the_page(w.v)),
+    ),
     "channels of Q or K mixed up": (
         (channels.of_order,),
         wrong.scored(lambda w: w.scores(k=_by_turns(w.k))),

@@ -40,6 +40,12 @@ TO: dict[str, Callable[..., Any]] = {
 }
 """Words for a rounding, and which number of steps it makes of a number of steps."""
 
+_JOINED: dict[str, tuple[np.ufunc, int]] = {
+    f"of {words} {f'of each {n}' if n else 'of all'}": (of, n)
+    for words, of in (("the mean", np.add), ("the largest", np.maximum))
+    for n in (2, 4, 8, 16, 32, 64, 128, 0)
+}
+"""Words for a scale of several blocks, what it is of theirs, and of how many; 0 for all."""
 Index = Callable[[int], np.ndarray]
 OTHERS: dict[str, Index] = {
     "of the block before": lambda n: np.maximum(np.arange(n) - 1, 0),
@@ -114,7 +120,20 @@ def _others(each: Array, axis: int, words: str) -> np.ndarray:
         return each.T.reshape(each.shape)
     if words.startswith(_SQUARES):
         return _in_squares(each, int(words.removeprefix(_SQUARES)))
+    if words in _JOINED:
+        return _in_groups(each, axis, *_JOINED[words])
     return each.take(OTHERS[words](each.shape[axis]), axis)
+
+
+def _in_groups(each: Array, axis: int, of: np.ufunc, size: int) -> np.ndarray:
+    """Return what groups of blocks have, their mean or their largest, for each block."""
+    count = each.shape[axis]
+    starts = np.arange(0, count, size or count)
+    sizes = np.diff(starts, append=count)
+    found = of.reduceat(each, starts, axis=axis)
+    if of is np.add:
+        found = found / sizes.reshape((-1, 1) if axis == 0 else (1, -1))
+    return found.repeat(sizes, axis)
 
 
 def _in_squares(each: Array, size: int) -> np.ndarray:
@@ -236,7 +255,8 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
     for grid, blocks in itertools.product(common, some):
         yield from _of_scales(grid, blocks, names[:_SCALES])
     for blocks in some:
-        yield from _of_others(_EXACT, blocks, tuple(OTHERS))
+        joined = _JOINED if blocks.keys == 1 or blocks.channels == 1 else ()
+        yield from _of_others(_EXACT, blocks, (*OTHERS, *joined))
         yield from _of_powers(blocks)
         yield from of_least(_EXACT, blocks, ())
     for grid in grids.GRIDS:
