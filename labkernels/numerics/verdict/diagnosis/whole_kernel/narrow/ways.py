@@ -255,7 +255,7 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
     for grid, blocks in itertools.product(common, some):
         yield from _of_scales(grid, blocks, names[:_SCALES])
     for blocks in some:
-        joined = _JOINED if blocks.keys == 1 or blocks.channels == 1 else ()
+        joined = _JOINED if blocks.keys + blocks.channels == 1 else ()  # of tokens or channels
         yield from _of_others(_EXACT, blocks, (*OTHERS, *joined))
         yield from _of_powers(blocks)
         yield from of_least(_EXACT, blocks, ())
