@@ -123,12 +123,13 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
 )
 
 
+_TWO_CAPS = "soft cap by another function than tanh: two caps"
 # A name that says what was not asked for, the field of the variant that the call may have asked for
 # after all, and the name then.
 _ASKED_FOR: tuple[tuple[str, str, str], ...] = (
     (r"ALiBi that was not asked for(.*)", "alibi", r"ALiBi slopes of other numbers\1"),
     (r"a bias that falls .* not asked for", "alibi", "ALiBi slopes of other numbers"),
-    (r"soft cap that was not asked for", "soft_cap", "soft cap of another number"),
+    (r"soft cap that was not asked for", "soft_cap", _TWO_CAPS),
     (r"window that was not asked for", "window_left", "another window"),
 )
 

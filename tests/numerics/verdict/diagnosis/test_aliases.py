@@ -261,7 +261,7 @@ def test_a_bug_has_the_names_of_all_that_makes_its_outputs(case):
     [
         ({"alibi": np.ones(1)}, "ALiBi{}, another for each head", "ALiBi slopes of other numbers"),
         ({"alibi": np.ones(1)}, "a bias that falls as ALiBi's{}", "ALiBi slopes of other numbers"),
-        ({"soft_cap": 4.0}, "soft cap{}", "soft cap of another number"),
+        ({"soft_cap": 4.0}, "soft cap{}", "soft cap by another function than tanh: two caps"),
         ({"window_left": 40}, "window{}", "another window"),
     ],
     ids=["slopes", "a bias", "cap", "window"],

@@ -39,6 +39,22 @@ CHANGES = {
 }
 
 
+def _elements_on(x, step):
+    """Read rows that hold both heads of a token, of all requests, some elements further."""
+    return np.roll(x.ravel(), -step).reshape(x.shape)
+
+
+def _around(x, step):
+    return np.roll(x.reshape(len(x), -1), -step, 1).reshape(x.shape)
+
+
+ROWS = "in rows of all heads"
+CHANGES |= {
+    ("K read with an address +4 elements off", f"{ROWS}, around"): (Q, _around(K, 4), V),
+    ("V read with an address -2 elements off", ROWS): (Q, K, _elements_on(V, -2)),
+}
+
+
 @pytest.mark.parametrize(("name", "where"), CHANGES, ids=lambda text: text or "all")
 def test_a_reading_gives_the_rows_of_a_kernel_with_this_mistake(name, where):
     problem, wrong = _problem(Q, K, V), _problem(*CHANGES[name, where])

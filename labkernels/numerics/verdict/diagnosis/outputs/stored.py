@@ -10,6 +10,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.outputs import softmax_numbers
 from labkernels.numerics.verdict.diagnosis.structure import mixtures
 
 _LEFT = 1.5  # rms of z that may be left, as in whole_kernel
@@ -55,7 +56,9 @@ def of_output(
         tried = itertools.chain(tried, _of_clips(problem, rows, given, right, spread))
     if channels is not None:
         moved = _of_rows(problem, truth, rows, some, given, spread)
-        return [_named(*found, was) for found in (*moved, *tried) if _good(found[2], was)][:1]
+        numbers = _of_softmax(problem, rows, given, store)
+        every = itertools.chain(moved, numbers, tried)
+        return [_named(*found, was) for found in every if _good(found[2], was)][:1]
     return [_named(*found, was) for found in tried if _good(found[2], was)][:1]
 
 
@@ -149,6 +152,16 @@ def _of_clips(
         if cut.sum() > 2 * len(limit) and cut.mean() <= _CLIPPED:
             where = f"at the largest output of each {words}, and its negative"
             yield "out clipped", where, _rms(given, np.clip(right, -most, most), spread)
+
+
+def _of_softmax(
+    problem: Problem, rows: Array, given: Array, store: Array
+) -> Iterator[tuple[str, str, float]]:
+    """Yield numbers of a row's softmax that some channels hold."""
+    numbers, error = softmax_numbers.of_rows(problem, rows)
+    for name, each in numbers.items():
+        spread = np.hypot(store, error[:, None] * np.maximum(np.abs(each), 1.0)[:, None])
+        yield f"{name} in place of the output", "", _rms(given, each[:, None], spread)
 
 
 def _of_rows(

@@ -23,6 +23,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     memory,
     orders,
     packs,
+    scaled_ends,
     some_keys,
     sources,
     weights_of_keys,
@@ -130,6 +131,7 @@ _ROUNDS: Rounds = (
         *by_head.ALL,
         *sources.ALL,
         *intervals.ALL,
+        biases.of_distances,
     ),
     (of_some_keys, *product_tiles.ALL),
     chains.LAST,
@@ -141,7 +143,7 @@ _LATE: Rounds = (
         *(*weights.ALL, *clips.ALL, *places.ALL),
     ),
     blocks.ALL,
-    (*appended.ALL, *indices.ALL, *stale.ALL),
+    (*appended.ALL, *indices.ALL, *stale.ALL, *scaled_ends.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
     (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
     (*product_weights.ALL, *begun.ALL),
@@ -152,11 +154,13 @@ _LATE: Rounds = (
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong
-# maximum are those of a merge without it. These families are tried too, to print both names.
+# maximum are those of a merge without it. With one query, another distance is the right one by
+# another slope. These families are tried too, to print both names.
 _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
     "soft cap of another number": (substitutes.of_caps,),
+    "ALiBi slopes": (biases.of_distances,),
     "splits merged unweighted": (states.of_steps,),
     chains.OTHER_TILES: (states.of_skips,),
     "splits merged by l alone": (states.of_steps,),

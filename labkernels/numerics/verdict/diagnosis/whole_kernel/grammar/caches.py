@@ -12,7 +12,7 @@ import numpy as np
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.tensors import Change
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, keys_of
 
 _COUNTS = tuple(2**n for n in range(5, 13))
 FORMATS = ("e4m3", "int8")
@@ -38,6 +38,45 @@ def tokens(sheet: Sheet) -> Iterator[Change]:
             where = f"token t of all requests, one after the other, reads token {words}"
             name = "{} read from other tokens, across requests"
             yield name, where, lambda s, w, of=index: _read(s, w, of), 1.5
+
+
+def addresses(sheet: Sheet) -> Iterator[Change]:
+    """Yield keys whose address is some elements off in rows that hold all heads of a token."""
+    width = sheet.keys("k").shape[1]
+    if sheet.problem.kv_heads < 2:
+        return
+    for part, around in itertools.product((2, 4, 8, width // 8), (True, False)):
+        for step in (width // part, -(width // part)) if 0 < part < width else ():
+            where = "in rows of all heads" + ", around" * around
+            name = f"{{}} read with an address {step:+d} elements off"
+            yield name, where, lambda s, w, d=step, a=around: _in_rows(s, w, d, around=a), 1.5
+
+
+def _in_rows(sheet: Sheet, which: str, step: int, *, around: bool) -> Array:
+    """Return keys that begin some elements off; around: within the row of their own token.
+
+    The rows of all requests lie one after the other.
+    """
+    flat = sheet.once((which, "rows of all heads"), lambda: _rows(sheet, which))
+    lens = sheet.problem.kv_lens
+    width = flat.shape[1] // sheet.problem.kv_heads
+    token = int(lens[: sheet.request].sum()) + np.arange(sheet.kv_len)[:, None]
+    at = sheet.kv_head * width + np.arange(width) + step
+    if around:
+        found = flat[token, at % flat.shape[1]]
+    else:
+        found = flat.ravel()[(token * flat.shape[1] + at) % flat.size]
+    return found[:, sheet.channels] if which == "v" else found
+
+
+def _rows(sheet: Sheet, which: str) -> Array:
+    """Return the tokens of all requests, each with the channels of all heads."""
+    problem = sheet.problem
+    each = (
+        np.concatenate([keys_of(problem, which, h, r) for h in range(problem.kv_heads)], 1)
+        for r in range(problem.batch)
+    )
+    return np.concatenate(list(each))
 
 
 def _read(sheet: Sheet, which: str, index: Callable[..., Any]) -> Array:

@@ -32,7 +32,9 @@ _FACTORS = (0.125, 0.25, 0.5, math.log(2), 2**-0.5, 2**0.5, LOG2_E, 2.0, 4.0, 8.
 
 def of_operands(sheet: Sheet) -> Iterator[Reading]:
     """Yield K, V or both, from other places or with other values."""
-    yield from _of_operands(sheet, (tensors.sources, caches.tokens, tensors.orders, tensors.values))
+    yield from _of_operands(
+        sheet, (tensors.sources, caches.tokens, caches.addresses, tensors.orders, tensors.values)
+    )
 
 
 def of_scales(sheet: Sheet) -> Iterator[Reading]:

@@ -15,6 +15,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import ways
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow.ways import Some, Way
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products.screens import telling, worst
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part, queries_of
 from labkernels.units import LOG2_E
 
@@ -26,6 +27,7 @@ _MOST = 2**14  # ways that are tried
 _NEAR = 96  # ways for each tensor that are tried on all keys of the rows
 _JUDGED = 6
 _SHARE = 0.3  # of mean z^2: a way that leaves more in the selecting rows is not judged
+_DOUBTFUL = 0.3  # largest part of the errors that ties may be
 _TIES = (0.0, -1.0, 1.0)
 _TIES_OF_CUTS = (*_TIES, 2.0, -2.0, None)
 
@@ -64,7 +66,7 @@ class _Screen:
     def left(self, way: Way) -> dict[str, float]:
         """Return the mean z^2 of the channels that a way leaves, if K, V or both are kept in it."""
         p = self.p[:, self.some]
-        if way.exact or way.read_law:  # weights may move to any key
+        if way.exact or way.read_law or way.unsigned:  # weights may move to any key
             return self._left_exactly(way)
         more = _weights(self.rows, self.rows.q @ way.kept(self.k).T, self.products, self.some) * p
         v = way.kept(self.v)
@@ -132,7 +134,13 @@ def _judged(
         if left <= max(_SHARE * before, 4.0):
             outputs = _rounding(_outputs, what, way, misfit)
             cost = 2.0 + (not way.precision) + 0.5 * (what == "K and V")
-            yield Mistake(way.name.format(what), way.where, outputs, way.precision, cost=cost)
+            name = way.name.format(what)
+            yield Mistake(name, way.where, outputs, way.precision, cost=cost)
+            if what == "V" and misfit(outputs) > LEFT**2:
+                noise = lambda sheet, w=way: _of_ties(sheet, w)  # noqa: E731
+                yield Mistake(
+                    name, f"{way.where}; ties go either way", outputs, noise=noise, cost=cost
+                )
 
 
 def _rounding(
@@ -142,6 +150,17 @@ def _rounding(
     some = _TIES_OF_CUTS if way.to else _TIES
     each = [lambda sheet, t=ties: outputs(sheet, what, way, t) for ties in some]
     return min(each, key=misfit)
+
+
+def _of_ties(sheet: Sheet, way: Way) -> Array:
+    """Return the variance of rows whose V has numbers between two steps; 0 if it is most errors'.
+
+    Shapes: [R, Dv].
+    """
+    p = sheet.weights / sheet.weights.sum(1, keepdims=True)
+    found = p**2 @ way.doubt(_tensor(sheet, "v"))
+    squares = ((sheet.out - sheet.truth) ** 2).mean()
+    return found * (found.mean() <= _DOUBTFUL * squares)
 
 
 def _kept(sheet: Sheet, which: str, way: Way, ties: float | None = 0.0) -> np.ndarray:

@@ -35,30 +35,40 @@ def _tensor(sheet: Sheet, which: str) -> Array:
     return sheet.q if which == "q" else sheet.keys(which)
 
 
+_RMS = "the root mean square of its token"
+_MOST = {_RMS: 4.0}  # largest number that is tried, where it is not 1
 _OF: dict[str, Callable[..., Any]] = {
-    "request": _of_all_heads,
-    "head of a request": lambda sheet, which: np.abs(_tensor(sheet, which)).max(),
-    "token": lambda sheet, which: np.abs(_tensor(sheet, which)).max(1, keepdims=True),
-    "channel": lambda sheet, which: np.abs(_tensor(sheet, which)).max(0, keepdims=True),
+    "the largest of its request": _of_all_heads,
+    "the largest of its head of a request": lambda sheet, which: np.abs(
+        _tensor(sheet, which)
+    ).max(),
+    "the largest of its token": lambda sheet, which: np.abs(_tensor(sheet, which)).max(
+        1, keepdims=True
+    ),
+    "the largest of its channel": lambda sheet, which: np.abs(_tensor(sheet, which)).max(
+        0, keepdims=True
+    ),
+    _RMS: lambda sheet, which: np.sqrt((_tensor(sheet, which) ** 2).mean(1, keepdims=True)),
 }
 _TENSORS = ("K", "V", "Q", "K and V")
 
 
 def of_shares(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A tensor is clipped at a share of its largest: of a request, head, token or channel."""
+    """A tensor is clipped at a share of its largest, or at a multiple of its token's size."""
     before = misfit(lambda sheet: None)
     for what in _TENSORS:
         for whose, of in _OF.items():
-            if what == "Q" and whose in ("channel", "head of a request"):
+            if what == "Q" and whose.endswith(("channel", "head of a request")):
                 continue  # the sheets have some of the rows alone
+            grid = _GRID * _MOST.get(whose, 1.0)
 
             def clipped(share: float, w: str = what, by: Callable[..., Any] = of) -> Any:
                 return lambda sheet: _outputs(sheet, w, by, share)
 
-            if min(misfit(clipped(x), limit=before) for x in _GRID) > _HOPELESS * before:
+            if min(misfit(clipped(x), limit=before) for x in grid) > _HOPELESS * before:
                 continue
-            share = least(misfit, clipped, _GRID)
-            where = f"at {share:.4g} of the largest of its {whose}, and its negative"
+            share = least(misfit, clipped, grid)
+            where = f"at {share:.4g} of {whose}, and its negative"
             yield Mistake(f"{what} clipped", where, clipped(share), cost=2.0)
 
 

@@ -15,6 +15,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import grids
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow.grids import Blocks, Grid
 
 _TINY = 1e-300
+_TIE = 1e-6  # distance of a number of steps from a half at which fp32 may round it either way
 _COMMON = 5  # grids that are tried with all scales, and those of other blocks
 _SCALES = 4  # kinds of scales that are tried with other grids, too
 _EXACT = Grid("exact numbers", 1.0, 52, -1022)
@@ -39,6 +40,12 @@ TO: dict[str, Callable[..., Any]] = {
 }
 """Words for a rounding, and which number of steps it makes of a number of steps."""
 
+_JOINED: dict[str, tuple[np.ufunc, int]] = {
+    f"of {words} {f'of each {n}' if n else 'of all'}": (of, n)
+    for words, of in (("the mean", np.add), ("the largest", np.maximum))
+    for n in (2, 4, 8, 16, 32, 64, 128, 0)
+}
+"""Words for a scale of several blocks, what it is of theirs, and of how many; 0 for all."""
 Index = Callable[[int], np.ndarray]
 OTHERS: dict[str, Index] = {
     "of the block before": lambda n: np.maximum(np.arange(n) - 1, 0),
@@ -113,7 +120,20 @@ def _others(each: Array, axis: int, words: str) -> np.ndarray:
         return each.T.reshape(each.shape)
     if words.startswith(_SQUARES):
         return _in_squares(each, int(words.removeprefix(_SQUARES)))
+    if words in _JOINED:
+        return _in_groups(each, axis, *_JOINED[words])
     return each.take(OTHERS[words](each.shape[axis]), axis)
+
+
+def _in_groups(each: Array, axis: int, of: np.ufunc, size: int) -> np.ndarray:
+    """Return what groups of blocks have, their mean or their largest, for each block."""
+    count = each.shape[axis]
+    starts = np.arange(0, count, size or count)
+    sizes = np.diff(starts, append=count)
+    found = of.reduceat(each, starts, axis=axis)
+    if of is np.add:
+        found = found / sizes.reshape((-1, 1) if axis == 0 else (1, -1))
+    return found.repeat(sizes, axis)
 
 
 def _in_squares(each: Array, size: int) -> np.ndarray:
@@ -131,7 +151,8 @@ class Way:
 
     law: of its scale; read_law: of the scale by which it is read, if that is another. other: the
     axis along which blocks have another's scale, and whose; both: numbers are rounded by that
-    scale, too. zero: what happens to the least number of a block.
+    scale, too. zero: what happens to the least number of a block. unsigned: the bits of numbers
+    below 0 are read as those of large ones.
     """
 
     name: str
@@ -145,6 +166,7 @@ class Way:
     zero: str = ""
     precision: bool = True
     read_law: str = ""
+    unsigned: bool = False
 
     @property
     def exact(self) -> bool:
@@ -173,7 +195,23 @@ class Way:
         if self.grid is _EXACT:
             return some.x * (read / own)
         steps = some.x / own if ties is None else grids.in_fp32(some.x / own)
-        return self.grid.rounded(steps, ties or 0.0, TO[self.to]) * read
+        whole = self.grid.rounded(steps, ties or 0.0, TO[self.to])
+        if self.unsigned:
+            whole = np.where(whole < 0, whole + 2 * (self.grid.most + 1), whole)
+        return whole * read
+
+    def doubt(self, some: Some) -> np.ndarray:
+        """Return the variance of numbers that lie between two steps, which any noise may round."""
+        if self.exact or self.to or self.grid.fraction is not None or self.zero not in ("", _LEAST):
+            return np.zeros_like(some.x)
+        low = some.of(self.blocks, "low") if self.zero else 0.0
+        if self.zero:
+            step = (some.of(self.blocks, "high") - low) / (2 * self.grid.most + 1)
+        else:
+            step = grids.SCALES[self.law](self.grid, some.of(self.blocks, "largest"), some.overall)
+        steps = (some.x - low) / np.maximum(step, _TINY)
+        tie = np.abs(steps - np.floor(steps) - 0.5) <= _TIE
+        return np.where(tie, step**2 / 2, 0.0)
 
     def _from_least(self, some: Some, ties: float) -> np.ndarray:
         """Return numbers as steps from the least one of their block, or without it."""
@@ -217,7 +255,8 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
     for grid, blocks in itertools.product(common, some):
         yield from _of_scales(grid, blocks, names[:_SCALES])
     for blocks in some:
-        yield from _of_others(_EXACT, blocks, tuple(OTHERS))
+        joined = _JOINED if blocks.keys + blocks.channels == 1 else ()  # of tokens or channels
+        yield from _of_others(_EXACT, blocks, (*OTHERS, *joined))
         yield from _of_powers(blocks)
         yield from of_least(_EXACT, blocks, ())
     for grid in grids.GRIDS:
@@ -225,6 +264,9 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
         yield Way(name, "without a scale", grid, some[-1], other=lost, both=True)
     for grid, blocks in itertools.product(common, usual):
         yield from _of_others(grid, blocks, tuple(OTHERS)[:_FEW])
+        if grid.fraction is None:
+            name, where = f"{{}} in {grid.name} read without its sign", f"in each {blocks.words}"
+            yield Way(name, where, grid, blocks, precision=False, unsigned=True)
         for read in _READ:
             name = f"{{}} in {grid.name} with a wrong scale"
             where = f"that of each {blocks.words}, {read} where it is read"

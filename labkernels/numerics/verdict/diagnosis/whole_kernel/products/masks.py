@@ -171,12 +171,28 @@ def of_masks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     for i in np.argsort(total, kind="stable")[:_JUDGED].tolist():
         words, joined, first = ways[i]
         if np.isfinite(total[i]):
+            way = rules[words], joined, first
             yield Mistake(
-                "another mask, read from elsewhere",
+                _effect(sheets, way),
                 words + joined + "; the first key is always seen" * first,
-                lambda sheet, way=(rules[words], joined, first): _outputs(sheet, *way),
+                lambda sheet, way=way: _outputs(sheet, *way),
                 cost=1.5,
             )
+
+
+def _effect(sheets: list[Sheet], way: tuple[Rule, str, bool]) -> str:
+    """Return a name that is true by whatever rule the mask is read, where it hides or shows alone.
+
+    A mask that hides more than the right one may be read from elsewhere, or be the right mask and a
+    second one: no output tells.
+    """
+    given = [_all_hidden(sheet, *way) for sheet in sheets]
+    right = [sheet.hidden for sheet in sheets]
+    if all((other | ~own).all() for own, other in zip(right, given, strict=True)):
+        return "keys left out, or another mask, read from elsewhere, that hides them"
+    if all((own | ~other).all() for own, other in zip(right, given, strict=True)):
+        return "another mask, read from elsewhere: keys that the mask hides"
+    return "another mask, read from elsewhere"
 
 
 def _left(row: Sheet, rules: dict[str, Rule], ways: list[Any]) -> np.ndarray:
@@ -191,9 +207,12 @@ def _left(row: Sheet, rules: dict[str, Rule], ways: list[Any]) -> np.ndarray:
     return np.where(np.isfinite(z2), z2, np.inf)
 
 
+def _all_hidden(sheet: Sheet, rule: Rule, joined: str, first: bool) -> np.ndarray:
+    return np.stack([_hidden(sheet, i, rule, joined, first) for i in range(len(sheet.tokens))])
+
+
 def _outputs(sheet: Sheet, rule: Rule, joined: str, first: bool) -> Array:
-    rows = range(len(sheet.tokens))
-    hidden = np.stack([_hidden(sheet, row, rule, joined, first) for row in rows])
+    hidden = _all_hidden(sheet, rule, joined, first)
     found = sheet.attend(np.where(hidden, -np.inf, sheet.raw))
     return np.where(hidden.all(1, keepdims=True), 0.0, found)  # a row without keys is 0
 

@@ -3,6 +3,7 @@
 Functions take sheets and a misfit, as those of `fitted` do.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, be
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
+_BLOCKS, _RUNS, _PARTS = (16, 32, 64, 128), (1, 2, 4, 8, 16), (2, 4)
+
 
 def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Channels of K are multiplied by other channels of Q."""
@@ -20,6 +23,7 @@ def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     channel = np.arange(n)
     rules = {f"channel c meets channel (c + {s}) % {n}": (channel + s) % n for s in range(1, n)}
     rules["in reverse"] = channel[::-1]
+    rules |= _in_blocks(n)
     for k in (2, 4, 8, 16, 32, 64):
         if n % k == 0 and n > k:
             rules[f"{k} parts interleaved"] = channel.reshape(k, -1).T.ravel()
@@ -31,6 +35,20 @@ def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         "channels of Q or K mixed up",
         {words: (lambda q, i=index: q[..., i]) for words, index in rules.items()},
     )
+
+
+def _in_blocks(n: int) -> dict[str, Array]:
+    """Return orders in which runs of channels of each block go by turns, or no longer do."""
+    rules, channel = {}, np.arange(n)
+    sizes = [n, *(size for size in _BLOCKS if size < n and n % size == 0)]
+    for size, run, parts in itertools.product(sizes, _RUNS, _PARTS):
+        if size % (run * parts) or size <= run * parts:
+            continue
+        inside = np.arange(size).reshape(parts, -1, run).swapaxes(0, 1).ravel()
+        for words, order in (("by turns", inside), ("by turns before", np.argsort(inside))):
+            said = f"runs of {run} channels of {parts} parts of each {size} {words}"
+            rules[said] = channel // size * size + order[channel % size]
+    return rules
 
 
 def of_some(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

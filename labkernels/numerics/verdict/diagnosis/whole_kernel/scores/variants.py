@@ -64,7 +64,17 @@ def _caps(variant: VariantTensors, misfit: Misfit) -> Iterator[Mistake]:
         scores = np.clip(other.raw, -asked * LOG2_E, asked * LOG2_E)
         return sheet.attend(sheet.masked(scores))
 
+    def of_two(inside: float, outside: float) -> Callable[..., Any]:
+        c, d = inside * LOG2_E, outside * LOG2_E
+        return lambda sheet: sheet.attend(sheet.masked(d * np.tanh(sheet.q @ sheet.k.T / c)))
+
     if variant.alibi is None:
+        inside = math.exp(fitted.least(misfit, lambda x: of_two(math.exp(x), asked), grid))
+        where = f"{inside:.4g} inside tanh for {asked:g}"
+        yield Mistake("soft cap of another number inside tanh", where, of_two(inside, asked))
+        outside = math.exp(fitted.least(misfit, lambda x: of_two(asked, math.exp(x)), grid))
+        where = f"tanh times {outside:.4g} for {asked:g}"
+        yield Mistake("soft cap of another number outside tanh", where, of_two(asked, outside))
         without = replace(variant, soft_cap=None)
         yield Mistake("soft cap: scores clipped at the cap, without tanh", f"{asked:g}", clipped)
         yield Mistake("soft cap that is not multiplied back", f"of {asked:g}", not_back)

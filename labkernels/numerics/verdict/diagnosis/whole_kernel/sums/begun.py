@@ -15,6 +15,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, que
 
 _TILES = (8, 16, 32, 64, 128)
 _STEPS = (1, -1, 2, -2)
+_CHANNELS = 8  # least channels of a row: a factor of its own explains fewer
 
 
 def of_tiles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -23,6 +24,8 @@ def of_tiles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     The factor is fitted to every second channel of a row.
     """
     if any(sheet.problem.variant is not None for sheet in sheets):
+        return
+    if sheets[0].out.shape[1] < _CHANNELS:
         return
     problem = sheets[0].problem
     heads, longest = problem.q.shape[1], int(np.diff(problem.q_ends).max())

@@ -24,12 +24,14 @@ _SINGLE = 12  # steps that are tried one by one
 _ROUND = (*(-float(x) for x in range(1, 30)), *(-x * LOG2_E for x in range(1, 20)))
 _TRIED = 9  # depths that are tried at once
 _NEAREST = 6  # mistakes that are judged
+_LOST = 1e9  # a power that makes 0 of any factor that is not 1
 _POWERS = {
     "not rescaled": 0.0,
     "rescaled twice": 2.0,
     "rescaled by exp2 of natural logarithms": 1 / LOG2_E,
     "rescaled by exp of base-2 logarithms": LOG2_E,
     "rescaled by the inverse factor": -1.0,
+    "not rescaled but set to 0": _LOST,
 }
 _OF = {"o": (True, False), "l": (False, True), "o and l": (True, True)}
 
