@@ -58,7 +58,11 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
     import torch
     from flashinfer.decode import gen_batch_decode_module
     from flashinfer.jit import gen_batch_mla_module, gen_batch_prefill_module
+    from flashinfer.jit.attention import modules
 
+    # Since 0.7.2 fa2 runs a module that is made for K and V of equal strides, of another generator.
+    fa2 = getattr(modules, "_gen_batch_prefill_primary_module", gen_batch_prefill_module)
+    prefill_module = {"fa2": fa2, "fa3": gen_batch_prefill_module}
     hopper = torch.cuda.get_device_capability()[0] == 9
     backends = ("fa2", "fa3") if hopper else ("fa2",)
     shapes = sorted(set(shapes))
@@ -78,7 +82,7 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
             yield gen_batch_decode_module(*shape)
         for name in backends:
             if operation == "decode" or head_dim in PREFILL_HEAD_DIMS[name]:
-                yield gen_batch_prefill_module(name, *shape, False)
+                yield prefill_module[name](name, *shape, False)
 
 
 def page_lists(cache):
