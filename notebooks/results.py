@@ -319,9 +319,12 @@ glue("uncounted", "; ".join(titles) or "none", display=False)
 missed_by = dict.fromkeys(s.kernel for s in timed if s.kernel in s.profiles)
 gpus = [f"{style.name(kernel)} on an {counted_gpu[kernel]}" for kernel in missed_by]
 glue("counted_gpus", ", ".join(gpus), display=False)
+others = [s for s in timed if s in measured and s.gpu != "NVIDIA H200"]
+elsewhere = dict.fromkeys(f"{s.target.title} ({s.gpu})" for s in others)
+glue("elsewhere", "; ".join(elsewhere) or "none", display=False)
 
 # %% [markdown]
-# The counters are of {glue:text}`counted_gpus`; the times of the targets are of an H200.
+# The counters are of {glue:text}`counted_gpus`; the times of the targets are of an H200. Of other GPUs are: {glue:text}`elsewhere`.
 #
 # Missed since the counters were last read, and so without counters here: {glue:text}`uncounted`.
 
