@@ -66,21 +66,31 @@ def test_padding_fills_the_last_tile():
     assert "multiple of 64" in found.matches[0].where
 
 
+def _row_of_head(request, head, factor):
+    one = np.ones(1)
+    return _Row((request, head, head // 2), 0 * one, factor * one, 1e-5 * one, 0.0, 1)
+
+
 @pytest.mark.parametrize(("spread", "whose"), [(0.0, "head"), (0.008, "")])
 def test_factors_near_1_are_not_alike_for_that(spread, whose):
     rng = np.random.default_rng(2)
-    one = np.ones(1)
     rows = [
-        _Row(
-            (request, head),
-            0 * one,
-            (1.01 + 0.001 * head + spread * rng.random()) * one,
-            1e-5 * one,
-            0.0,
-            1,
-        )
+        _row_of_head(request, head, 1.01 + 0.001 * head + spread * rng.random())
         for request in range(4)
         for head in range(3)
+    ]
+    assert tiles._whose(rows) == whose
+
+
+@pytest.mark.parametrize(
+    ("requests", "by_request", "whose"),
+    [(1, 0.0, "KV head"), (2, 0.25, "KV head of each sample"), (2, 0.0, "head")],
+)
+def test_heads_share_the_factor_of_their_kv_head(requests, by_request, whose):
+    rows = [
+        _row_of_head(request, head, 1.1 + 0.1 * (head // 2) + by_request * request)
+        for request in range(requests)
+        for head in range(6)
     ]
     assert tiles._whose(rows) == whose
 

@@ -30,6 +30,16 @@ _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
 _OF_ROW = "the row by a factor of its own"
 _EACH = 4  # least channels for each factor of a row
+_REQUEST, _HEAD, _KV_HEAD = range(3)
+# What may share a factor of rows, by the parts of a row's place. A KV head comes after its heads:
+# it counts where each head has too few rows, as in a decode of one request.
+_SHARING = {
+    "head": [_HEAD],
+    "sample": [_REQUEST],
+    "head of each sample": [_REQUEST, _HEAD],
+    "KV head": [_KV_HEAD],
+    "KV head of each sample": [_REQUEST, _KV_HEAD],
+}
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
 
@@ -38,11 +48,11 @@ _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the
 class _Row:
     """One fitted row: the factors on its tiles' right weights, their errors, and sum z^2.
 
-    Shapes: tiles, factors, errors [T]. place: its request and head. whole: the sum of z^2 if each
-    factor is the nearer of 0 and 1; lost: how many of these are 0.
+    Shapes: tiles, factors, errors [T]. place: its request, head and KV head. whole: the sum of z^2
+    if each factor is the nearer of 0 and 1; lost: how many of these are 0.
     """
 
-    place: tuple[int, int]
+    place: tuple[int, int, int]
     tiles: np.ndarray
     factors: np.ndarray
     errors: np.ndarray
@@ -166,7 +176,7 @@ def _of_row(block: Block, row: int, cut: Cut, *, shared: bool) -> _Row | None:
         part = (p * np.repeat(each, np.diff(starts, append=len(p)))) ** 2
         grown = part @ block.v**2 / np.maximum(p**2 @ block.v**2, 1e-300)
         sigma = block.sigma[row] * np.sqrt(np.clip(grown, 1.0, _GROWN_MOST))
-    place = block.sheet.request, int(block.sheet.heads[row])
+    place = block.sheet.request, int(block.sheet.heads[row]), block.sheet.kv_head
     errors = errors / below[tiles]
     square, free = float((left**2).sum()), len(out) - int(kept.sum())
     scaled = (shared or cut.size == 1) and (factors > 0.5).any()
@@ -195,7 +205,7 @@ def _spread(x: Array, at: Array, n: int) -> Array:
 def _alone(block: Block, row: int, tiles: Array) -> _Row:
     """Return a row that sees one tile: no factor of numerator and denominator changes it."""
     z = (block.sheet.out[row] - block.sheet.truth[row]) / block.sigma[row]
-    place = block.sheet.request, int(block.sheet.heads[row])
+    place = block.sheet.request, int(block.sheet.heads[row]), block.sheet.kv_head
     one = np.ones(len(tiles))
     square = float((z**2).sum())
     return _Row(place, tiles, one, np.inf * one, square, len(z), square)
@@ -228,11 +238,11 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
 
 
 def _whose(rows: list[_Row]) -> str:
-    """Return what shares the factors of rows: "head", "sample" or both; "" if rows have their own.
+    """Return what shares the factors of rows, as "head of each sample"; "" if they have their own.
 
     Fewer numbers explain the rows then than one for each.
     """
-    for said, own in (("head", [1]), ("sample", [0]), ("head of each sample", [0, 1])):
+    for said, own in _SHARING.items():
         groups: dict[tuple[int, ...], list[tuple[float, float]]] = {}
         for row in rows:
             place = tuple(row.place[i] for i in own)
