@@ -95,6 +95,20 @@ def test_heads_share_the_factor_of_their_kv_head(requests, by_request, whose):
     assert tiles._whose(rows) == whose
 
 
+def _row_of_tiles(head, factors):
+    error = np.full(len(factors), 1e-4)
+    return _Row((0, head, head // 2), np.arange(len(factors)), np.array(factors), error, 0.0, 1)
+
+
+def test_tiles_have_factors_that_the_rows_of_a_kv_head_share():
+    shared = [_row_of_tiles(head, [1.0, 1.1 + head // 2, 0.9, 1.2]) for head in range(4)]
+    assert tiles._of_tiles(shared)
+    of_each = [_row_of_tiles(head, [1.0, 1.1 + 0.1 * head, 0.9 + 0.1 * head]) for head in range(4)]
+    assert not tiles._of_tiles(of_each)
+    one_in_ten = [_row_of_tiles(head, [*[1.0] * 19, 1.1 + 0.1 * head]) for head in range(4)]
+    assert not tiles._of_tiles(one_in_ten)
+
+
 def _scales_of_heads(w, v):
     """One KV head of each request has values that are too small, another one in each."""
     times = torch.tensor([[1.0, 0.5], [0.25, 1.0]]).double()

@@ -42,6 +42,7 @@ _SHARING = {
 }
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
+_MOST = 0.9  # least share of a tile's factors that are alike, where the tile has factors of its own
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,16 @@ def _whose(rows: list[_Row]) -> str:
 
 def _equal(each: list[tuple[float, float]]) -> bool:
     """Return whether factors differ by no more than their errors. each: factors and errors."""
-    x, error = np.array(each).T
-    return bool((np.abs(x - np.median(x)) <= np.maximum(_ERRORS * error, _EQUAL * np.abs(x))).all())
+    return bool(_alike(np.array(each)).all())
+
+
+def _alike(each: np.ndarray) -> np.ndarray:
+    """Return which factors differ from the middle one by no more than their errors.
+
+    Shapes: each [N, 2]: factors and errors.
+    """
+    x, error = each.T
+    return np.abs(x - np.median(x)) <= np.maximum(_ERRORS * error, _EQUAL * np.abs(x))
 
 
 def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -302,15 +311,20 @@ def _by_class(block: Block, row: int, label: Array) -> float:
 
 
 def _of_tiles(rows: list[_Row]) -> bool:
-    """Return whether all rows of a head have the same factors, and there are several such rows."""
+    """Return whether the rows of a KV head have the same factors, and there are several such rows.
+
+    Factors of 1 are left out: they are alike whatever makes the others.
+    """
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for row in rows:
         for tile, factor, error in zip(row.tiles, row.factors, row.errors, strict=True):
             if error < _ALIKE / 3:
-                place = (*row.place, int(tile))
+                place = (row.place[_REQUEST], row.place[_KV_HEAD], int(tile))
                 groups.setdefault(place, []).append((float(factor), float(error)))
-    several = [x for x in groups.values() if len(x) > 1]
-    return bool(several) and all(map(_equal, several))
+    several = [np.array(x) for x in groups.values() if len(x) > 1]
+    wrong = [x for x in several if abs(np.median(x[:, 0]) - 1) > _ERRORS * np.median(x[:, 1])]
+    alike = [_alike(x) for x in wrong]
+    return bool(alike) and np.concatenate(alike).mean() >= _MOST
 
 
 ALL = (of_rows, of_dropped, of_lanes)
