@@ -21,8 +21,8 @@ def of_rows(problem: Problem, rows: Array) -> tuple[dict[str, Array], Array]:
     for of in np.unique(np.stack([request, kv_head], 1), axis=0).tolist():
         mine = (request == of[0]) & (kv_head == of[1])
         none = np.zeros((int(mine.sum()), 1))
-        where = problem, *of, tokens[mine], heads[mine]
-        sheet = Sheet(*where, none, none, none, "fp32", slice(None))
+        where = (tokens[mine], heads[mine], none, none, none, "fp32", slice(None))
+        sheet = Sheet(problem, of[0], of[1], *where)
         m[mine] = sheet.scores.max(1)
         l[mine] = sheet.weights.sum(1) + np.exp2(sheet.sink[:, 0] - m[mine])
     lse2 = m + np.log2(l)

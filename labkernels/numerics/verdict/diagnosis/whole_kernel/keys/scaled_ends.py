@@ -4,7 +4,7 @@ The function takes sheets and a misfit, as those of `fitted` do.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -30,18 +30,22 @@ def of_ends(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     tried = []
     for first in (True, False):
         for factor in _FACTORS.tolist():
-            total = sum(_missed(row, factor, first)[: longest - 1] for row in rows)
+            total = _missed_by_all(rows, factor, first, longest)
             at = int(np.argmin(total))
             tried.append((float(total[at]), first, factor))
     for _, first, factor in sorted(tried)[:_JUDGED]:
         end = 0
         for _ in range(2):  # the key follows from the factor, and the factor from the key
-            end = 1 + int(np.argmin(sum(_missed(r, factor, first)[: longest - 1] for r in rows)))
+            end = 1 + int(np.argmin(_missed_by_all(rows, factor, first, longest)))
             grid = math.log(factor) + np.linspace(-1, 1, _STEPS) * math.log(_WIDTH)
             tries = lambda x, n=end, f=first: _outputs(math.exp(x), n, f)  # noqa: E731
             factor = math.exp(least(misfit, tries, grid))
         where = f"times {factor:.4g}; keys {f'up to {end - 1}' if first else f'from {end} on'}"
         yield Mistake("K and V by a factor", where, _outputs(factor, end, first), cost=2.0)
+
+
+def _missed_by_all(rows: list[Sheet], factor: float, first: bool, longest: int) -> np.ndarray:
+    return np.sum([_missed(row, factor, first)[: longest - 1] for row in rows], axis=0)
 
 
 def _missed(row: Sheet, factor: float, first: bool) -> np.ndarray:
@@ -62,7 +66,7 @@ def _terms(row: Sheet, s: Array, factor: float) -> np.ndarray:
     return np.concatenate([p * factor * row.v, p], 1)
 
 
-def _outputs(factor: float, end: int, first: bool):
+def _outputs(factor: float, end: int, first: bool) -> Callable[[Sheet], Array]:
     def outputs(sheet: Sheet) -> Array:
         some = (np.arange(sheet.kv_len) < end) == first
         each = np.where(some, factor, 1.0)
