@@ -19,6 +19,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import one_per_product
 from labkernels.numerics.verdict import (
+    centres,
     first_look,
     less_exact,
     parts,
@@ -179,6 +180,10 @@ def decide(
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
+    if not matches:
+        even = _of_another_centre(problem, policy, truth, error, sigma)
+        if even:
+            return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
     even = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
     if told and (not matches or matches[0].vague):
         even = even or honest
@@ -279,6 +284,19 @@ def _of_values(
         tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
         if all(test.status != "bug" for test in tests):
             return f"as a kernel is that {words}"
+    return ""
+
+
+def _of_another_centre(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
+    for more, kernels in centres.fitted(problem, policy, truth, error):
+        wide = np.hypot(sigma, more)
+        tests = significance.tests(problem, policy, error, wide)[2]
+        tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
+        if all(test.status != "bug" for test in tests):
+            return "as a kernel is that takes a number off V and adds it back"
     return ""
 
 
