@@ -27,20 +27,22 @@ SIGMAS = 6.0  # most standard deviations of roundings about a number that an err
 _OF_VALUES = 0.375 / float(np.log(2)) / 3
 _KERNELS = (TWINS[0], TWINS[5], *STEADY, REFERENCES[2])
 _TINY = 1e-300  # in place of a division by 0
+_TRIED, _PASSES = 17, 3  # numbers that are tried at once, each time closer together
+_ROWS = 128  # tokens of a request from which its numbers follow
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Variances of roundings of single keys, in a row's sum: alone, times V, and times V^2.
 
-    store: the variance of the output's own rounding. Shapes: of_1 [total_q, Hq, 1], else
+    others: variances of all else. Shapes: of_1 [total_q, Hq, 1], else
     [total_q, Hq, Dv].
     """
 
     of_1: np.ndarray
     of_v: np.ndarray
     of_squares: np.ndarray
-    store: np.ndarray
+    others: np.ndarray
 
     def about(self, number: Array) -> np.ndarray:
         """Return the variance of a row's sum of V less a number. Shapes: number [..., Dv]."""
@@ -49,33 +51,29 @@ class Moments:
 
     def of(self, *place: slice) -> "Moments":
         """Return those of some tokens and heads."""
-        return Moments(*(x[place] for x in (self.of_1, self.of_v, self.of_squares, self.store)))
+        return Moments(*(x[place] for x in (self.of_1, self.of_v, self.of_squares, self.others)))
 
     def number(self, error: Array, low: Array, high: Array, axis: tuple[int, ...]) -> np.ndarray:
-        """Return the number, from low to high, with which the variances are those of the errors.
+        """Return the number, from low to high, with which the errors are the likeliest.
 
-        Two numbers are as far from the values on either side: the likelier one counts. axis: over
-        which a number is the same.
+        axis: over which a number is the same.
         """
-        width = self.store + self.of_1 * (high - low) ** 2 / 4 + _TINY
-        scale = width.max()  # else squares of small variances vanish
-        inverse = (scale / width) ** 2
-        left = self.of_squares + self.store - error**2
-        a, b, m = (
-            (inverse * x).sum(axis, keepdims=True) for x in (self.of_1 + 0 * left, self.of_v, left)
-        )
-        a = np.maximum(a, _TINY)
-        apart = np.sqrt(np.maximum((b / a) ** 2 - m / a, 0.0))
-        both = [np.clip(b / a + sign * apart, low, high) for sign in (-1.0, 1.0)]
-        unlikely = []
-        for number in both:
-            variance = self.about(number) + self.store + _TINY
-            terms = np.log(variance) + error**2 / variance
-            unlikely.append(terms.sum(axis, keepdims=True))
-        return np.where(unlikely[0] < unlikely[1], *both)
+        begin, end, best = low, high, low
+        for _ in range(_PASSES):
+            tried = np.linspace(begin, end, _TRIED)
+            unlikely = [self._unlikely(number, error, axis) for number in tried]
+            step = (end - begin) / (_TRIED - 1)
+            at = np.argmin(unlikely, 0)
+            best = begin + at * step
+            begin, end = np.maximum(best - step, low), np.minimum(best + step, high)
+        return best
+
+    def _unlikely(self, number: Array, error: Array, axis: tuple[int, ...]) -> np.ndarray:
+        variance = self.about(number) + self.others + _TINY
+        return (np.log(variance) + error**2 / variance).sum(axis)
 
 
-def moments(problem: Problem, policy: NumericPolicy, truth: Array, *, stored: bool) -> Moments:
+def moments(problem: Problem, policy: NumericPolicy, sigma: Array, *, stored: bool) -> Moments:
     """Return the variances; stored: V less a number is rounded to P's format, too.
 
     The weight of a row's maximum is rounded, as it is where another number stands for that.
@@ -99,16 +97,16 @@ def moments(problem: Problem, policy: NumericPolicy, truth: Array, *, stored: bo
     for rows, found in over_rows(problem, of_rows):
         for target, values in zip((ones, total), found, strict=True):
             rows.put(target, values)
-    total, store = to_numpy(total), rounding.quantum(truth, policy.out) ** 2 / 12
-    return Moments(to_numpy(ones), total[..., : shape[2]], total[..., shape[2] :], store)
+    total = to_numpy(total)
+    return Moments(to_numpy(ones), total[..., : shape[2]], total[..., shape[2] :], sigma**2)
 
 
 def fitted(
-    problem: Problem, policy: NumericPolicy, truth: Array, error: Array
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
 ) -> Iterator[tuple[np.ndarray, tuple[Twin, ...]]]:
     """Yield standard deviations about numbers that explain all errors, and twins that take them off.
 
-    Shapes: truth, error and the standard deviations [total_q, Hq, Dv].
+    Shapes: error, sigma and the standard deviations [total_q, Hq, Dv].
     """
     most = 2 * float(abs(problem.v_pool).max())
     few = SIGMAS * 2 * formats.named(policy.p).unit_roundoff if policy.p in SIXTEEN else 0.0
@@ -120,13 +118,13 @@ def fitted(
         if problem.kv_lens[place[0]]
     }
     for stored in (False, True):
-        known = moments(problem, policy, truth, stored=stored)
+        known = moments(problem, policy, sigma, stored=stored)
         for shared in (False, True):
             numbers = _numbers(problem, known, error, values, shared=shared)
             more = np.zeros(error.shape)
             for place, rows in _places(problem):
                 more[rows] = np.sqrt(known.of(*rows).about(numbers[place]))
-            if (np.abs(error) <= SIGMAS * np.sqrt(more**2 + known.store)).all():
+            if (np.abs(error) <= SIGMAS * np.sqrt(more**2 + known.others)).all():
                 how = {"centred": True, "centre": numbers, "values": policy.p * stored}
                 yield more, tuple(replace(twin, **how) for twin in _KERNELS)
 
@@ -138,13 +136,15 @@ def _numbers(
     found = np.zeros((problem.batch, problem.kv_heads, error.shape[-1]))
     if shared:
         low, high = (f([f(v) for v in values.values()]) for f in (np.amin, np.amax))
-        found[:] = known.number(error, low, high, (0, 1, 2))
+        some = slice(None, None, max(1, len(error) // _ROWS))
+        found[:] = known.of(some).number(error[some], low, high, (0, 1, 2))
         return found
-    for place, rows in _places(problem):
-        if place in values and error[rows].size:
+    for place, (tokens, heads) in _places(problem):
+        some = slice(tokens.start, tokens.stop, max(1, (tokens.stop - tokens.start) // _ROWS))
+        if place in values and tokens.stop > tokens.start:
             v = values[place]
-            given = error[rows], v.min(0), v.max(0)
-            found[place] = known.of(*rows).number(*given, (0, 1))[0, 0]
+            given = error[some, heads], v.min(0), v.max(0)
+            found[place] = known.of(some, heads).number(*given, (0, 1))
     return found
 
 
