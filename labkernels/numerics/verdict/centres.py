@@ -102,7 +102,7 @@ def moments(problem: Problem, policy: NumericPolicy, sigma: Array, *, stored: bo
 
 
 def fitted(
-    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, truth: Array
 ) -> Iterator[tuple[np.ndarray, tuple[Twin, ...]]]:
     """Yield standard deviations about numbers that explain all errors, and twins that take them off.
 
@@ -118,13 +118,14 @@ def fitted(
         if problem.kv_lens[place[0]]
     }
     for stored in (False, True):
-        known = moments(problem, policy, sigma, stored=stored)
+        others = np.sqrt(rounding.quantum(truth, policy.out)**2/12 + (2.0**-22*most)**2)
+        known = moments(problem, policy, others, stored=stored)
         for shared in (False, True):
             numbers = _numbers(problem, known, error, values, shared=shared)
             more = np.zeros(error.shape)
             for place, rows in _places(problem):
                 more[rows] = np.sqrt(known.of(*rows).about(numbers[place]))
-            if (np.abs(error) <= SIGMAS * np.sqrt(more**2 + known.others)).all():
+            if (np.abs(error) <= SIGMAS * np.hypot(more, sigma)).all():
                 how = {"centred": True, "centre": numbers, "values": policy.p * stored}
                 yield more, tuple(replace(twin, **how) for twin in _KERNELS)
 

@@ -291,7 +291,7 @@ def _of_another_centre(
     problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
 ) -> str:
     """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
-    for more, kernels in centres.fitted(problem, policy, error, sigma):
+    for more, kernels in centres.fitted(problem, policy, error, sigma, truth):
         wide = np.hypot(sigma, more)
         tests = significance.tests(problem, policy, error, wide)[2]
         tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
