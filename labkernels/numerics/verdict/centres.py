@@ -12,7 +12,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Rows
@@ -24,129 +24,159 @@ from labkernels.policy import NumericPolicy
 ABOVE = 4.5  # log2 units by which the number that stands for a row's maximum may exceed it
 SIGMAS = 6.0  # most standard deviations of roundings about a number that an error may have
 # The mean of spacing^2 / 12 over x^2 and the unit roundoff's square, for x in a binade.
-_OF_VALUES = 0.375 / float(np.log(2)) / 3
+_OF_VALUES = 0.125 / float(np.log(2))
+_SUMS = 2.0**-22  # part of the largest |V| that roundings in fp32 may reach
 _KERNELS = (TWINS[0], TWINS[5], *STEADY, REFERENCES[2])
-_TINY = 1e-300  # in place of a division by 0
 _TRIED, _PASSES = 17, 3  # numbers that are tried at once, each time closer together
 _ROWS = 128  # tokens of a request from which its numbers follow
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Variances of roundings of single keys, in a row's sum: alone, times V, and times V^2.
+    """Sums over a row's keys of something that roundings have: alone, times V and times V^2.
 
-    others: variances of all else. Shapes: of_1 [total_q, Hq, 1], else
-    [total_q, Hq, Dv].
+    Shapes: alone [total_q, Hq, 1], else [total_q, Hq, Dv].
     """
 
-    of_1: np.ndarray
-    of_v: np.ndarray
-    of_squares: np.ndarray
-    others: np.ndarray
+    alone: np.ndarray
+    values: np.ndarray
+    squares: np.ndarray
 
     def about(self, number: Array) -> np.ndarray:
-        """Return the variance of a row's sum of V less a number. Shapes: number [..., Dv]."""
-        found = self.of_squares - 2 * number * self.of_v + number**2 * self.of_1
+        """Return the sums times the square of V less a number. Shapes: number [..., Dv]."""
+        found = self.squares - 2 * number * self.values + number**2 * self.alone
         return np.maximum(found, 0.0)
+
+    def about_each(self, problem: Problem, numbers: Array) -> np.ndarray:
+        """Return the sums about numbers [batch, Hkv, Dv]. Shapes: [total_q, Hq, Dv]."""
+        found = np.zeros(self.values.shape)
+        for place, rows in _places(problem):
+            found[rows] = self.of(*rows).about(numbers[place])
+        return found
 
     def of(self, *place: slice) -> "Moments":
         """Return those of some tokens and heads."""
-        return Moments(*(x[place] for x in (self.of_1, self.of_v, self.of_squares, self.others)))
+        return Moments(self.alone[place], self.values[place], self.squares[place])
 
-    def number(self, error: Array, low: Array, high: Array, axis: tuple[int, ...]) -> np.ndarray:
+    def number(
+        self, error: Array, others: Array, low: Array, high: Array, axis: tuple[int, ...]
+    ) -> Array:
         """Return the number, from low to high, with which the errors are the likeliest.
 
-        axis: over which a number is the same.
+        others: the variance of all else. axis: over which a number is the same.
         """
+
+        def unlikely(number: Array) -> np.ndarray:
+            variance = self.about(number) + others
+            return (np.log(variance) + error**2 / variance).sum(axis)
+
         begin, end, best = low, high, low
         for _ in range(_PASSES):
-            tried = np.linspace(begin, end, _TRIED)
-            unlikely = [self._unlikely(number, error, axis) for number in tried]
             step = (end - begin) / (_TRIED - 1)
-            at = np.argmin(unlikely, 0)
+            at = np.argmin([unlikely(begin + i * step) for i in range(_TRIED)], 0)
             best = begin + at * step
             begin, end = np.maximum(best - step, low), np.minimum(best + step, high)
         return best
 
-    def _unlikely(self, number: Array, error: Array, axis: tuple[int, ...]) -> np.ndarray:
-        variance = self.about(number) + self.others + _TINY
-        return (np.log(variance) + error**2 / variance).sum(axis)
 
+def moments(
+    problem: Problem, policy: NumericPolicy, *, stored: bool = False
+) -> tuple[Moments, Moments]:
+    """Return the sums of the variances of roundings, and those of the largest roundings.
 
-def moments(problem: Problem, policy: NumericPolicy, sigma: Array, *, stored: bool) -> Moments:
-    """Return the variances; stored: V less a number is rounded to P's format, too.
-
-    The weight of a row's maximum is rounded, as it is where another number stands for that.
+    stored: V less a number is rounded to P's format, too. The weight of a row's maximum is rounded,
+    as it is where another number stands for that.
     """
     fmt = formats.named(policy.p)
     least = 2.0**ABOVE * fmt.smallest_subnormal
 
     def of_rows(rows: Rows) -> tuple[Array, Array]:
-        ones, total = ZERO, ZERO
+        alone, total = ZERO, ZERO
         for _, _, p, values in Frame(rows, narrow=False).weighted_blocks():
             xp = namespace(p)
-            spacing = xp.clip(rounding.quantum(p, policy.p), least, None)
-            squares = xp.where(p > 0, spacing, 0.0) ** 2 / 12
-            squares = squares + stored * _OF_VALUES * (fmt.unit_roundoff * p) ** 2
-            ones, total = ones + squares.sum(-1)[..., None], total + squares @ values
-        per = rows.softmax.divisor**-2.0
-        return ones * per, total * per
+            spacing = xp.where(p > 0, xp.clip(rounding.quantum(p, policy.p), least, None), 0.0)
+            own = fmt.unit_roundoff * p
+            variances = spacing**2 / 12 + stored * _OF_VALUES * own**2
+            both = xp.stack([variances, xp.maximum(own, spacing / 2) + stored * own], 1)
+            alone = alone + both.sum(-1)[..., None]
+            total = total + both @ values[:, None]
+        per = rows.softmax.divisor[:, None] ** moved(np.array([[[-2.0]], [[-1.0]]]), alone)
+        return tuple(xp.swapaxes(x * per, 1, 2) for x in (alone, total))
 
     shape = problem.out_shape
-    ones, total = problem.zeros(*shape[:2], 1), problem.zeros(*shape[:2], 2 * shape[2])
+    alone, total = problem.zeros(*shape[:2], 2, 1), problem.zeros(*shape[:2], 2, 2 * shape[2])
     for rows, found in over_rows(problem, of_rows):
-        for target, values in zip((ones, total), found, strict=True):
+        for target, values in zip((alone, total), found, strict=True):
             rows.put(target, values)
-    total = to_numpy(total)
-    return Moments(to_numpy(ones), total[..., : shape[2]], total[..., shape[2] :], sigma**2)
+    alone, total = to_numpy(alone), to_numpy(total)
+    values, squares = total[..., : shape[2]], total[..., shape[2] :]
+    variances, largest = (Moments(*(x[:, :, i] for x in (alone, values, squares))) for i in (0, 1))
+    return variances, largest
+
+
+def about_mean(problem: Problem, policy: NumericPolicy) -> np.ndarray:
+    """Return the standard deviation that P's rounding has about the mean of V, in any row's sum.
+
+    Shapes: [total_q, Hq, Dv].
+    """
+    numbers = np.zeros((problem.batch, problem.kv_heads, problem.out_shape[-1]))
+    for place, v in _values(problem):
+        numbers[place] = v.mean(0)
+    return np.sqrt(moments(problem, policy)[0].about_each(problem, numbers))
 
 
 def fitted(
-    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, truth: Array
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
 ) -> Iterator[tuple[np.ndarray, tuple[Twin, ...]]]:
-    """Yield standard deviations about numbers that explain all errors, and twins that take them off.
+    """Yield what roundings about numbers add to sigma, and twins that take these numbers off V.
 
-    Shapes: error, sigma and the standard deviations [total_q, Hq, Dv].
+    Shapes: truth, error, sigma and what is added [total_q, Hq, Dv].
     """
-    most = 2 * float(abs(problem.v_pool).max())
-    few = SIGMAS * 2 * formats.named(policy.p).unit_roundoff if policy.p in SIXTEEN else 0.0
-    if not (np.abs(error) <= few * most).all():
+    largest = float(abs(problem.v_pool).max())
+    if policy.p not in SIXTEEN or not largest:
         return
-    values = {
-        place: keys_of(problem, "v", place[1], place[0])
-        for place in np.ndindex(problem.batch, problem.kv_heads)
-        if problem.kv_lens[place[0]]
-    }
+    spacing = rounding.quantum(truth, policy.out)
+    own = spacing + _SUMS * largest
+    if (np.abs(error) > own + 4 * formats.named(policy.p).unit_roundoff * 2 * largest).any():
+        return
+    others = spacing**2 / 12 + (_SUMS * largest) ** 2
     for stored in (False, True):
-        others = np.sqrt(rounding.quantum(truth, policy.out)**2/12 + (2.0**-22*most)**2)
-        known = moments(problem, policy, others, stored=stored)
-        for shared in (False, True):
-            numbers = _numbers(problem, known, error, values, shared=shared)
-            more = np.zeros(error.shape)
-            for place, rows in _places(problem):
-                more[rows] = np.sqrt(known.of(*rows).about(numbers[place]))
-            if (np.abs(error) <= SIGMAS * np.hypot(more, sigma)).all():
+        variances, most = moments(problem, policy, stored=stored)
+        for by_channel in (True, False):
+            numbers = _numbers(problem, variances, error, others, by_channel=by_channel)
+            # By Cauchy's inequality, no sum of V less a number is larger.
+            limit = np.sqrt(most.alone * most.about_each(problem, numbers))
+            if (np.abs(error) <= own + limit).all():
+                more = np.sqrt(variances.about_each(problem, numbers))
                 how = {"centred": True, "centre": numbers, "values": policy.p * stored}
                 yield more, tuple(replace(twin, **how) for twin in _KERNELS)
 
 
 def _numbers(
-    problem: Problem, known: Moments, error: Array, values: dict, *, shared: bool
+    problem: Problem, known: Moments, error: Array, others: Array, *, by_channel: bool
 ) -> np.ndarray:
-    """Return the numbers; shared: one for all of V. Shapes: [batch, Hkv, Dv]."""
+    """Return the likeliest numbers, for each channel of a KV head or alike. [batch, Hkv, Dv]."""
     found = np.zeros((problem.batch, problem.kv_heads, error.shape[-1]))
-    if shared:
-        low, high = (f([f(v) for v in values.values()]) for f in (np.amin, np.amax))
-        some = slice(None, None, max(1, len(error) // _ROWS))
-        found[:] = known.of(some).number(error[some], low, high, (0, 1, 2))
+    ranges = {place: (v.min(0), v.max(0)) for place, v in _values(problem)}
+    if not by_channel:
+        low, high = (f(list(ranges.values())) for f in (np.amin, np.amax))
+        some = slice(None, None, 1 + len(error) // _ROWS)
+        found[:] = known.of(some).number(error[some], others[some], low, high, (0, 1, 2))
         return found
     for place, (tokens, heads) in _places(problem):
-        some = slice(tokens.start, tokens.stop, max(1, (tokens.stop - tokens.start) // _ROWS))
-        if place in values and tokens.stop > tokens.start:
-            v = values[place]
-            given = error[some, heads], v.min(0), v.max(0)
-            found[place] = known.of(some, heads).number(*given, (0, 1))
+        some = slice(tokens.start, tokens.stop, 1 + (tokens.stop - tokens.start) // _ROWS)
+        if place in ranges and tokens.stop > tokens.start:
+            rows = some, heads
+            given = error[rows], others[rows], *ranges[place]
+            found[place] = known.of(*rows).number(*given, (0, 1))
     return found
+
+
+def _values(problem: Problem) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """Yield the values [L, Dv] of each request and KV head that has some."""
+    for request, head in np.ndindex(problem.batch, problem.kv_heads):
+        if problem.kv_lens[request]:
+            yield (request, head), keys_of(problem, "v", head, request)
 
 
 def _places(problem: Problem) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:

@@ -55,8 +55,8 @@ class Twin:
     values_only: `products` concerns the factors of P V alone. partials: the format in which the
     output of each block of keys is stored before these outputs are merged; "" for none. centred:
     the mean of V is taken off before, in fp32, and added to the quotient. centre: numbers [batch,
-    Hkv, Dv] in place of the mean. values: the format of V less the mean, "" for fp32. turned: V's channels are
-    mixed by a rotation before, and the output's by its inverse.
+    Hkv, Dv] in place of the mean. values: the format of V less the mean, "" for fp32. turned: V's
+    channels are mixed by a rotation before, and the output's by its inverse.
     """
 
     block: int = 64

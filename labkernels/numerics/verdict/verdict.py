@@ -180,8 +180,8 @@ def decide(
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
-    if not matches:
-        even = _of_another_centre(problem, policy, truth, error, sigma)
+    if not matches or matches[0].vague:
+        even = _of_another_number(problem, policy, truth, error, sigma)
         if even:
             return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
     even = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
@@ -279,25 +279,38 @@ def _of_values(
 ) -> str:
     """Return words if what a kernel may do to V explains the errors; else ""."""
     for words, more, kernels in less_exact.of_values(problem, policy, error, sigma):
-        wide = np.hypot(sigma, more)
-        tests = significance.tests(problem, policy, error, wide)[2]
-        tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
-        if all(test.status != "bug" for test in tests):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
             return f"as a kernel is that {words}"
     return ""
 
 
-def _of_another_centre(
+def _of_another_number(
     problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
 ) -> str:
     """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
-    for more, kernels in centres.fitted(problem, policy, error, sigma, truth):
-        wide = np.hypot(sigma, more)
-        tests = significance.tests(problem, policy, error, wide)[2]
-        tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
-        if all(test.status != "bug" for test in tests):
-            return "as a kernel is that takes a number off V and adds it back"
+    part = parts.of_problem(problem)
+    if part is not None:
+        given = (part.of(x) for x in (truth, error, sigma))
+        if not _of_another_number(part.problem, policy, *given):
+            return ""
+    for more, kernels in centres.fitted(problem, policy, truth, error, sigma):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+            return "as a kernel is that takes a number other than the mean off V and adds it back"
     return ""
+
+
+def _explains(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    sigma: Array,
+    kernels: tuple[Twin, ...],
+) -> bool:
+    """Return whether no test tells errors of this sigma from those of the kernels."""
+    tests = significance.tests(problem, policy, error, sigma)[2]
+    tests = _beside_twins(problem, policy, truth, sigma, tests, kernels)[0]
+    return all(test.status != "bug" for test in tests)
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
