@@ -28,6 +28,8 @@ _OF_VALUES = 0.125 / float(np.log(2))
 _SUMS = 2.0**-22  # part of the largest |V| that roundings in fp32 may reach
 _KERNELS = (TWINS[0], TWINS[5], *STEADY, REFERENCES[2])
 _TRIED, _PASSES = 17, 3  # numbers that are tried at once, each time closer together
+_NOTHING = 1.001  # sigma over that of the store where only sums in fp32 are rounded beside it
+_NEVER = 1e3  # how much unlikelier an error is that exceeds its limit by itself
 _ROWS = 128  # tokens of a request from which its numbers follow
 
 
@@ -58,17 +60,41 @@ class Moments:
         """Return those of some tokens and heads."""
         return Moments(self.alone[place], self.values[place], self.squares[place])
 
-    def number(
-        self, error: Array, others: Array, low: Array, high: Array, axis: tuple[int, ...]
-    ) -> Array:
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Errors, what roundings of V less a number give to them at most, and own, what others give.
+
+    Shapes: error, own [total_q, Hq, Dv].
+    """
+
+    error: np.ndarray
+    own: np.ndarray
+    variances: Moments
+    largest: Moments
+
+    def of(self, *place: slice) -> "_Errors":
+        """Return those of some tokens and heads."""
+        moments = (x.of(*place) for x in (self.variances, self.largest))
+        return _Errors(self.error[place], self.own[place], *moments)
+
+    def over_limit(self, squares: Array) -> np.ndarray:
+        """Return the errors over the largest, given the sums of `largest` about a number.
+
+        By Cauchy's inequality, no sum of V less the number is larger.
+        """
+        return np.abs(self.error) / (self.own + np.sqrt(self.largest.alone * squares))
+
+    def number(self, low: Array, high: Array, axis: tuple[int, ...]) -> Array:
         """Return the number, from low to high, with which the errors are the likeliest.
 
-        others: the variance of all else. axis: over which a number is the same.
+        axis: over which a number is the same.
         """
 
         def unlikely(number: Array) -> np.ndarray:
-            variance = self.about(number) + others
-            return (np.log(variance) + error**2 / variance).sum(axis)
+            variance = self.variances.about(number) + self.own**2 / 12
+            over = np.maximum(self.over_limit(self.largest.about(number)) - 1, 0.0)
+            return (np.log(variance) + self.error**2 / variance + _NEVER * over).sum(axis)
 
         begin, end, best = low, high, low
         for _ in range(_PASSES):
@@ -136,39 +162,35 @@ def fitted(
     if policy.p not in SIXTEEN or not largest:
         return
     spacing = rounding.quantum(truth, policy.out)
+    if (sigma <= _NOTHING * spacing / 12**0.5).all():  # each row has one key, whose weight is 1
+        return
     own = spacing + _SUMS * largest
     if (np.abs(error) > own + 4 * formats.named(policy.p).unit_roundoff * 2 * largest).any():
         return
-    others = spacing**2 / 12 + (_SUMS * largest) ** 2
     for stored in (False, True):
         variances, most = moments(problem, policy, stored=stored)
+        errors = _Errors(error, own, variances, most)
         for by_channel in (True, False):
-            numbers = _numbers(problem, variances, error, others, by_channel=by_channel)
-            # By Cauchy's inequality, no sum of V less a number is larger.
-            limit = np.sqrt(most.alone * most.about_each(problem, numbers))
-            if (np.abs(error) <= own + limit).all():
+            numbers = _numbers(problem, errors, by_channel=by_channel)
+            if (errors.over_limit(most.about_each(problem, numbers)) <= 1).all():
                 more = np.sqrt(variances.about_each(problem, numbers))
                 how = {"centred": True, "centre": numbers, "values": policy.p * stored}
                 yield more, tuple(replace(twin, **how) for twin in _KERNELS)
 
 
-def _numbers(
-    problem: Problem, known: Moments, error: Array, others: Array, *, by_channel: bool
-) -> np.ndarray:
-    """Return the likeliest numbers, for each channel of a KV head or alike. [batch, Hkv, Dv]."""
-    found = np.zeros((problem.batch, problem.kv_heads, error.shape[-1]))
+def _numbers(problem: Problem, errors: _Errors, *, by_channel: bool) -> np.ndarray:
+    """Return the likeliest numbers: of each channel of a KV head, or one. Shapes: [B, Hkv, Dv]."""
+    found = np.zeros((problem.batch, problem.kv_heads, errors.error.shape[-1]))
     ranges = {place: (v.min(0), v.max(0)) for place, v in _values(problem)}
     if not by_channel:
         low, high = (f(list(ranges.values())) for f in (np.amin, np.amax))
-        some = slice(None, None, 1 + len(error) // _ROWS)
-        found[:] = known.of(some).number(error[some], others[some], low, high, (0, 1, 2))
+        some = slice(None, None, 1 + len(errors.error) // _ROWS)
+        found[:] = errors.of(some).number(low, high, (0, 1, 2))
         return found
     for place, (tokens, heads) in _places(problem):
         some = slice(tokens.start, tokens.stop, 1 + (tokens.stop - tokens.start) // _ROWS)
         if place in ranges and tokens.stop > tokens.start:
-            rows = some, heads
-            given = error[rows], others[rows], *ranges[place]
-            found[place] = known.of(*rows).number(*given, (0, 1))
+            found[place] = errors.of(some, heads).number(*ranges[place], (0, 1))
     return found
 
 

@@ -13,8 +13,9 @@ from labkernels import formats
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict import centres
+from labkernels.numerics.verdict import centres, parts, significance, twins
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
+from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
@@ -98,6 +99,66 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
         words = f"P and partial outputs in {policy.out}"
         stored.append(Way(words, as_input, _of_partials(policy.out)))
     return [narrow + stored, found]
+
+
+def as_with_values(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if what a kernel may do to V explains the errors; else ""."""
+    for words, more, kernels in of_values(problem, policy, error, sigma):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+            return f"as a kernel is that {words}"
+    return ""
+
+
+def as_with_a_number(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
+    part = parts.of_problem(problem)
+    if part is not None:
+        given = (part.of(x) for x in (truth, error, sigma))
+        if not as_with_a_number(part.problem, policy, *given):
+            return ""
+    for more, kernels in centres.fitted(problem, policy, truth, error, sigma):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+            return "as a kernel is that takes a number other than the mean off V and adds it back"
+    return ""
+
+
+def _explains(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    sigma: Array,
+    kernels: tuple[Twin, ...],
+) -> bool:
+    """Return whether no test tells errors of this sigma from those of the kernels."""
+    tests = significance.tests(problem, policy, error, sigma)[2]
+    tests = beside_twins(problem, policy, truth, sigma, tests, kernels)[0]
+    return all(test.status != "bug" for test in tests)
+
+
+def beside_twins(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    sigma: Array,
+    tests: list[Finding],
+    kernels: tuple[Twin, ...],
+    *,
+    known: bool = False,
+) -> tuple[list[Finding], dict[str, float]]:
+    """Return the tests with limits beyond what right kernels reach, and the latter per test.
+
+    known: as `significance.widened` takes it.
+    """
+    worst = dict.fromkeys((test.name for test in tests), 0.0)
+    for out in twins.outputs(problem, policy, kernels):
+        for test in significance.tests(problem, policy, out - truth, sigma)[2]:
+            worst[test.name] = max(worst[test.name], test.value)
+    return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
 
 
 def of_values(
