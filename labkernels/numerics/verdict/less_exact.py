@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics import rounding
-from labkernels.numerics.arrays import ZERO, Array, float64, namespace, to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
-from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.truth.rows import Rows
-from labkernels.numerics.truth.threads import over_rows
+from labkernels.numerics.verdict import centres, parts, significance, twins
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
+from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
@@ -50,10 +48,8 @@ _OF_VALUES = (
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
-_SIGMAS = 6.0  # most standard deviations of P's rounding, about the mean of V, that it may have
-_ABOVE = 4.5  # log2 units by which the number that stands for a row's maximum may exceed it
 _SMALL_WEIGHTS = tuple(
-    Twin(n, start=-_ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
+    Twin(n, start=-centres.ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
 )
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
@@ -105,6 +101,66 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     return [narrow + stored, found]
 
 
+def as_with_values(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if what a kernel may do to V explains the errors; else ""."""
+    for words, more, kernels in of_values(problem, policy, error, sigma):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+            return f"as a kernel is that {words}"
+    return ""
+
+
+def as_with_a_number(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
+    part = parts.of_problem(problem)
+    if part is not None:
+        given = (part.of(x) for x in (truth, error, sigma))
+        if not as_with_a_number(part.problem, policy, *given):
+            return ""
+    for more, kernels in centres.fitted(problem, policy, truth, error, sigma):
+        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+            return "as a kernel is that takes a number other than the mean off V and adds it back"
+    return ""
+
+
+def _explains(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    sigma: Array,
+    kernels: tuple[Twin, ...],
+) -> bool:
+    """Return whether no test tells errors of this sigma from those of the kernels."""
+    tests = significance.tests(problem, policy, error, sigma)[2]
+    tests = beside_twins(problem, policy, truth, sigma, tests, kernels)[0]
+    return all(test.status != "bug" for test in tests)
+
+
+def beside_twins(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    sigma: Array,
+    tests: list[Finding],
+    kernels: tuple[Twin, ...],
+    *,
+    known: bool = False,
+) -> tuple[list[Finding], dict[str, float]]:
+    """Return the tests with limits beyond what right kernels reach, and the latter per test.
+
+    known: as `significance.widened` takes it.
+    """
+    worst = dict.fromkeys((test.name for test in tests), 0.0)
+    for out in twins.outputs(problem, policy, kernels):
+        for test in significance.tests(problem, policy, out - truth, sigma)[2]:
+            worst[test.name] = max(worst[test.name], test.value)
+    return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
+
+
 def of_values(
     problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
 ) -> Iterator[tuple[str, np.ndarray, tuple[Twin, ...]]]:
@@ -125,10 +181,10 @@ def of_values(
                 yield words, more, kernels
     if (
         policy.p in SIXTEEN
-        and (off <= _SIGMAS * formats.named(policy.p).unit_roundoff * 2 * largest).all()
+        and (off <= centres.SIGMAS * formats.named(policy.p).unit_roundoff * 2 * largest).all()
     ):
-        rounded, more = _of_mean(problem, policy), _of_largest(problem, error.shape)
-        if (off <= _SIGMAS * rounded[far] + _ULPS * more[far]).all():
+        rounded, more = centres.about_mean(problem, policy), _of_largest(problem, error.shape)
+        if (off <= centres.SIGMAS * rounded[far] + _ULPS * more[far]).all():
             yield _OF_VALUES[0][0], np.hypot(rounded, more), _CENTRED_AND_ROUNDED
 
 
@@ -144,28 +200,6 @@ def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = Fals
         values = np.abs(keys_of(problem, "v", head, request)).max(0, initial=0.0)
         most[rows, heads] = 2.0**-24 * (values.max(initial=0.0) if shared else values)
     return most
-
-
-def _of_mean(problem: Problem, policy: NumericPolicy) -> np.ndarray:
-    """Return the standard deviation that P's rounding has about the mean of V, in any row's sum.
-
-    The weight of a row's maximum is rounded too, as it is where another number stands for that.
-    Shapes: [total_q, Hq, Dv].
-    """
-    least = 2.0**_ABOVE * formats.named(policy.p).smallest_subnormal
-
-    def of_rows(rows: Rows) -> Array:
-        frame, total = Frame(rows, narrow=True), ZERO
-        for _, _, p, values in frame.weighted_blocks():
-            spacing = namespace(p).clip(rounding.quantum(p, policy.p, narrow=True), least, None)
-            squares = namespace(p).where(p > 0, spacing, 0.0) ** 2 / 12
-            total = total + float64(squares @ values[..., values.shape[-1] // 2 :])
-        return total**0.5 * frame.size / rows.softmax.divisor
-
-    found = problem.zeros(*problem.out_shape)
-    for rows, values in over_rows(problem, of_rows):
-        rows.put(found, values)
-    return to_numpy(found)
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:

@@ -169,7 +169,7 @@ def decide(
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    faint = _of_values(problem, policy, truth, error, sigma)
+    faint = less_exact.as_with_values(problem, policy, truth, error, sigma)
     honest = _as_if(problem, policy, truth, error) if told and not faint else ""
     faint = faint or ("" if beyond else less_exact.faintly(policy, error, sigma))
     if faint:
@@ -179,6 +179,10 @@ def decide(
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
+    if not matches or matches[0].vague:
+        even = less_exact.as_with_a_number(problem, policy, truth, error, sigma)
+        if even:
+            return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
     even = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
     if told and (not matches or matches[0].vague):
         even = even or honest
@@ -229,33 +233,12 @@ def _beside_all(
         if kernels is not twins.TWINS and not spread <= _WIDEST:
             break
         given = problem, policy, truth, sigma, tests, kernels
-        tests, reached = _beside_twins(*given, known=kernels is twins.STEADY)
+        tests, reached = less_exact.beside_twins(*given, known=kernels is twins.STEADY)
         if kernels is not twins.STEADY:
             worst |= {name: max(value, worst.get(name, 0.0)) for name, value in reached.items()}
         if all(test.status == "rounding" for test in tests):
             break
     return tests
-
-
-def _beside_twins(
-    problem: Problem,
-    policy: NumericPolicy,
-    truth: Array,
-    sigma: Array,
-    tests: list[Finding],
-    kernels: tuple[Twin, ...],
-    *,
-    known: bool = False,
-) -> tuple[list[Finding], dict[str, float]]:
-    """Return the tests with limits beyond what right kernels reach, and the latter per test.
-
-    known: as `significance.widened` takes it.
-    """
-    worst = dict.fromkeys((test.name for test in tests), 0.0)
-    for out in twins.outputs(problem, policy, kernels):
-        for test in significance.tests(problem, policy, out - truth, sigma)[2]:
-            worst[test.name] = max(worst[test.name], test.value)
-    return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, z: Array) -> str:
@@ -267,19 +250,6 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
     if any(test.status == "bug" for test in tests):
         return ""
     return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
-
-
-def _of_values(
-    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
-) -> str:
-    """Return words if what a kernel may do to V explains the errors; else ""."""
-    for words, more, kernels in less_exact.of_values(problem, policy, error, sigma):
-        wide = np.hypot(sigma, more)
-        tests = significance.tests(problem, policy, error, wide)[2]
-        tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
-        if all(test.status != "bug" for test in tests):
-            return f"as a kernel is that {words}"
-    return ""
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
@@ -328,7 +298,7 @@ def _as_a_way(
         return none
     sigma, filtered = first_look.expected(problem, way.policy).over_rows(error)
     tests = significance.of_error(problem, way.policy, error, sigma, filtered)[1]
-    tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
+    tests, worst = less_exact.beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
     if not worst[_SPREAD]:  # these kernels make no error at all
         return none
     share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
