@@ -7,6 +7,7 @@ The number is free within the range of V: one for each channel of a KV head, or 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -174,7 +175,8 @@ def fitted(
             numbers = _numbers(problem, errors, by_channel=by_channel)
             if (errors.over_limit(most.about_each(problem, numbers)) <= 1).all():
                 more = np.sqrt(variances.about_each(problem, numbers))
-                how = {"centred": True, "centre": numbers, "values": policy.p * stored}
+                how: dict[str, Any] = {"centred": True, "centre": numbers}
+                how["values"] = policy.p * stored
                 yield more, tuple(replace(twin, **how) for twin in _KERNELS)
 
 
