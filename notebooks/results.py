@@ -248,10 +248,8 @@ plots.table(pd.DataFrame(room, columns=names), "room")
 # From the recorded times, $a$ follows from 512 and 2048 keys, $b$ from 2048 and 16384:
 
 # %% tags=["hide-input"]
-rows = store.newest(store.read("prefill"))
-rows = store.select(
-    rows, {"metric": "time", "statistic": "median", "causal": False, "page_size": 0}
-)
+of_dense = {"metric": "time", "statistic": "median", "causal": False, "page_size": 0}
+rows = store.newest(store.select(store.read("prefill"), of_dense))
 sms = hardware.gpu("h200").sm_count
 tile_us = {
     (r["kernel"], r["head_dim"], r["kv_len"]): r["value"] * 1e6 * sms / r["tiles"]
