@@ -175,17 +175,13 @@ def decide(
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
-    matches = names.of_output(case)
+    matches, even = names.of_output(case), ""
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
     if not matches or matches[0].vague:
-        even = less_exact.as_with_a_number(problem, policy, truth, error, sigma)
-        if even:
-            return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
-    even = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
-    if told and (not matches or matches[0].vague):
-        even = even or honest
+        alike = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
+        even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
         matches = [] if even else matches
     return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
 
