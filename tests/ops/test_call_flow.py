@@ -1,6 +1,7 @@
 """A warm call enters few Python functions and files, and seldom moves from file to file."""
 
 import functools
+import importlib
 import sys
 from pathlib import Path
 
@@ -113,6 +114,19 @@ def test_a_warm_call_is_short(name):
     found = counted(CALLS[name]())
     assert all(n <= most for n, most in zip(found, CEILINGS[name], strict=True)), found
     assert all(found), "nothing was counted"
+
+
+def test_the_backward_pass_makes_no_gradient_of_lse2(monkeypatch):
+    given, function = [], importlib.import_module("labkernels.ops.attention")._Attention
+    compute = function.backward
+
+    def note(ctx, *gradients):
+        given.append([gradient is None for gradient in gradients])
+        return compute(ctx, *gradients)
+
+    monkeypatch.setattr(function, "backward", staticmethod(note))
+    attention()()[0].sum().backward()
+    assert given == [[False, True]]  # zeros would be one more launch
 
 
 def test_a_plan_says_why_whatever_was_asked_for():
