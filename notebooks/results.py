@@ -317,6 +317,8 @@ glue("uncounted", "; ".join(titles) or "none", display=False)
 missed_by = dict.fromkeys(s.kernel for s in timed if s.kernel in s.profiles)
 gpus = [f"{style.name(kernel)} on an {counted_gpu[kernel]}" for kernel in missed_by]
 glue("counted_gpus", ", ".join(gpus), display=False)
+
+# %% tags=["hide-cell"]
 others = [s for s in timed if s in measured and s.gpu != "NVIDIA H200"]
 elsewhere = dict.fromkeys(f"{s.target.title} ({s.gpu})" for s in others)
 glue("elsewhere", "; ".join(elsewhere) or "none", display=False)

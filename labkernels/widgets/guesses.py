@@ -92,7 +92,7 @@ def _decode() -> Guess:
 
 
 def _prefill() -> Guess:
-    rows = store.select(store.read("prefill"), {"note": _PREFILL, "metric": "time"})
+    rows = store.select(store.read("prefill"), {"note": _PREFILL, "metric": "time", "page_size": 0})
     run = store.newest(rows)
     gain = _gain(run, ("prefill_fma", "prefill_wgmma"))
     return Guess(

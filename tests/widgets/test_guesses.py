@@ -48,7 +48,9 @@ def test_a_guess_that_nobody_knows_is_named():
 
 
 def test_gain_is_the_ratio_of_two_recorded_medians():
-    rows = store.select(store.read("prefill"), {"note": guesses._PREFILL, "metric": "time"})
+    rows = store.select(
+        store.read("prefill"), {"note": guesses._PREFILL, "metric": "time", "page_size": 0}
+    )
     medians = {
         row["kernel"]: row["value"]
         for row in store.newest(rows)
@@ -59,7 +61,9 @@ def test_gain_is_the_ratio_of_two_recorded_medians():
 
 
 def test_two_medians_of_a_kernel_are_refused():
-    rows = store.select(store.read("prefill"), {"note": guesses._PREFILL, "metric": "time"})
+    rows = store.select(
+        store.read("prefill"), {"note": guesses._PREFILL, "metric": "time", "page_size": 0}
+    )
     newest = store.newest(rows)
     with pytest.raises(ValueError, match="prefill_fma has 2 recorded medians, allowed: 1"):
         guesses._gain([*newest, *newest], ("prefill_fma", "prefill_wgmma"))

@@ -179,10 +179,11 @@ def decide(
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
-    if not matches or matches[0].vague:
-        alike = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
+    if not matches:
+        alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
         even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
-        matches = [] if even else matches
+    elif matches[0].vague and honest:
+        even, matches = honest, []
     return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
 
 
