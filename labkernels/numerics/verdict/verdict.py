@@ -175,16 +175,17 @@ def decide(
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
-    matches, even = names.of_output(case), ""
+    matches = names.of_output(case)
     if not matches and within_an_ulp:
         why = "every element is within one ulp of the float64 answer, and no known mistake fits"
         return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
+    even = honest if matches and matches[0].vague else ""
     if not matches:
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
         even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
-    elif matches[0].vague and honest:
-        even, matches = honest, []
-    return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
+    return _answered(
+        tuple(found), [*(() if even else matches), *of_lse2], policy, error, bound, sigma, even=even
+    )
 
 
 def _widened(
