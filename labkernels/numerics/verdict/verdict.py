@@ -39,6 +39,7 @@ _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of
 _WIDEST = 16.0  # largest spread of z that another reference of the weights might cause
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
+_NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,15 +178,13 @@ def decide(
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
     matches = names.of_output(case)
     if not matches and within_an_ulp:
-        why = "every element is within one ulp of the float64 answer, and no known mistake fits"
-        return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
+        return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest if matches and matches[0].vague else ""
     if not matches:
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
         even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
-    return _answered(
-        tuple(found), [*(() if even else matches), *of_lse2], policy, error, bound, sigma, even=even
-    )
+    shown = of_lse2 if even else [*matches, *of_lse2]
+    return _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
 
 
 def _widened(
