@@ -18,7 +18,8 @@ TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention'
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 2048, 8192, 16384)
-PAGE_SIZES = (1, 16, 64)  # keys; a page of 1, SGLang's default, is too small for a TMA box
+# Keys per page, by head_dim. Pages of 1, the default of SGLang, 2 and 4 hold no TMA box of 8 keys.
+PAGE_SIZES = {64: (1, 16, 64), 128: (1, 2, 4, 8, 16, 64), 256: (1, 16, 64)}
 PAGED_LENGTHS = (2048, 16384)
 # Lengths in proportion; `_skewed` scales them to the FLOPs of eight equal lengths.
 SKEWED = (0.82, 0.46, 0.26, 0.15, 0.1, 0.08, 0.06, 0.05)
@@ -51,7 +52,7 @@ def grid(*, quick: bool = False) -> list[GridCell]:
         for length in lengths
     ]
     for head_dim in HEAD_DIMS:
-        for page_size in PAGE_SIZES:
+        for page_size in PAGE_SIZES[head_dim]:
             for causal in (False, True):
                 for length in (512,) if quick else PAGED_LENGTHS:
                     plain = _uniform(tokens, length, channels, head_dim, causal)
