@@ -24,6 +24,7 @@ REQUESTS, TOKENS, QUICK_TOKENS = 4, 512, 32
 CALLS = 50
 WARMUP_S = 0.5  # until the host's clock has settled
 KEYS_PER_SPLIT = 256
+ONE_THREAD = "forward and backward in one thread"
 
 Action = Callable[[], object]
 
@@ -53,8 +54,16 @@ def calls(tokens: int = TOKENS) -> list[Call]:
         Call("prefill", "cuda", prefill, _prefill),
         Call(f"prefill, {KEYS_PER_SPLIT} keys per split", "cuda", prefill, split),
         Call("attention", "cuda", prefill, _attention),
+        Call("backward", "cuda", prefill, _backward),
         Call("attention, forward and backward", "cuda", prefill, _attention_backward),
+        Call(
+            f"attention, {ONE_THREAD}", "cuda", prefill, partial(_one_thread, _attention_backward)
+        ),
         Call("torch_sdpa", "torch", prefill, _sdpa),
+        Call("torch_sdpa, forward and backward", "torch", prefill, _sdpa_backward),
+        Call(f"torch_sdpa, {ONE_THREAD}", "torch", prefill, partial(_one_thread, _sdpa_backward)),
+        Call("autograd alone, forward and backward", "torch", prefill, _nothing),
+        Call(f"autograd alone, {ONE_THREAD}", "torch", prefill, partial(_one_thread, _nothing)),
     ]
 
 
@@ -140,29 +149,84 @@ def _attention(*given) -> Action:
     return lambda: ops.attention(q, k, v, ends, kv.cu_seqlens, causal=True)
 
 
-def _attention_backward(*given) -> Action:
+def _backward(*given) -> Action:
     import torch
 
     from labkernels import ops
 
     q, kv, ends = _tensors(*given)
-    q, k, v = (x.requires_grad_() for x in (q, kv.k, kv.v))
+    saved = (q, kv.k, kv.v, *ops.prefill(q, kv, ends, causal=True).outputs(), ends, kv.cu_seqlens)
     dout = torch.ones_like(q)
-
-    def action() -> object:
-        out, _ = ops.attention(q, k, v, ends, kv.cu_seqlens, causal=True)
-        return torch.autograd.grad(out, (q, k, v), dout)
-
-    return action
+    return lambda: ops.backward(dout, *saved, causal=True)
 
 
-def _sdpa(workload: Prefill, seed: int, device: str) -> Action:
+def _attention_backward(*given) -> Action:
+    from labkernels import ops
+
+    q, kv, ends = _tensors(*given)
+
+    def forward(*leaves) -> object:
+        return ops.attention(*leaves, ends, kv.cu_seqlens, causal=True)[0]
+
+    return _with_gradients(forward, q, kv.k, kv.v)
+
+
+def _with_gradients(forward: Callable, *leaves) -> Action:
+    import torch
+
+    leaves = tuple(x.requires_grad_() for x in leaves)
+    dout = torch.ones_like(leaves[0])
+    return lambda: torch.autograd.grad(forward(*leaves), leaves, dout)
+
+
+def _one_thread(make: Callable[..., Action], *given) -> Action:
+    """Return an action whose backward pass does not go to torch's thread for the GPU and back."""
+    import torch
+
+    action = make(*given)
+
+    def alone() -> object:
+        with torch.autograd.set_multithreading_enabled(False):
+            return action()
+
+    return alone
+
+
+def _sdpa(*given) -> Action:
     from torch.nn.functional import scaled_dot_product_attention
 
+    q, k, v = _batched(*given)
+    return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _sdpa_backward(*given) -> Action:
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return _with_gradients(partial(scaled_dot_product_attention, is_causal=True), *_batched(*given))
+
+
+def _nothing(*given) -> Action:
+    """Return what autograd itself takes: outputs and gradients are made, and nothing else."""
+    import torch
+
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v):
+            ctx.save_for_backward(q, k, v)
+            return torch.empty_like(q)
+
+        @staticmethod
+        def backward(ctx, dout):
+            return tuple(map(torch.empty_like, ctx.saved_tensors))
+
+    return _with_gradients(Nothing.apply, *_batched(*given))
+
+
+def _batched(workload: Prefill, seed: int, device: str) -> list:
+    """Return q, k and v [batch, heads, tokens, head_dim]."""
     q, kv, _ = _tensors(workload, seed, device)
     shape = (workload.batch, -1, workload.q_heads, workload.head_dim)
-    q, k, v = (x.view(shape).transpose(1, 2) for x in (q, kv.k, kv.v))
-    return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
+    return [x.view(shape).transpose(1, 2) for x in (q, kv.k, kv.v)]
 
 
 EXPERIMENT = Experiment(
