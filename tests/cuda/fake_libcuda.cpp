@@ -15,7 +15,7 @@ struct Recorded {
 };
 Recorded recorded;
 int fail_next_launch;
-static thread_local CUcontext current, below;
+static thread_local CUcontext current;
 static CUcontext primary = reinterpret_cast<CUcontext>(0x100);
 static CUfunction kernel = reinterpret_cast<CUfunction>(0x123456789abcull);
 
@@ -58,12 +58,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
   return *context = primary, CUDA_SUCCESS;
 }
-CUresult cuCtxSetCurrent(CUcontext context) { return current = context, CUDA_SUCCESS; }
-CUresult cuCtxPushCurrent(CUcontext context) {
-  return below = current, current = context, CUDA_SUCCESS;
-}
+CUresult cuCtxPushCurrent(CUcontext context) { return current = context, CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext* context) {
-  return *context = current, current = below, CUDA_SUCCESS;
+  return *context = current, current = nullptr, CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   *module = reinterpret_cast<CUmodule>(0x200);
@@ -101,10 +98,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params,
                           void** extra) {
-  if (current != primary) {
-    ++recorded.refused;
-    return current ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (current != primary) return ++recorded.refused, CUDA_ERROR_INVALID_CONTEXT;
   if (fail_next_launch || extra) return fail_next_launch = 0, CUDA_ERROR_INVALID_VALUE;
   Recorded& r = recorded;
   r.grid[0] = config->gridDimX, r.grid[1] = config->gridDimY, r.grid[2] = config->gridDimZ;

@@ -74,7 +74,6 @@ def library() -> ctypes.CDLL:
     integer, size, pointer = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
     lib.cuDevicePrimaryCtxRetain.argtypes = (pointer, integer)
     lib.cuCtxPushCurrent_v2.argtypes = (pointer,)
-    lib.cuCtxSetCurrent.argtypes = (pointer,)
     lib.cuModuleGetFunction.argtypes = (pointer, pointer, ctypes.c_char_p)
     lib.cuFuncGetAttribute.argtypes = (pointer, integer, pointer)
     lib.cuFuncSetAttribute.argtypes = (pointer, integer, integer)
@@ -124,11 +123,6 @@ def primary_context(device: int) -> int:
     context = ctypes.c_void_p()
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     return context.value
-
-
-def make_current(device: int) -> None:
-    """Make a device's primary context this thread's current one, as the CUDA runtime would."""
-    call("cuCtxSetCurrent", primary_context(device))
 
 
 @contextmanager

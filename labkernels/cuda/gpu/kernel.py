@@ -147,10 +147,8 @@ class LaunchPlan:
         config = self._on_stream.get(stream) or self._configured(stream)
         passed = (config, self.kernel.function, given or self._own, None)
         code = self._launch(*passed)
-        if code == driver.INVALID_CONTEXT:  # the thread, as one of autograd's, has not used CUDA
-            driver.make_current(self.kernel.device)
-            code = self._launch(*passed)
-        elif code == driver.INVALID_HANDLE:  # the thread last used another device
+        if code in (driver.INVALID_CONTEXT, driver.INVALID_HANDLE):
+            # The thread has not used CUDA yet, or last used another device.
             with driver.current(self.kernel.device):
                 code = self._launch(*passed)
         if code != 0:

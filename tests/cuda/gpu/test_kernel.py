@@ -126,21 +126,13 @@ def test_plan_sees_changed_parameters(fake):
     assert Params.from_buffer_copy(fake.params).n == 77
 
 
-def test_thread_without_a_context_gets_one_once(fake):
+def test_thread_without_a_context_gets_one_for_the_launch(fake):
     plan = gpu_kernel.load(COMPILED).plan(**GEOMETRY, params=Params())
-    driver.library().cuCtxSetCurrent(None)
     plan.run(0)
-    plan.run(0)
+    assert (fake.refused, fake.launches) == (1, 1)
+    with driver.current(0):
+        plan.run(0)
     assert (fake.refused, fake.launches) == (1, 2)
-
-
-def test_a_context_of_another_device_stays_the_current_one(fake):
-    plan = gpu_kernel.load(COMPILED).plan(**GEOMETRY, params=Params())
-    driver.library().cuCtxSetCurrent(0x300)
-    plan.run(0)
-    plan.run(0)
-    assert (fake.refused, fake.launches) == (2, 2)
-    driver.library().cuCtxSetCurrent(None)
 
 
 def test_refused_launch_names_kernel_and_reason(fake):
