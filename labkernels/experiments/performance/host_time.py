@@ -23,6 +23,7 @@ DATA_FILE = "performance/host_time.csv"
 REQUESTS, TOKENS, QUICK_TOKENS = 4, 512, 32
 CALLS = 50
 WARMUP_S = 0.5  # until the host's clock has settled
+SPAN_S = 3.0  # a host that others share has slow seconds; the median then covers several of them
 KEYS_PER_SPLIT = 256
 ONE_THREAD = "forward and backward in one thread"
 
@@ -78,7 +79,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     call, options = cell.of, recording.options
     action = call.make(call.workload, options.seed, recording.device)
     with recording.sampling():
-        times = host_times(action, repeats=options.repeats, wait=_wait(recording.device))
+        how = {"repeats": options.repeats, "span_s": 0 if options.quick else SPAN_S}
+        times = host_times(action, wait=_wait(recording.device), **how)
     recording.tell(format_time(times.median_s))
     base = measured.base_row(call.workload, kernel=call.name, backend=call.backend)
     base = {"q_len": 1, "causal": False, **base, "repeats": times.repeats}
@@ -86,18 +88,22 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         yield DATA_FILE, row | {"note": f"of {CALLS} calls in a row, none synchronised"}
 
 
-def host_times(action: Action, *, repeats: int, wait: Action, calls: int = CALLS) -> Quartiles:
+def host_times(
+    action: Action, *, repeats: int, wait: Action, calls: int = CALLS, span_s: float = 0
+) -> Quartiles:
     """Return the quartiles of one call's host time; each repeat averages many calls in a row.
 
-    wait: waits until the GPU has finished, outside the timed part.
+    repeats, span_s: at least this many, for at least this long. wait: waits until the GPU has
+    finished, outside the timed part.
     Units: seconds per call.
     """
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < WARMUP_S:
         action()
         wait()
-    times_s = []
-    for _ in range(repeats):
+    times_s: list[float] = []
+    first_s = time.perf_counter()
+    while len(times_s) < repeats or time.perf_counter() - first_s < span_s:
         wait()
         began_s = time.perf_counter()
         for _ in range(calls):

@@ -17,12 +17,13 @@ def test_a_repeat_is_many_calls_between_two_waits(monkeypatch):
     clock = iter(range(100))  # warm after the first call
     monkeypatch.setattr(host_time.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(host_time, "WARMUP_S", 2.0)
-    times = host_time.host_times(
-        lambda: done.append("call"), repeats=2, wait=lambda: done.append("wait"), calls=4
-    )
+    how = {"wait": lambda: done.append("wait"), "calls": 4}
+    times = host_time.host_times(lambda: done.append("call"), repeats=2, **how)
     repeat = ["wait", *["call"] * 4]
     assert done == ["call", "wait", *repeat, *repeat, "wait"]
     assert (times.median_s, times.repeats) == (0.25, 2)
+    longer = host_time.host_times(lambda: None, repeats=2, span_s=8.0, **how)
+    assert longer.repeats == 3  # a repeat takes three seconds of this clock
 
 
 def test_every_call_runs_and_its_rows_fit(monkeypatch, tmp_path):
