@@ -39,6 +39,8 @@ def attention(
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
     torch's own attention. torch.func.grad and vjp work. Second derivatives, forward-mode
     derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
+    On a GPU torch runs backward passes in a thread of its own. With one GPU, a loop that waits for
+    Python saves time under `torch.autograd.set_multithreading_enabled(False)`.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
 
