@@ -308,10 +308,10 @@ counts = pd.DataFrame(store.read("detection"))
 order = [VERDICT, "cosine", "close 1e-3", "FA 2x", "FA3 2x", "PyTorch fudge", "close 1e-2"]
 counts = counts.sort_values("rule", key=lambda names: names.map(order.index), kind="stable")
 gpu_name = next(name for name in counts.device.unique() if name != "CPU build")
-recorded = counts[counts.device == gpu_name]
-commits, day = ", ".join(dict.fromkeys(recorded.commit)), recorded.started_utc.iloc[0][:10]
+on_gpu = counts[counts.device == gpu_name]
+commits, day = ", ".join(dict.fromkeys(on_gpu.commit)), on_gpu.started_utc.iloc[0][:10]
 origin = f"measured on {gpu_name}, {day}, commit {commits}"
-wrong, sound = recorded[recorded.mutant != ""], recorded[recorded.mutant == ""]
+wrong, sound = on_gpu[on_gpu.mutant != ""], on_gpu[on_gpu.mutant == ""]
 
 # %% mystnb={"figure": {"caption": "The verdict finds every bug and calls no right kernel wrong; each tolerance lets bugs through, refuses right kernels, or both. Outputs of kernels with one bug built in, over two dtypes and four lengths, and of right kernels by dtype.", "name": "detection"}, "image": {"alt": "A matrix of percentages. Rows are 17 bugs, columns the verdict and six rules. The verdict's column is 100 throughout; the other columns have gaps, most at the truncated P, the 16-bit accumulator and the padding in the denominator. Below, two rows for right kernels: close 1e-3 refuses nearly half of those in bf16, the others hardly any.", "width": "100%"}} tags=["hide-input"]
 shares = plots.refused_shares(wrong, "mutant")
