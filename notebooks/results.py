@@ -128,6 +128,7 @@ shown("decode_tensor_cores")
 # ## Prefill
 #
 # `prefill_mma` is held against FlashAttention-2, and `prefill_wgmma` against the fastest of torch's two kernels, FlashInfer's fa3 and FlashAttention-4; with pages it is held against fa3.
+# What was tried for the rows that are missed, here and below, is told by decision {doc}`27 </book/decisions/0027-the-targets-of-speed-that-stay-missed>`.
 # Some rows compare runs of our own: pages with none, and uneven lengths with even ones.
 # "At least" is the promised ratio.
 
