@@ -218,7 +218,7 @@ glue("sdpa_threads_us", f"{of_sdpa:.0f}", display=False)
 glue("autograd_us", f"{newest['autograd alone, forward and backward']:.0f}", display=False)
 
 # %% [markdown]
-# The longest row is the one with gradients, and most of it is neither a launch nor a check.
+# The longest row is the one with gradients, and about half of it is neither a launch nor a check.
 # torch runs the backward pass of a GPU's tensors in a thread of its own, on another core. We think that Python's code and objects are not in the caches of that core; this was not counted.
 # In the newest run the way there and back costs {glue:text}`threads_us` µs in `attention` and {glue:text}`sdpa_threads_us` µs in torch's own attention, whose backward pass has no Python; autograd alone takes {glue:text}`autograd_us` µs.
 # Who trains on one GPU can save this: `torch.autograd.set_multithreading_enabled(False)` keeps the backward pass in the calling thread.
