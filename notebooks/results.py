@@ -210,17 +210,17 @@ calls = calls.loc[of_calls["kernel"].drop_duplicates(keep="last"), runs].rename_
 plots.table(calls.reset_index(), "calls", dict.fromkeys(runs, "{:.1f}"))
 
 # %% tags=["remove-cell"]
-newest, gap = calls[runs[-1]], "attention, forward and backward"
-threads = newest[gap] - newest[f"{gap} in one thread"]
-glue("threads_us", f"{threads:.0f}", display=False)
-of_sdpa = newest["torch_sdpa, forward and backward"] - newest["torch_sdpa, forward and backward in one thread"]  # fmt: skip
-glue("sdpa_threads_us", f"{of_sdpa:.0f}", display=False)
-glue("autograd_us", f"{newest['autograd alone, forward and backward']:.0f}", display=False)
+newest, both = calls[runs[-1]], "forward and backward"
+for name in ("attention", "torch_sdpa"):
+    threads_us = newest[f"{name}, {both}"] - newest[f"{name}, {both} in one thread"]
+    glue(f"{name}_threads_us", f"{threads_us:.0f}", display=False)
+    glue(f"{name}_threads", f"{100 * threads_us / newest[f'{name}, {both}']:.0f}", display=False)
+glue("autograd_us", f"{newest[f'autograd alone, {both}']:.0f}", display=False)
 
 # %% [markdown]
-# The longest row is the one with gradients, and about half of it is neither a launch nor a check.
+# The longest row is the one with gradients, and {glue:text}`attention_threads` % of it are neither a launch nor a check in the newest run.
 # torch runs the backward pass of a GPU's tensors in a thread of its own, on another core. We think that Python's code and objects are not in the caches of that core; this was not counted.
-# In the newest run the way there and back costs {glue:text}`threads_us` µs in `attention` and {glue:text}`sdpa_threads_us` µs in torch's own attention, whose backward pass has no Python; autograd alone takes {glue:text}`autograd_us` µs.
+# The way there and back costs {glue:text}`attention_threads_us` µs in `attention`, and in torch's own attention, whose backward pass has no Python, {glue:text}`torch_sdpa_threads_us` µs ({glue:text}`torch_sdpa_threads` %); autograd alone takes {glue:text}`autograd_us` µs.
 # Who trains on one GPU can save this: `torch.autograd.set_multithreading_enabled(False)` keeps the backward pass in the calling thread.
 
 # %% [markdown]

@@ -491,6 +491,8 @@ plots.table(worst_ones, "strangers-worst")
 others = recorded.newest_of_each(store.read("peer_verdicts"), ("batch", "kv_len", "dtype"))
 others = pd.DataFrame(others)
 others = others[others.metric != "refused"]
+assert others.gpu.str.contains("H100").all(), "said of an H100"
+assert not others.note.str.contains(": BUG").any(), "none is said to be a bug"
 told = others.policy.where(others.policy == "p=fp32", "p=input").str.replace("p=", "P in ")
 others = others.assign(told=told.str.replace("input", "16 bits") + ", " + others.dtype)
 called = others[others.metric == "bug"].groupby(["kernel", "told"], sort=False)

@@ -70,8 +70,8 @@ def attention(
     asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     transformed = torch._C._are_functorch_transforms_active()
-    compute: Any = _Transformed.apply if transformed else _apply
-    return compute(q, k, v, asked)
+    function: Any = _Transformed if transformed else _Attention
+    return function.apply(q, k, v, asked)
 
 
 class _Attention(Function):
@@ -95,10 +95,6 @@ class _Attention(Function):
         twice = torch.is_grad_enabled()  # a caller may differentiate the gradients
         gradients: Any = _Gradients.apply if twice else _backward
         return *gradients(dout, *ctx.saved_tensors, ctx.how), None
-
-
-# without the part of Function.apply that serves torch.func alone
-_apply = super(Function, _Attention).apply
 
 
 def _backward(dout: torch.Tensor, *saved: Any) -> tuple[Any, ...]:

@@ -149,6 +149,14 @@ def tensors():
     return [x.detach().clone() for x in (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v)]
 
 
+def test_attention_takes_a_tensor_that_outlived_torch_func():
+    """Such a tensor is a wrapper without memory, which Function.apply unwraps."""
+    q, k, v = tensors()
+    kept = []
+    torch.func.grad(lambda x: (kept.append(x), value(x, k, v))[1])(q)
+    assert torch.equal(value(kept[0], k, v), value(q, k, v))
+
+
 def test_torch_func_differentiates_attention():
     leaves = [x.requires_grad_() for x in tensors()]
     value(*leaves).backward()
