@@ -1,4 +1,4 @@
-"""The datasheets of kernels on a GPU: ours, torch's, FlashInfer's, FlashAttention's, the tutorial's.
+"""The datasheets of kernels on a GPU: ours, and those of the libraries beside them.
 
 A cell is one kernel in one layout, in one format, with or without a causal mask. What a library
 refuses is recorded with its own words.
