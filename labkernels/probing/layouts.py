@@ -100,7 +100,7 @@ class Kernel:
 
     def tensor(self, x: np.ndarray, tail: float | None = None) -> torch.Tensor:
         """Return x on the device; with a tail, the storage goes on behind it, filled with that."""
-        t = torch.from_numpy(np.array(x)).to(self.dtype).to(self.device)
+        t = torch.from_numpy(np.array(x, order="C")).to(self.dtype).to(self.device)
         if tail is None or not t.numel():
             return t
         store = torch.full((t.numel() + 4096,), tail, device=self.device).to(self.dtype)
