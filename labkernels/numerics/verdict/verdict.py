@@ -41,6 +41,7 @@ _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
 _ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
+_NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
 _FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
 
 
@@ -176,9 +177,9 @@ def decide(
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    faint = less_exact.as_with_values(problem, policy, truth, error, sigma)
-    honest = _as_if(problem, policy, truth, error) if told and not faint else ""
-    faint = faint or ("" if beyond else less_exact.faintly(policy, error, sigma))
+    of_values = less_exact.as_with_values(problem, policy, truth, error, sigma)
+    honest = _as_if(problem, policy, truth, error) if told and not of_values else of_values
+    faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     seen_wrong = search.of_output(
@@ -202,12 +203,11 @@ def decide(
 
 
 def _is_factor(match: Match) -> bool:
-    """Return whether a mistake is one factor of V or of the output."""
-    return (
-        match.edit is not None
-        and match.edit.operand in _FACTORS
-        and match.edit.operation == "times"
-    )
+    """Return whether a mistake is one factor of V or the output, or near to 1, as roundings are."""
+    edit = match.edit
+    if edit is None or edit.operation != "times" or not edit.numbers:
+        return False
+    return edit.operand in _FACTORS or abs(float(edit.numbers[0]) - 1) < _NEARLY_ONE
 
 
 def _widened(

@@ -54,7 +54,7 @@ def maps(n: int) -> Iterator[tuple[str, float, Rule]]:
         yield f"j % {half} of its {t}", 1.5, lambda j, n, t=t, h=half: j - j % t + j % h
         yield f"j - {t}, where j >= {t}", 1.5, lambda j, n, t=t: np.where(j >= t, j - t, j)
         for r in (x for x in (2, 4, 8) if 2 * x <= t):
-            rule = lambda j, n, t=t, r=r: j - j % t + j % t % r * (t // r) + j % t // r  # noqa: E731
+            rule = lambda j, n, t=t, r=r: j - j % t + j % t % r * (t // r) + j % t // r
             yield f"of its {t} transposed as {r} x {t // r}", 1.5, rule
 
 
@@ -96,7 +96,7 @@ def sources(block: Block) -> Iterator[Trial]:
         "h % (Hq / 2) // group": lambda h: h % max(1, heads * group // 2) // group,
     }
     for place, of in of_query_head.items() if heads > 1 else ():
-        where = lambda s, f=of: (s.request, f(s.head) % heads)  # noqa: E731
+        where = lambda s, f=of: (s.request, f(s.head) % heads)
         rules.append((f"KV head {place}", 0.7, where))
     for place, cost, where in rules:
         for which, kind in _CLASS.items():
@@ -113,7 +113,7 @@ def sources(block: Block) -> Iterator[Trial]:
         yield Trial(
             defects.INDEX_K, Edit("K", "read from V"), lambda s: s.by_load(k=s.v), 1.0, True
         )
-        both = lambda s: s.by_load(k=s.v, v=s.k)  # noqa: E731
+        both = lambda s: s.by_load(k=s.v, v=s.k)
         yield Trial(defects.INDEX_K, Edit("K and V", "exchanged"), both, 1.0, True)
 
 
@@ -123,9 +123,9 @@ def queries(block: Block) -> Iterator[Trial]:
     heads, count = problem.q.shape[1], block.n_queries
     for place, cost, rule in maps(heads) if heads > 1 else ():
         at = indices(rule, heads)
-        of = lambda s, a=at: s.by_load(q=s.queries_of(s.tokens, int(a[s.head])))  # noqa: E731
+        of = lambda s, a=at: s.by_load(q=s.queries_of(s.tokens, int(a[s.head])))
         yield Trial(defects.INDEX_Q, Edit("Q", "of head", (place,)), of, cost)
-    first = lambda s: s.by_load(q=s.queries_of(s.tokens, s.kv_head * problem.group))  # noqa: E731
+    first = lambda s: s.by_load(q=s.queries_of(s.tokens, s.kv_head * problem.group))
     yield Trial(defects.INDEX_Q, Edit("Q", "of head", ("0 of the group",)), first, 0.9)
     for place, cost, rule in maps(count) if count > 1 else ():
         yield Trial(
@@ -226,7 +226,7 @@ def products(block: Block) -> Iterator[Trial]:
 def _layouts(d: int, n: int) -> Iterator[tuple[str, Callable[[Array], Array]]]:
     """Yield readings of [L, D] at other addresses: shifted, at another stride, transposed."""
     for step in (4, 8, 16, 32, -4, -8, -16, -32):
-        roll = lambda x, s=step: np.roll(x.ravel(), -s).reshape(x.shape)  # noqa: E731
+        roll = lambda x, s=step: np.roll(x.ravel(), -s).reshape(x.shape)
         yield f"read {step:+d} elements off", roll
     for more in (8, 16, -8):
 

@@ -32,9 +32,9 @@ def of_scores(block: Block) -> Iterator[Trial]:
     scale = block.problem.scale
     units = {"Q K": scale * LOG2_E, "scale Q K": LOG2_E, "log2 units": 1.0}
     for fmt, (words, unit) in itertools.product((*_SIXTEEN, "e5m2"), units.items()):
-        scores = lambda s, f=fmt, u=unit: s.by_scores(narrowed(s.raw / u, f) * u)  # noqa: E731
+        scores = lambda s, f=fmt, u=unit: s.by_scores(narrowed(s.raw / u, f) * u)
         yield _of("scores", scores, f"rounded, as {words}, to", fmt)
-        query = lambda s, f=fmt, u=unit: s.by_load(q=narrowed(s.q / u, f) * u)  # noqa: E731
+        query = lambda s, f=fmt, u=unit: s.by_load(q=narrowed(s.q / u, f) * u)
         yield _of("Q", query, f"rounded, in {words}, to", fmt)
     for fmt in _SIXTEEN:
 
@@ -53,16 +53,16 @@ def of_weights(block: Block) -> Iterator[Trial]:
         for count in (255, 127, 15, 7) if fmt == "steps" else (0,):
             to = _stepped(count) if count else lambda x, f=fmt: narrowed(x, f)
             name = f"1/{count}" if count else fmt
-            above = lambda s, t=to: s.by_weights(t(s.w), below=s.w)  # noqa: E731
+            above = lambda s, t=to: s.by_weights(t(s.w), below=s.w)
             yield _of("P", above, "rounded to", name)
-            both = lambda s, t=to: s.by_weights(t(s.w))  # noqa: E731
+            both = lambda s, t=to: s.by_weights(t(s.w))
             yield _of("P", both, "rounded, in the denominator too, to", name)
-            normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)  # noqa: E731
+            normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
             yield _of("P", normal, "normalised and rounded to", name)
     for fmt in ("bf16", "fp16"):
-        total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)  # noqa: E731
+        total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)
         yield _of("denominator", total, "rounded to", fmt)
-        weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))  # noqa: E731
+        weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))
         yield _of("denominator", weights, "of weights rounded to", fmt)
 
 
@@ -74,24 +74,24 @@ def of_operands(block: Block) -> Iterator[Trial]:
         if _coarser(fmt, block.case.p_format)
     ]
     for fmt, (each, axis) in itertools.product(_LARGEST, _AXES.items()):
-        to = lambda x, f=fmt, a=axis: narrowed(x, f, a)  # noqa: E731
+        to = lambda x, f=fmt, a=axis: narrowed(x, f, a)
         ways.append((f"{fmt} with a scale for each {each}", to))
     unit = block.problem.scale * LOG2_E
     for words, to in ways:
-        k = lambda s, t=to: s.by_load(k=t(s.k))  # noqa: E731
-        v = lambda s, t=to: s.by_load(v=t(s.v))  # noqa: E731
-        both = lambda s, t=to: s.by_load(k=t(s.k), v=t(s.v))  # noqa: E731
-        all_three = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k), t(s.v))  # noqa: E731
-        q_and_k = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k))  # noqa: E731
+        k = lambda s, t=to: s.by_load(k=t(s.k))
+        v = lambda s, t=to: s.by_load(v=t(s.v))
+        both = lambda s, t=to: s.by_load(k=t(s.k), v=t(s.v))
+        all_three = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k), t(s.v))
+        q_and_k = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k))
         tried = {"K": k, "V": v, "K and V": both, "Q and K": q_and_k, "Q, K and V": all_three}
         yield from (_of(operand, of, "rounded to", words) for operand, of in tried.items())
 
 
 def values(block: Block) -> Iterator[Trial]:
     """Yield K and V with other numbers: less a mean, clipped, by a statistic of their own."""
-    mean = lambda x, a: x.mean(a, keepdims=True)  # noqa: E731
-    size = lambda x, a: np.maximum(np.abs(x).max(a, keepdims=True), 1e-9)  # noqa: E731
-    rms = lambda x, a: np.maximum(np.sqrt((x**2).mean(a, keepdims=True)), 1e-9)  # noqa: E731
+    mean = lambda x, a: x.mean(a, keepdims=True)
+    size = lambda x, a: np.maximum(np.abs(x).max(a, keepdims=True), 1e-9)
+    rms = lambda x, a: np.maximum(np.sqrt((x**2).mean(a, keepdims=True)), 1e-9)
     laws: dict[str, Callable[..., Array]] = {
         "less the mean of each": lambda x, a: x - mean(x, a),
         "replaced by the mean of each": lambda x, a: mean(x, a) + 0 * x,
@@ -114,8 +114,8 @@ def _positive(x: Array) -> np.ndarray:
 
 
 def _of_both(words: str, said: tuple[str, ...], f: Callable[[Array], Array]) -> Iterator[Trial]:
-    k = lambda s: s.by_load(k=f(s.k))  # noqa: E731
-    v = lambda s: s.by_load(v=f(s.v))  # noqa: E731
+    k = lambda s: s.by_load(k=f(s.k))
+    v = lambda s: s.by_load(v=f(s.v))
     yield Trial(defects.VALUES, Edit("V", words, said), v, 1.5, scoped=True)
     yield Trial(defects.SCORES, Edit("K", words, said), k, 1.5, scoped=True)
 

@@ -23,32 +23,30 @@ def numbers(block: Block) -> Iterator[Trial]:
     has_slopes = variant is not None and variant.alibi is not None
 
     def of(operation: str, f: Callable[..., Array], grid: Array, operand: str = "scores") -> Trial:
-        scores = lambda s, x: s.by_scores(f(s, x))  # noqa: E731
+        scores = lambda s, x: s.by_scores(f(s, x))
         return Trial(defects.SCORES, Edit(operand, operation), scores, 1.0, grid=grid)
 
     yield of("times", lambda s, x: s.shaped(x * s.products), SIGNED, "scale")
     if not has_cap:
-        caps = LOG2_E * np.exp2(np.linspace(-2, 8, 41))
-        yield of("capped at", lambda s, x: x * np.tanh(s.raw / x), caps)
-    yield of("clamped at", lambda s, x: np.clip(s.raw, -x, x), 10 * POWERS)
+        caps = np.exp2(np.linspace(-2, 8, 41))
+        yield of("capped at", lambda s, x: _capped(s.raw, x * LOG2_E), caps)
+    yield of("clamped at", lambda s, x: np.clip(s.raw, -x * LOG2_E, x * LOG2_E), 10 * POWERS)
     if has_cap:
         cap = variant.soft_cap * LOG2_E
-        biased = lambda s, y: y + s.raw - _capped(s.products, cap)  # noqa: E731
+        biased = lambda s, y: y + s.raw - _capped(s.products, cap)
         plain = Edit("soft cap", "left out")
-        left_out = lambda s: s.by_scores(biased(s, s.products))  # noqa: E731
+        left_out = lambda s: s.by_scores(biased(s, s.products))
         yield Trial(defects.SCORES, plain, left_out, 0.5)
         yield of("times", lambda s, x: biased(s, _capped(s.products, cap * x)), POWERS, "soft cap")
-        inside = lambda s, x: biased(s, _capped(x * s.products, cap))  # noqa: E731
+        inside = lambda s, x: biased(s, _capped(x * s.products, cap))
         yield of("inside the cap times", inside, POWERS)
-        clip = lambda s: s.by_scores(biased(s, np.clip(s.products, -cap, cap)))  # noqa: E731
+        clip = lambda s: s.by_scores(biased(s, np.clip(s.products, -cap, cap)))
         yield Trial(defects.SCORES, Edit("soft cap", "cuts in place of bending"), clip, 0.9)
-        over = lambda s: s.by_scores(  # noqa: E731
-            _capped(s.products + s.raw - _capped(s.products, cap), cap)
-        )
+        over = lambda s: s.by_scores(_capped(s.products + s.raw - _capped(s.products, cap), cap))
         yield Trial(defects.SCORES, Edit("soft cap", "after the slopes"), over, 0.9)
-        back = lambda s, x: biased(s, x * _capped(s.products, cap))  # noqa: E731
+        back = lambda s, x: biased(s, x * _capped(s.products, cap))
         yield of("after the cap times", back, POWERS)
-    distance = lambda s: (s.keys - s.places) * LOG2_E  # noqa: E731
+    distance = lambda s: (s.keys - s.places) * LOG2_E
     if not has_slopes:
         slopes = np.concatenate([-POWERS[::-1], POWERS]) / 64
         yield of("plus key distance times", lambda s, x: s.raw + x * distance(s), slopes)
@@ -56,7 +54,7 @@ def numbers(block: Block) -> Iterator[Trial]:
             yield _alibi("asked for by nobody", lambda s: _power_of_two(s.head, problem.q.shape[1]))
         return
     given = np.asarray(variant.alibi, np.float64)
-    extra = lambda s, x: s.raw + (x - 1) * given[s.head] * distance(s)  # noqa: E731
+    extra = lambda s, x: s.raw + (x - 1) * given[s.head] * distance(s)
     yield of("times", extra, SIGNED, "slopes")
     others = {
         "left out": lambda h: 0.0,
@@ -70,12 +68,12 @@ def numbers(block: Block) -> Iterator[Trial]:
     }
     for words, f in others.items():
         yield _alibi(words, lambda s, f=f: f(s.head) - given[s.head])
-    zero = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * s.places)  # noqa: E731
+    zero = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * s.places)
     yield Trial(defects.SCORES, Edit("slopes", "by the key's number"), zero, 0.9)
-    lead = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * (s.n - s.n_queries))  # noqa: E731
+    lead = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * (s.n - s.n_queries))
     yield Trial(defects.SCORES, Edit("slopes", "by the query's number"), lead, 0.9)
-    size = lambda s: np.abs(s.keys - s.places) * LOG2_E  # noqa: E731
-    both = lambda s: s.by_scores(s.raw - given[s.head] * (distance(s) + size(s)))  # noqa: E731
+    size = lambda s: np.abs(s.keys - s.places) * LOG2_E
+    both = lambda s: s.by_scores(s.raw - given[s.head] * (distance(s) + size(s)))
     yield Trial(defects.SCORES, Edit("slopes", "by the distance's size"), both, 0.9)
 
 
@@ -122,10 +120,10 @@ def masks(block: Block) -> Iterator[Trial]:
         operation: str, seen: Callable[[Block], Array], *said: float, cost: float = 1.0
     ) -> Trial:
         edit = Edit("mask", operation, said)
-        terms = lambda s: s.by_scores(s.raw, seen=np.broadcast_to(seen(s), s.seen.shape))  # noqa: E731
+        terms = lambda s: s.by_scores(s.raw, seen=np.broadcast_to(seen(s), s.seen.shape))
         return Trial(defects.MASK, edit, terms, cost)
 
-    every = lambda s: s.keys >= 0  # noqa: E731
+    every = lambda s: s.keys >= 0
     yield of("left out", every, cost=0.5)
     own = {} if window is None else {"window": lambda s: s.keys >= s.places - window}
     inside = own.get("window", every)
@@ -136,7 +134,7 @@ def masks(block: Block) -> Iterator[Trial]:
     yield of("turned over", lambda s: s.keys >= s.places)
     for d in (1, 2, 3, 4, 8, 16, 32, 64):
         for sign in (1, -1):
-            end = lambda s, d=sign * d: (s.keys <= s.places + d) & inside(s)  # noqa: E731
+            end = lambda s, d=sign * d: (s.keys <= s.places + d) & inside(s)
             yield of("ends at the query's place plus", end, sign * d, cost=1.0)
     for t in _TILES:
         rules: dict[str, Callable[[Block, int], Array]] = {
@@ -152,7 +150,7 @@ def masks(block: Block) -> Iterator[Trial]:
             yield of(words, lambda s, t=t, f=rule: f(s, t) & inside(s), t, cost=1.2)
     yield from _windows(of, window)
     if variant is not None and variant.mask is not None:
-        causal = lambda s: s.keys < problem.n_keys[s.tokens][:, None]  # noqa: E731
+        causal = lambda s: s.keys < problem.n_keys[s.tokens][:, None]
         yield of("of the caller left out", causal, cost=0.7)
 
 
@@ -160,16 +158,16 @@ def _windows(of: Callable[..., Trial], window: int | None) -> Iterator[Trial]:
     if window is None:
         for size in (16, 32, 64, 128, 256, 512, 1024):
             for w in (size - 1, size):
-                begins = lambda s, w=w: s.seen & (s.keys >= s.places - w)  # noqa: E731
+                begins = lambda s, w=w: s.seen & (s.keys >= s.places - w)
                 yield of("with a window of", begins, w, cost=1.2)
         return
-    before = lambda s: s.keys <= s.places  # noqa: E731
+    before = lambda s: s.keys <= s.places
     yield of("without its window", before, cost=0.6)
     for d in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16, 32, 64):
-        moved = lambda s, d=d: before(s) & (s.keys >= s.places - window - d)  # noqa: E731
+        moved = lambda s, d=d: before(s) & (s.keys >= s.places - window - d)
         yield of("with a window of", moved, window + d)
     for size, words in ((window // 2, "half"), (2 * window, "twice")):
-        other = lambda s, w=size: before(s) & (s.keys >= s.places - w)  # noqa: E731
+        other = lambda s, w=size: before(s) & (s.keys >= s.places - w)
         yield of(f"with a window {words} as long,", other, size)
     for t in _TILES:
         starts: dict[str, Callable[[Block, int], Array]] = {

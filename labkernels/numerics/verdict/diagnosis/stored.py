@@ -25,7 +25,7 @@ def trials(case: Case, block: Block) -> Iterator[Trial]:
     """Yield edits of the store: rows, channels or numbers in place of the right ones."""
     part = case.out[case.bad][:, block.channels]
     if (part == 0).mean() > _ZERO:
-        zero = lambda s: 0 * s.truth  # noqa: E731
+        zero = lambda s: 0 * s.truth
         yield Trial(defects.STORE, Edit("output", "never written, it is 0"), zero, 0.3)
     for fmt in ("bf16", "fp16", "e4m3", "e5m2"):
         few_bits = part.size >= _FEW and rounding.is_representable(part, fmt).all()
@@ -71,7 +71,7 @@ def _other_channels(case: Case, block: Block) -> Iterator[Trial]:
     moved = np.flatnonzero(source != np.arange(len(source)))
     if len(moved):
         said = ", ".join(f"{c} from {source[c]}" for c in moved[:4]) + ", ..." * (len(moved) > 4)
-        of = lambda s: s.case.truth[s.tokens, s.head][:, source][:, s.channels]  # noqa: E731
+        of = lambda s: s.case.truth[s.tokens, s.head][:, source][:, s.channels]
         yield Trial(
             defects.INDEX_OUT, Edit("channels", "of the output mixed up:", (said,)), of, 0.7
         )
@@ -103,7 +103,7 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     else:
         to, words = _nearest(case, own, right, some), "a rule of its own"
     of_all[own[:, 0], own[:, 1]] = case.truth[to[:, 0], to[:, 1]]
-    of = lambda s: of_all[s.tokens, s.head][:, s.channels]  # noqa: E731
+    of = lambda s: of_all[s.tokens, s.head][:, s.channels]
     yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (words,)), of, 0.6)
 
 

@@ -17,37 +17,37 @@ _COUNTS = (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 def of_keys(block: Block) -> Iterator[Trial]:
     """Yield changes of the weights of some keys: left out, counted again, without their values."""
-    gone = lambda s: Terms(0 * s.w, 0 * s.w, s.v, s.sink)  # noqa: E731
+    gone = lambda s: Terms(0 * s.w, 0 * s.w, s.v, s.sink)
     yield Trial(defects.MASK, Edit("keys", "left out"), gone, 0.6, scoped=True)
-    twice = lambda s: s.by_weights(2 * s.w)  # noqa: E731
+    twice = lambda s: s.by_weights(2 * s.w)
     yield Trial(defects.WEIGHTS, Edit("keys", "counted twice"), twice, 0.8, scoped=True)
-    without = lambda s: Terms(0 * s.w, s.w, s.v, s.sink)  # noqa: E731
+    without = lambda s: Terms(0 * s.w, s.w, s.v, s.sink)
     yield Trial(defects.VALUES, Edit("V", "read as 0"), without, 0.7, scoped=True)
     scaled = Edit("V", "times 1 less")
     yield Trial(defects.VALUES, scaled, without, 0.9, scoped=True, factors=())
-    below = lambda s: Terms(s.w, 0 * s.w, s.v, s.sink)  # noqa: E731
+    below = lambda s: Terms(s.w, 0 * s.w, s.v, s.sink)
     lost = Edit("keys", "missing in the denominator")
     yield Trial(defects.WEIGHTS, lost, below, 0.8, scoped=True)
-    flat = lambda s: s.by_scores(s.shaped(0 * s.products))  # noqa: E731
+    flat = lambda s: s.by_scores(s.shaped(0 * s.products))
     yield Trial(defects.SCORES, Edit("scores", "are 0"), flat, 0.8, scoped=True)
-    every = lambda s: s.by_scores(s.raw, seen=s.keys >= 0)  # noqa: E731
+    every = lambda s: s.by_scores(s.raw, seen=s.keys >= 0)
     if not block.seen.all():
         yield Trial(defects.MASK, Edit("mask", "left out"), every, 0.7, scoped=True)
-    turned = lambda s: s.by_scores(s.shaped(-s.products))  # noqa: E731
+    turned = lambda s: s.by_scores(s.shaped(-s.products))
     yield Trial(defects.SCORES, Edit("scores", "with the sign turned"), turned, 0.9, scoped=True)
 
 
 def of_rows(block: Block) -> Iterator[Trial]:
     """Yield changes of all weights of a row by one law: V or the output by a factor first."""
     for kind, operand, cost in ((defects.VALUES, "V", 0.6), (defects.STORE, "output", 0.7)):
-        times = lambda s, x: x * s.truth  # noqa: E731
+        times = lambda s, x: x * s.truth
         yield Trial(kind, Edit(operand, "times"), times, cost, grid=SIGNED)
-    power = lambda s, x: s.by_weights(s.w**x)  # noqa: E731
+    power = lambda s, x: s.by_weights(s.w**x)
     yield Trial(defects.WEIGHTS, Edit("P", "to the power"), power, 1.1, grid=POWERS)
-    small = lambda s, x: s.by_weights(np.where(s.w < x, 0, s.w))  # noqa: E731
+    small = lambda s, x: s.by_weights(np.where(s.w < x, 0, s.w))
     least = np.exp2(np.linspace(-14, -0.2, 29))
     yield Trial(defects.WEIGHTS, Edit("P", "0 where it is below"), small, 1.2, grid=least)
-    raised = lambda s, x: s.by_weights(np.where(s.seen, np.maximum(s.w, x), 0))  # noqa: E731
+    raised = lambda s, x: s.by_weights(np.where(s.seen, np.maximum(s.w, x), 0))
     yield Trial(defects.WEIGHTS, Edit("P", "is at least"), raised, 1.2, grid=least)
     for terms, words in ((2, "1 + x"), (3, "1 + x + x^2 / 2")):
 
@@ -75,23 +75,23 @@ def of_denominator(block: Block) -> Iterator[Trial]:
     def of(
         operation: str, l: Callable[..., Any], *said: float, cost: float = 1.0, **how: Any
     ) -> Trial:
-        rows = lambda s, *x: s.truth * s.sums / np.where(np.abs(y := l(s, *x)) > TINY, y, 1.0)  # noqa: E731
+        rows = lambda s, *x: s.truth * s.sums / np.where(np.abs(y := l(s, *x)) > TINY, y, 1.0)
         return Trial(defects.WEIGHTS, Edit("denominator", operation, said), rows, cost, **how)
 
     yield of("left out", lambda s: np.ones_like(s.sums))
     yield of("applied twice", lambda s: s.sums**2)
     yield of("not relative to the maximum", lambda s: s.sums * np.exp2(np.clip(s.top, -100, 100)))
     if np.isinf(block.sink_logit):
-        with_sink = lambda s, x: s.sums + np.exp2(x - s.top)  # noqa: E731
-        yield of("with one more logit of", with_sink, grid=np.linspace(-16, 40, 57))
+        with_sink = lambda s, x: s.sums + np.exp2(x * LOG2_E - s.top)
+        yield of("with one more logit of", with_sink, grid=np.linspace(-12, 30, 57))
     for count in _COUNTS:
-        zeros = lambda s, k=count: s.sums + k * np.exp2(-s.top)  # noqa: E731
+        zeros = lambda s, k=count: s.sums + k * np.exp2(-s.top)
         yield of("with keys of score 0, as many as", zeros, count)
         yield of("with weights of 1, as many as", lambda s, k=count: s.sums + k, count, cost=1.2)
     for t in (16, 32, 64, 128):
-        padded = lambda s, t=t: s.sums + (-s.n % t) * np.exp2(-s.top)  # noqa: E731
+        padded = lambda s, t=t: s.sums + (-s.n % t) * np.exp2(-s.top)
         yield of("with keys of score 0 up to a multiple of", padded, t, cost=0.9)
-    every = lambda s: s.weights(s.raw, s.keys >= 0).sum(1, keepdims=True) + s.sink  # noqa: E731
+    every = lambda s: s.weights(s.raw, s.keys >= 0).sum(1, keepdims=True) + s.sink
     yield of("of hidden keys too", every)
     for d in (1, -1):
         if heads > 1:
@@ -106,7 +106,7 @@ def of_denominator(block: Block) -> Iterator[Trial]:
 
             yield of("of query i plus", beside, d)
     if group > 1:
-        first = lambda s: s.sibling(s.tokens, s.head // group * group).sums  # noqa: E731
+        first = lambda s: s.sibling(s.tokens, s.head // group * group).sums
         yield of("of the group's first head", first, cost=1.1)
     if not np.isinf(block.sink_logit):
         yield from _sinks(block, of)
@@ -127,9 +127,9 @@ def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
         "times log2(e)": lambda h: logits[h] * LOG2_E,
         "times the scale": lambda h: logits[h] * block.problem.scale,
     }
-    bare = lambda s: s.sums - s.sink  # noqa: E731
+    bare = lambda s: s.sums - s.sink
     for words, f in others.items():
-        l = lambda s, f=f: bare(s) + np.exp2(np.minimum(f(s.head) - s.top, 100))  # noqa: E731
+        l = lambda s, f=f: bare(s) + np.exp2(np.minimum(f(s.head) - s.top, 100))
         yield of(f"with the sink {words}", l, cost=0.9)
     yield of(
         "with the sink not relative to the maximum", lambda s: bare(s) + np.exp2(logits[s.head])
@@ -142,7 +142,7 @@ def of_parts(block: Block) -> Iterator[Trial]:
     for size in (x for x in _PARTS if x < block.n):
         yield from _merges(size)
         for words, of in _RESCALES.items():
-            loop = lambda s, size=size, of=of: _rescaled(s, size, of)  # noqa: E731
+            loop = lambda s, size=size, of=of: _rescaled(s, size, of)
             yield Trial(defects.WEIGHTS, Edit("tiles", words, (size,)), loop, 1.1)
 
 
@@ -175,7 +175,7 @@ def _merges(size: int) -> Iterator[Trial]:
 
         return Trial(defects.MERGE, Edit("splits", operation, (size,)), rows)
 
-    rolled = lambda e, d: np.roll(np.exp2(e), d, 1)  # noqa: E731
+    rolled = lambda e, d: np.roll(np.exp2(e), d, 1)
     yield of("not weighted, of", lambda m, l, e: 1 + 0 * l)
     yield of("weighted by their sums alone, of", lambda m, l, e: l)
     yield of("weighted by their maxima alone, of", lambda m, l, e: np.exp2(m - m.max(1)[:, None]))
