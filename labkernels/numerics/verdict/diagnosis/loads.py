@@ -127,12 +127,12 @@ def past_the_end(block: Block) -> Iterator[Trial]:
     ):
 
         def longer(s: Block, count: int = count, words: str = words) -> np.ndarray:
-            pages = problem.page_table[s.request]
+            table = problem.page_table[s.request]
             at = np.arange(s.n, s.n + count)
-            last = pages[(s.n - 1) // size] * size + (s.n - 1) % size
+            last = table[(s.n - 1) // size] * size + (s.n - 1) % size
             slots = (last + 1 + at - s.n) % (size * len(problem.k_pool))
             if words == "behind the last":
-                slots = pages[np.minimum(at // size, len(pages) - 1)] * size + at % size
+                slots = table[np.minimum(at // size, len(table) - 1)] * size + at % size
             pools = (problem.k_pool, problem.v_pool)
             k, v = (
                 np.nan_to_num(

@@ -101,7 +101,6 @@ def known(x: float, block: Block) -> str:
         LOG2_E: "log2(e) applied twice",
         1 / LOG2_E: "log2(e) left out",
         -1.0: "the sign turned",
-        1 / (scale * d): f"1 / D for {scale:.4g}",
         1 / (scale * math.sqrt(d)): f"1 / sqrt({d}) for {scale:.4g}",
         1 / (scale * math.sqrt(dv)): f"1 / sqrt({dv}) for {scale:.4g}",
     }

@@ -43,7 +43,7 @@ _LISTED = 3
 _FEW, _WEAK = 0.2, 9.0  # all rows are used if fewer are bad, each weakly, but all together clearly
 _BLOCKS, _ROWS, _SCREENED = 10, 40, 6
 _NUMBERS = 2**21  # most rows times keys that are followed
-_PASSES, _GOLDEN = 24, (5**0.5 - 1) / 2
+_PASSES, _GOLDEN = 44, (5**0.5 - 1) / 2
 _FIRST = 4.0  # times the residual that is allowed in the end, on the few rows of the screen
 
 # Edits of one family are rivals; a family that explains the rows ends the search.
@@ -254,7 +254,7 @@ class _Search:
             given = [joined(s, t, share[: s.n]) for s, t in pairs]
             cost += scope.cost
             if not trial.factors:
-                edit = Edit("V", "times", (1 - scope.factor,))
+                edit = Edit(edit.operand, edit.operation, (1 - scope.factor,))
         after = mean_square(self.blocks, given)
         before = self.before**2
         explains = after <= LEFT**2 and after - 1 <= _SHARE * (before - 1)

@@ -94,27 +94,33 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     moved = steps[:, :2].any(1) & (steps[:, 2] > 0)
     if moved.mean() < 0.5:
         return
-    several = [tuple(map(int, x)) for x in np.unique(steps[moved, :2], axis=0)]
-    of_all = np.zeros(case.truth.shape)
-    own = np.argwhere(case.bad)
-    if len(several) == 1:
-        to = (own + np.array(several[0])) % np.array(case.bad.shape)
-        words = f"token {several[0][0]:+d}, head {several[0][1]:+d}"
-    else:
-        to, words = _nearest(case, own, right, some), "a rule of its own"
-    of_all[own[:, 0], own[:, 1]] = case.truth[to[:, 0], to[:, 1]]
-    of = lambda s: of_all[s.tokens, s.head][:, s.channels]
-    yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (words,)), of, 0.6)
+    problem, own = case.problem, np.argwhere(case.bad)
+    step, counts = np.unique(steps[moved, :2] % [len(right), heads], axis=0, return_counts=True)
+    most = step[counts.argmax()]
+    most = np.where(most > np.array([len(right), heads]) / 2, most - [len(right), heads], most)
+    request = problem.request_of[own[:, 0]]
+    first, count = problem.q_ends[request], np.diff(problem.q_ends)[request]
+    inside = first + (own[:, 0] - first + most[0]) % count
+    token = np.where(most[0] % count == 0, (own[:, 0] + most[0]) % len(case.bad), inside)
+    rows = np.zeros(case.truth.shape)
+    rows[own[:, 0], own[:, 1]] = case.truth[token, (own[:, 1] + most[1]) % heads]
+    of = lambda s: rows[s.tokens, s.head][:, s.channels]
+    said = f"token {most[0]:+d}, head {most[1]:+d}"
+    yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (said,)), of, 0.6)
+    if len(step) > 1:
+        rule = Edit("row", "of the output holds another one's, by a rule of its own")
+        nearest = _nearest(case, own, right, some)
+        yield Trial(defects.INDEX_OUT, rule, lambda s: nearest[s.tokens, s.head][:, s.channels])
 
 
 def _nearest(case: Case, own: Array, right: Array, some: Array | slice) -> np.ndarray:
-    """Return the nearest right rows to wrong ones; of too many, only some are looked up."""
-    found, heads = own.copy(), case.bad.shape[1]
+    """Return the nearest right row of each wrong one; of too many, only of some."""
+    found = case.truth.copy()
     for i in range(0, len(own), max(1, len(own) * right.size // (16 * _OTHER))):
         token, head = own[i]
         spread = np.maximum(case.sigma[token, head, some], TINY)
         far = (((right - case.out[token, head, some]) / spread) ** 2).mean(-1)
-        found[i] = divmod(int(far.argmin()), heads)
+        found[token, head] = case.truth.reshape(-1, found.shape[-1])[int(far.argmin())]
     return found
 
 

@@ -19,11 +19,11 @@ def of_keys(block: Block) -> Iterator[Trial]:
     """Yield changes of the weights of some keys: left out, counted again, without their values."""
     gone = lambda s: Terms(0 * s.w, 0 * s.w, s.v, s.sink)
     yield Trial(defects.MASK, Edit("keys", "left out"), gone, 0.6, scoped=True)
-    twice = lambda s: s.by_weights(2 * s.w)
-    yield Trial(defects.WEIGHTS, Edit("keys", "counted twice"), twice, 0.8, scoped=True)
+    weighed = Edit("weights of keys", "times")
+    yield Trial(defects.WEIGHTS, weighed, gone, 0.8, scoped=True, factors=())
     without = lambda s: Terms(0 * s.w, s.w, s.v, s.sink)
     yield Trial(defects.VALUES, Edit("V", "read as 0"), without, 0.7, scoped=True)
-    scaled = Edit("V", "times 1 less")
+    scaled = Edit("V", "times")
     yield Trial(defects.VALUES, scaled, without, 0.9, scoped=True, factors=())
     below = lambda s: Terms(s.w, 0 * s.w, s.v, s.sink)
     lost = Edit("keys", "missing in the denominator")
@@ -47,8 +47,6 @@ def of_rows(block: Block) -> Iterator[Trial]:
     small = lambda s, x: s.by_weights(np.where(s.w < x, 0, s.w))
     least = np.exp2(np.linspace(-14, -0.2, 29))
     yield Trial(defects.WEIGHTS, Edit("P", "0 where it is below"), small, 1.2, grid=least)
-    raised = lambda s, x: s.by_weights(np.where(s.seen, np.maximum(s.w, x), 0))
-    yield Trial(defects.WEIGHTS, Edit("P", "is at least"), raised, 1.2, grid=least)
     for terms, words in ((2, "1 + x"), (3, "1 + x + x^2 / 2")):
 
         def series(s: Block, terms: int = terms) -> Terms:
