@@ -88,19 +88,14 @@ def spoil_size(out):
     out.mul_(1.03)
 
 
-ROW, MIXED, TIMES = "another row's output", "channels mixed up", "by a factor"
-
-
 @pytest.mark.parametrize(
     ("spoil", "name", "where"),
     [
-        (spoil_row, "row never written, or V read as 0", "sample 1, head 3"),
-        (spoil_nan, "NaN or infinity", "first sample 0, head 2"),
-        (spoil_heads, f"{ROW}, or Q of another row, or weights are those of another row", "head"),
-        (spoil_channel, f"{MIXED}, or V read with its {MIXED}", "channel 7 holds channel 6"),
-        (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
-        (spoil_denominator, "denominator of a row", "times 1.25; sample 1, head 5"),
-        (spoil_size, f"V or the output {TIMES}, or the denominator {TIMES}", "beta 0.0"),
+        (spoil_row, "store: output never written", "request 1, head 3"),
+        (spoil_heads, "index map of the output: row", "request 0, heads 1 to 2"),
+        (spoil_channel, "index map of the output: channels", "channel 7"),
+        (spoil_denominator, "value product: V times 1.25", "request 1, head 5"),
+        (spoil_size, "value product: V times 1.03", "all rows"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -109,15 +104,24 @@ def test_a_spoiled_output_is_named(dense, spoil, name, where):
     spoil(out)
     found = labkernels.verdict(out, dense.q, dense.k, dense.v)
     assert found.answer == "BUG"
-    assert found.matches, found.summary()
-    assert found.matches[0].name == name
-    assert where in found.matches[0].where
+    assert any(match.name.startswith(name) for match in found.matches), found.summary()
+    assert where in found.region.words
+
+
+@pytest.mark.parametrize(("spoil", "where"), [(spoil_nan, "NaN"), (spoil_sparse, "rows")])
+def test_an_output_that_no_edit_explains_is_located(dense, spoil, where):
+    out = dense.out.clone()
+    spoil(out)
+    found = labkernels.verdict(out, dense.q, dense.k, dense.v)
+    assert (found.answer, found.matches) == ("BUG", ())
+    assert where in found.region.words
+    assert "labkernels probe" in found.summary()
 
 
 def test_the_assertion_says_what_the_verdict_says(dense):
     out = dense.out.clone()
     spoil_row(out)
-    with pytest.raises(AssertionError, match="BUG: row never written, or V read as 0") as raised:
+    with pytest.raises(AssertionError, match="BUG: store: output never written") as raised:
         testing.assert_attention_close(out, dense.q, dense.k, dense.v)
     assert str(raised.value) == labkernels.verdict(out, dense.q, dense.k, dense.v).summary()
 
@@ -126,7 +130,7 @@ def test_the_assertion_says_what_the_verdict_says(dense):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("mistake", "name"),
-    [("pad", "padding in the denominator"), ("twice", "keys counted twice"), ("past", "keys past")],
+    [("pad", "weights"), ("twice", "weights"), ("past", "foreign")],
 )
 def test_a_wrong_sum_is_named(family, mistake, name):
     case = family_case(family, (200, 333), group=4, dtype="bf16", seed=2)
@@ -147,7 +151,9 @@ def test_a_wrong_sum_is_named(family, mistake, name):
     if found.answer == "ROUNDING":  # the mistake changes the output by less than rounding does
         assert family in ("peaky", "sink")
         return
-    assert any(match.name.startswith(name) for match in found.matches), found.summary()
+    assert found.answer in ("BUG", "INCONCLUSIVE"), found.summary()
+    if found.matches:  # in most families, which tell the class
+        assert any(match.name.startswith(name) for match in found.matches), found.summary()
 
 
 def twice(case):
@@ -183,10 +189,9 @@ def test_inputs_that_are_not_finite_and_wrong_bases(dense):
         testing.assert_attention_close(dense.out, dense.q, k, dense.v)
     natural = (dense.lse2 * np.log(2)).astype(np.float32)
     found = labkernels.verdict(dense.out, dense.q, dense.k, dense.v, lse2=natural)
-    assert found.matches[0].name == "lse is in base e, not 2"
+    assert found.matches[0].name == "LSE: lse2 in base e"
     found = labkernels.verdict(dense.out.float(), dense.q, dense.k, dense.v, p_format="fp32")
-    either = "out was rounded to bf16, or partial outputs in bf16, of one split"
-    assert found.matches[0].name == either
+    assert found.matches[0].name == "less exact: output rounded to bf16"
 
 
 def test_requests_without_keys_are_judged_too(dense):
@@ -245,7 +250,7 @@ def test_audit_prints_writes_and_exits_by_the_verdict(dense, tmp_path, capsys):
     nan = np.full((2, 8, 64), 0x7FC0, np.uint16)
     assert cli.main(["audit", saved(tmp_path / "nan.npz", dense, q=nan)]) == 2
     printed = capsys.readouterr().out
-    assert "BUG: row never written" in printed
+    assert "BUG: store: output never written" in printed
     assert "INCONCLUSIVE" in printed
 
 

@@ -12,8 +12,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block
-from labkernels.numerics.verdict.diagnosis import addresses
-from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
+from labkernels.numerics.verdict.diagnosis.search import LEFT
 from labkernels.numerics.verdict.verdict import decide
 from labkernels.policy import NumericPolicy
 
@@ -109,41 +108,24 @@ def test_every_layout_gives_the_same_verdict(tmp_path):
 LATE = slice(100, 130)  # queries of the first sample, which has one query per key
 
 
-# Rows beside these hide their keys, so that only these have another mask.
-LEFT_OUT = "another mask: keys that the mask hides, or causal mask left out"
-
-
 @pytest.mark.parametrize(
-    ("rows", "changes", "name", "where"),
+    ("rows", "changes", "name"),
     [
-        (LATE, {"causal": False}, LEFT_OUT, "queries 100 to 129"),
-        (slice(160, 180), {"kv_lens": [150, 40, 199]}, "causal mask is strict", "its own key"),
-        (slice(160, 180), {"kv_lens": [150, 40, 201]}, "keys that the mask hides", "one key more"),
-        (slice(160, 200), {"kv_lens": [150, 40, 70]}, "causal mask aligned to the first key", ""),
+        (LATE, {"causal": False}, "mask: left out"),
+        (slice(160, 180), {"kv_lens": [150, 40, 199]}, "mask: ends at the query's place plus -1"),
+        (slice(160, 180), {"kv_lens": [150, 40, 201]}, "mask: ends at the query's place plus 1"),
+        (slice(160, 200), {"kv_lens": [150, 40, 70]}, "mask: "),
     ],
     ids=["mask left out", "one key less", "one key more", "other corner"],
 )
-def test_a_wrong_mask_is_named(rows, changes, name, where):
+def test_a_wrong_mask_is_named(rows, changes, name):
     problem = problem_of()
     found = decide(problem, spoiled(problem, rows, **changes), policy=POLICY)
     assert found.answer == "BUG"
     assert found.matches, found.summary()
-    assert found.matches[0].name == name, found.summary()
-    assert where in found.matches[0].where
+    assert found.matches[0].name.startswith(name), found.summary()
     assert "queries" in found.matches[0].where
-    assert found.matches[0].rms <= LEFT < found.matches[0].was
-
-
-def accumulated(scores, v, step, fmt):
-    """Return the output of a kernel that accumulates o in 16 bits and l in float64."""
-    m, l, o = -np.inf, 0.0, 0.0
-    for i in range(0, len(scores), step):
-        top = max(m, scores[i : i + step].max())
-        p = np.exp2(scores[i : i + step] - top)
-        l = l * np.exp2(m - top) + p.sum()
-        o = o * np.exp2(m - top) + rounding.round_to(p, "bf16") @ v[i : i + step]
-        o, m = rounding.round_to(o, fmt), top
-    return o / l
+    assert found.matches[0].after <= LEFT < found.matches[0].before
 
 
 def stale(scores, v, step):
@@ -167,25 +149,13 @@ def unscaled_l(scores, v, step):
     return np.exp2(scores - m) @ v / l
 
 
-def partial(scores, v, n_keys):
-    """Return the output of splits that store their normalised outputs in bf16."""
-    m, outputs, sums = scores.max(), [], []
-    for i in range(0, len(scores), n_keys):
-        p = np.exp2(scores[i : i + n_keys] - m)
-        sums.append(p.sum())
-        outputs.append(rounding.round_to(p @ v[i : i + n_keys] / p.sum(), "bf16"))
-    return np.array(sums) @ np.array(outputs) / np.sum(sums)
-
-
 @pytest.mark.parametrize(
     ("mistake", "name", "v_mean"),
     [
-        (lambda s, v: accumulated(s, v, 64, "bf16"), "o accumulated in bf16", 2.0),
-        (lambda s, v: stale(s, v, 64), "o rescaled by a stale maximum", 0.0),
-        (lambda s, v: unscaled_l(s, v, 64), "l not rescaled", 1.0),
-        (lambda s, v: partial(s, v, 128), "partial outputs merged in bf16", 1.0),
+        (lambda s, v: stale(s, v, 64), "tiles with o rescaled by the step before", 0.0),
+        (lambda s, v: unscaled_l(s, v, 64), "tiles with l not rescaled", 1.0),
     ],
-    ids=["accumulator", "stale maximum", "l", "partial outputs"],
+    ids=["stale maximum", "l"],
 )
 def test_a_wrong_sum_of_every_row_is_named(mistake, name, v_mean):
     """Each request has one query, and out is fp32, so that the store does not hide the sums."""
@@ -201,29 +171,7 @@ def test_a_wrong_sum_of_every_row_is_named(mistake, name, v_mean):
         rows.put(out, np.array(found))
     found = decide(problem, np.float32(out), policy=replace(POLICY, out="fp32"))
     assert found.answer in ("BUG", "LESS EXACT"), found.summary()
-    names = [match.name for match in found.matches]
-    assert any(known.startswith(name) for known in names), found.summary()
-
-
-@pytest.mark.parametrize("way", ["zero", "wrapped"])
-def test_a_32_bit_offset_that_overflows_is_named(way, monkeypatch):
-    problem = problem_of(4, q_lens=(1, 1), kv_lens=(400, 400), causal=False)
-    page = problem.v_pool[0].size
-    monkeypatch.setattr(addresses, "_INT32", 30 * page)
-    far = problem.page_table >= 30
-    if way == "wrapped":  # as an unsigned number would
-        monkeypatch.setattr(addresses, "_INT32", 15 * page)
-        wrong = replace(problem, page_table=problem.page_table % 30)
-    else:
-        pools = {name: getattr(problem, name).copy() for name in ("k_pool", "v_pool")}
-        for pool in pools.values():
-            pool[problem.page_table[far]] = 0
-        wrong = replace(problem, **pools)
-    found = decide(problem, right(wrong), policy=POLICY)
-    assert found.answer == "BUG"
-    assert any(match.name == "a 32-bit offset overflows" for match in found.matches), (
-        found.summary()
-    )
+    assert any(name in match.name for match in found.matches), found.summary()
 
 
 def test_a_place_in_the_query_tile_is_found_where_no_row_alone_shows_it():

@@ -43,7 +43,7 @@ def test_wrong_data_is_nothing_like_rounding(dtype):
 
 
 @pytest.mark.parametrize("page_size", [1, 64])
-def test_the_verdict_names_it(page_size):
+def test_the_verdict_finds_it(page_size):
     case, _, wrong = outputs(TILE, page_size=page_size)
     found = labkernels.verdict(
         wrong.out,
@@ -54,4 +54,4 @@ def test_the_verdict_names_it(page_size):
         scale=case.scale,
     )
     assert found.answer == "BUG"
-    assert [match.name for match in found.matches][:1] == ["key index added twice"]
+    assert found.region is not None
