@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labkernels.measure.strangers import inputs, runs, split, wrong
+from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.verdict.diagnosis import names
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut
@@ -277,14 +277,6 @@ def test_weights_of_splits_of_nearly_equal_sizes_are_a_merge(monkeypatch):
     found = runs.judged(call, wrong.run(by_root, call))
     assert found.matches[0].name.startswith("splits merged with wrong weights"), found.summary()
     assert "4 equal parts" in found.matches[0].where
-
-
-def test_a_scale_of_late_keys_is_found_to_the_key():
-    call = split.call("values after GELU", inputs.Shape(2, 9, 3, 23, 119, 40), "fp16", 90002)
-    late = wrong.scored(lambda w: torch.where(wrong.keys_of(w) >= 59, 0.7 * w.s, w.s))
-    best = runs.judged(call, wrong.run(late, call)).matches[0]
-    assert best.name == "wrong scale, or K by a factor"
-    assert best.where.startswith("scores times 0.7; keys from 59 on")
 
 
 @pytest.mark.parametrize(
