@@ -39,22 +39,25 @@ def sources(column):
 
 
 def defined_in_python(text):
-    """Return what code gives a meaning: functions, classes, parameters, variables and fields."""
+    """Return the functions, classes, parameters, variables, fields and imports of code."""
     found = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.alias):
+            found.add(node.asname or node.name if isinstance(node, ast.alias) else node.name)
         elif isinstance(node, ast.arg):
             found.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Dict):
-            found |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            # The fields of a record, as in COLUMNS.
+            found |= {x.value for x in node.value.elts if isinstance(x, ast.Constant)}
     return found
 
 
 # A type, then the name, then what ends a declaration or begins a function, an array or a value.
-DECLARED = re.compile(r"[\w>*&]\s+\(?[&*]?(\w+)\)?\s*[\[({;,)=:]|#define (\w+)")
+DECLARED = re.compile(
+    r"[\w>*&]\s+\(?[&*]?(\w+)\)?\s*(?:[\[({;,):]|=[^=])|,\s+(\w+) =[^=]|#define (\w+)"
+)
 
 
 def defined_in_cuda(text):
