@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book pdf test chaos fuzz coverage lab notebooks times record lint format clean lock compiler
+.PHONY: help book pdf test test-all chaos fuzz coverage lab notebooks times record lint format clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -16,7 +16,7 @@ ENVIRONMENT := .venv/installed
 endif
 
 help: ## List these tasks
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 book: compiler $(ENVIRONMENT) ## Run the chapters here and build the book (FROM=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(FROM),--from $(FROM))
@@ -24,9 +24,16 @@ book: compiler $(ENVIRONMENT) ## Run the chapters here and build the book (FROM=
 pdf: book ## Print the built pages into one PDF, with a Chromium that is installed
 	@$(BIN)/python book/pdf.py
 
-test: compiler lint ## What needs no GPU: lint, tests, the chapters replayed in nbval
+test: compiler lint ## Before a change lands: lint, tests without a GPU, chapters replayed in nbval
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 	@$(BIN)/python book/build.py --nbval
+
+# Marks that -m names are not left out: see tests/conftest.py.
+test-all: book lint ## Each night: every tile, policy and format, delivery, the built pages, chaos, fuzz
+	$(BIN)/python -m pytest -n 2 --dist worksteal \
+	  -m "not gpu and (long or site or not (long or site))"
+	@$(BIN)/python book/build.py --nbval
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600)
 
 chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps; record them
 	$(BIN)/python -m pytest -q -n 2 -m long tests/chaos --record data

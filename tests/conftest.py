@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ if settings is not None:
 
 # Marks of tests that run only if -m names them, and what to do for that.
 ASKED_FOR = {
-    "long": "takes minutes: -m long, or make chaos for tests/chaos",
+    "long": "runs in make test-all: -m long, or make chaos for tests/chaos",
     "site": "needs the built book: make book, then -m site",
 }
 GPU_TESTS = Path(__file__).parent / "gpu"
@@ -69,14 +69,26 @@ def pytest_collection_modifyitems(config, items):
 
 
 def leave_cases_for_long_runs(items):
-    """Mark the cases of a test as long, but for the first of every `one_in` cases."""
-    seen = Counter()
+    """Mark the cases of a test as long, but for those that `one_in` and `few_of_each` leave.
+
+    `one_in` leaves the first of every n cases. `few_of_each` leaves n cases of each value of one
+    argument: the first one, the last one, and what lies evenly between them.
+    """
+    seen, groups = Counter(), defaultdict(list)
     for item in items:
+        test = item.path, item.originalname
         if one_in := item.get_closest_marker("one_in"):
-            test = item.path, item.originalname
             if seen[test] % one_in.args[0]:
                 item.add_marker(pytest.mark.long)
             seen[test] += 1
+        if few := item.get_closest_marker("few_of_each"):
+            argument, n = few.args
+            groups[*test, n, str(item.callspec.params[argument])].append(item)
+    for (*_, n, _), cases in groups.items():
+        left = {round(i * (len(cases) - 1) / max(1, n - 1)) for i in range(n)}
+        for number, item in enumerate(cases):
+            if number not in left:
+                item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish():

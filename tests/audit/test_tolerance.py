@@ -52,20 +52,21 @@ def test_it_holds_for_given_inputs_and_stays_below_the_bound():
     assert not found.accepts(np.where(o == o.max(), np.nan, o), o)
 
 
-def test_a_bug_that_a_tolerance_lets_through_is_said():
+def test_mistakes_that_a_tolerance_lets_through_are_said():
     shape = unseen.shape_like(2, 8, 2, 1, 512, 64, causal=False)
     wide = tolerance.tolerance(2, 512, q_heads=8, kv_heads=2, head_dim=64, dtype="bf16")
-    passed, tried = unseen.bugs(wide, shape, "bf16")
-    assert "P truncated" in passed
-    assert "GQA interleaved" not in passed
-    assert len(passed) < tried / 2
+    passed, tried = unseen.mistakes(wide, shape, "bf16", count=120)
+    errors = [error for error, _ in passed]
+    assert errors == sorted(errors, reverse=True)
+    assert 0 < len(passed) < tried / 2
+    assert not any(mistake.edit.startswith("the output of") for _, mistake in passed)
 
 
 def test_the_command_prints_the_pair_and_refuses_nonsense(capsys):
     assert cli.main(["tolerance", "--decode", "3x256", "--heads", "4/2", "--head-dim", "64"]) == 0
     text = capsys.readouterr().out
     assert "atol = " in text
-    assert "simulated bugs" in text
+    assert "simulated mistakes" in text
     for wrong in (["--decode", "3"], ["--decode", "0x5"], ["--decode", "1x5", "--heads", "3/2"]):
         assert cli.main(["tolerance", *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1

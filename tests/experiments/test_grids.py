@@ -257,7 +257,7 @@ ELSEWHERE = {
     "compiler_reports": "test_every_kernels_instances_run_somewhere_and_fit_there compiles none",
     "register_growth": "compiles the lines of a chapter",
     "special_functions": "asks the GPU's own unit, which a CPU has not",
-    "strangers": "asks verdicts alone, in tests/audit",
+    "strangers": "asks verdicts alone; measure/strangers/test_runs.py makes its rows",
     "tensor_core_arithmetic": "hardware/test_tensor_core_arithmetic.py runs the probes",
     "triton_dot": "asks the GPU's own unit, which a CPU has not",
 }

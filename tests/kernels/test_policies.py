@@ -31,6 +31,7 @@ POLICIES = [
 MANY_KEYS = 4096  # a chain of 64 steps per warp
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "policy"), POLICIES)
 def test_every_policy(kernel, policy):
     case = decode_case(RAGGED, group=8, seed=11)

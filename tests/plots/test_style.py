@@ -29,10 +29,16 @@ def luminance_and_blue(colour):
     return 0.3 * red + 0.59 * green, blue
 
 
-@pytest.mark.parametrize(("first", "second"), meet())
-def test_colours_differ_without_telling_red_from_green(first, second):
-    a, b = (luminance_and_blue(style.colour(kernel)) for kernel in (first, second))
-    assert max(abs(x - y) for x, y in zip(a, b, strict=True)) > 0.03
+def test_colours_differ_without_telling_red_from_green():
+    pairs = meet()
+    assert len(pairs) > 100
+    seen = {name: luminance_and_blue(style.colour(name)) for pair in pairs for name in pair}
+    alike = [
+        (first, second)
+        for first, second in pairs
+        if not max(abs(x - y) for x, y in zip(seen[first], seen[second], strict=True)) > 0.03
+    ]
+    assert not alike
 
 
 @pytest.mark.parametrize("engine", ["fma", "mma", "wgmma", "triton"])

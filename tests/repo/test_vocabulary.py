@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.repo.files import read, with_suffix
 from tests.repo.test_files import FUNCTION_LINES_MAX
 
@@ -22,15 +20,24 @@ def kernel_sources():
     return [path for path in with_suffix(".cuh", ".cu") if VOCABULARY not in path.parents]
 
 
-@pytest.mark.parametrize("path", kernel_sources(), ids=str)
-def test_kernel_uses_no_raw_instruction(path):
-    code = COMMENT.sub("", read(path))
-    raw = sorted(set(RAW.findall(code)))
+def every(check, paths):
+    """Return what check(path) finds wrong, by path; fail where there is nothing to check."""
+    assert len(paths) > 40
+    return {str(path): found for path in paths if (found := check(path))}
+
+
+def in_kernels():
+    return [path for path in kernel_sources() if KERNELS in path.parents]
+
+
+def test_kernels_use_no_raw_instruction():
+    raw = every(
+        lambda path: sorted(set(RAW.findall(COMMENT.sub("", read(path))))), kernel_sources()
+    )
     assert not raw, f"{raw}: put a word for it in {VOCABULARY}, with its CPU meaning in host/"
 
 
-@pytest.mark.parametrize("path", kernel_sources(), ids=str)
-def test_kernel_includes_the_vocabulary_and_its_operation_alone(path):
+def foreign_includes(path):
     allowed = ["lab/"]
     if KERNELS in path.parents:
         operation, *kernel = path.relative_to(KERNELS).parent.parts
@@ -41,12 +48,12 @@ def test_kernel_includes_the_vocabulary_and_its_operation_alone(path):
         allowed += [f"{operation}/{name}" for name in sorted(shared)]
     if TESTS_OF_KERNELS in path.parents:
         allowed.append(f"{path.relative_to(TESTS_OF_KERNELS).parts[0]}/")
-    foreign = [
-        name
-        for name in INCLUDE.findall(read(path))
-        if not name.startswith(tuple(f'"{each}' for each in allowed))
-    ]
-    assert not foreign, f"{foreign}, allowed: {', '.join(allowed)}"
+    own_ones = tuple(f'"{each}' for each in allowed)
+    return [name for name in INCLUDE.findall(read(path)) if not name.startswith(own_ones)]
+
+
+def test_kernels_include_the_vocabulary_and_their_operation_alone():
+    assert not every(foreign_includes, kernel_sources())
 
 
 def test_triton_kernels_hold_no_inline_assembly():
@@ -80,17 +87,18 @@ ARRAY = re.compile(r"\s{4,}(?:float|u32|u32x4|f32x4|i64) \w+\[.*;")
 SHAPE = re.compile(r"//.*\[")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in kernel_sources() if KERNELS in path.parents], ids=str
-)
-def test_registers_carry_their_shape(path):
+def registers_without_a_shape(path):
     lines = read(path).splitlines()
-    bare = [
+    return [
         f"{n}: {line.strip()}"
         for n, (above, line) in enumerate(zip(["", *lines], lines, strict=False), 1)
         if ALIAS.match(line) or (ARRAY.match(line) and "smem" not in line)
         if not SHAPE.search(line) and not SHAPE.search(above)
     ]
+
+
+def test_registers_carry_their_shape():
+    bare = every(registers_without_a_shape, in_kernels())
     assert not bare, f"without a shape, as in // [rows, keys]: {bare}"
 
 
@@ -123,11 +131,8 @@ def test_an_array_without_a_shape_is_found():
     assert list(arrays_without_a_shape(bare.replace("// Adds s.", "// [lab: add]"))) == ["3: s"]
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in kernel_sources() if KERNELS in path.parents], ids=str
-)
-def test_phase_parameters_carry_their_shape(path):
-    bare = list(arrays_without_a_shape(read(path)))
+def test_phase_parameters_carry_their_shape():
+    bare = every(lambda path: list(arrays_without_a_shape(read(path))), in_kernels())
     assert not bare, f"without a shape, as in // s: [16 rows, keys]: {bare}"
 
 

@@ -1,10 +1,23 @@
-"""The bugs of the first set, each with a pattern that a right name for the bug matches."""
+"""Bugs of other people's kinds, each with the classes of mistakes that it belongs to."""
 
 import math
 from collections.abc import Callable
 
 import torch
 
+from labkernels.defects import (
+    INDEX_K,
+    INDEX_OUT,
+    INDEX_V,
+    LESS_EXACT,
+    MASK,
+    MEMORY,
+    MERGE,
+    SCORES,
+    STORE,
+    VALUES,
+    WEIGHTS,
+)
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,
@@ -110,213 +123,221 @@ def _roll_last(out):
 
 
 Bug = Callable[[Work], torch.Tensor]
-WRONG: dict[str, tuple[Bug, str]] = {
-    "K of next head": (
-        scored(lambda w: w.scores(k=_other_heads(w, w.k, 1))),
-        "K of another head|KV heads",
+_BUGS: dict[str, Bug] = {
+    "K of next head": scored(lambda w: w.scores(k=_other_heads(w, w.k, 1))),
+    "V of next head": valued(lambda w: _other_heads(w, w.v, 1)),
+    "K and V of next head": lambda w: attend(
+        w.scores(k=_other_heads(w, w.k, 1)), _other_heads(w, w.v, 1), w.call.q.dtype
     ),
-    "V of next head": (valued(lambda w: _other_heads(w, w.v, 1)), "V of another head|KV heads"),
-    "K and V of next head": (
-        lambda w: attend(
-            w.scores(k=_other_heads(w, w.k, 1)), _other_heads(w, w.v, 1), w.call.q.dtype
+    "GQA interleaved": lambda w: attend(
+        w.scores(k=w.call.k.double().repeat(1, w.call.group, 1, 1)),
+        w.call.v.double().repeat(1, w.call.group, 1, 1),
+        w.call.q.dtype,
+    ),
+    "heads swapped": stored(lambda w, out: out.flip(1)),
+    "heads rolled": stored(lambda w, out: out.roll(1, 1)),
+    "queries rolled": stored(lambda w, out: out.roll(1, 2)),
+    "requests swapped": stored(lambda w, out: out.roll(1, 0)),
+    "K and V of next request": lambda w: attend(
+        w.scores(k=w.k.roll(1, 0)), w.v.roll(1, 0), w.call.q.dtype
+    ),
+    "channels rolled": stored(lambda w, out: _roll_last(out)),
+    "channel halves swapped": stored(lambda w, out: out.roll(out.shape[-1] // 2, -1)),
+    "channels interleaved": stored(lambda w, out: torch.stack(out.chunk(2, -1), -1).flatten(-2)),
+    "one channel copied": stored(lambda w, out: changed(out, (..., 7), out[..., 6])),
+    "last channels zero": stored(lambda w, out: changed(out, (..., slice(-8, None)), 0.0)),
+    "V shifted by one key": valued(lambda w: w.v.roll(1, 2)),
+    "K shifted by one key": scored(lambda w: w.scores(k=w.k.roll(1, 2))),
+    "V shifted by 16 keys": valued(lambda w: w.v.roll(-16, 2)),
+    "first key skipped": scored(lambda w: _without(w, 0, 1)),
+    "last key skipped": scored(lambda w: _without(w, w.s.shape[-1] - 1, w.s.shape[-1])),
+    "keys 16 to 31 skipped": scored(lambda w: _without(w, 16, 32)),
+    "last block skipped": scored(
+        lambda w: _without(w, w.s.shape[-1] // 16 * 16 - 16, w.s.shape[-1])
+    ),
+    "key 5 twice": keys_read(lambda w: torch.cat([keys_of(w)[:-1], torch.tensor([5])])),
+    "page read for another": keys_read(_swap_page),
+    "causal one key more": lambda w: attend(
+        masked(w.q @ w.k.mT * w.call.scale, places(w)[1] > places(w)[0] + 1),
+        w.v,
+        w.call.q.dtype,
+    ),
+    "causal one key fewer": scored(
+        lambda w: masked(w.s, (places(w)[1] > places(w)[0] - 1) & (places(w)[1] > 0))
+    ),
+    "causal left out": lambda w: attend(w.q @ w.k.mT * w.call.scale, w.v, w.call.q.dtype),
+    "causal top left": lambda w: attend(
+        masked(
+            w.q @ w.k.mT * w.call.scale,
+            places(w)[1] > torch.arange(w.s.shape[2])[:, None],
         ),
-        "K and V of another head|KV heads",
+        w.v,
+        w.call.q.dtype,
     ),
-    "GQA interleaved": (
-        lambda w: attend(
-            w.scores(k=w.call.k.double().repeat(1, w.call.group, 1, 1)),
-            w.call.v.double().repeat(1, w.call.group, 1, 1),
-            w.call.q.dtype,
-        ),
-        "GQA|K and V of another head",
+    "window of 32": scored(lambda w: masked(w.s, places(w)[1] <= places(w)[0] - 32)),
+    "soft cap of 5": scored(lambda w: 5 * torch.tanh(w.s / 5)),
+    "soft cap of 30": scored(lambda w: 30 * torch.tanh(w.s / 30)),
+    "sink of logit 1": lambda w: _sunk(w, 1.0),
+    "off by one softmax": lambda w: _sunk(w, 0.0),
+    "8 pads in the denominator": lambda w: _sunk(w, math.log(8.0)),
+    "ALiBi": scored(_alibi),
+    "RoPE again": scored(lambda w: _roped(w, interleaved=False, base=1e4)),
+    "RoPE again, interleaved": scored(lambda w: _roped(w, interleaved=True, base=1e4)),
+    "RoPE again, base 500000": scored(lambda w: _roped(w, interleaved=False, base=5e5)),
+    "scale left out": scored(lambda w: w.s / w.call.scale),
+    "scale twice": scored(lambda w: w.s * w.call.scale),
+    "log2 e left out": scored(lambda w: w.s * math.log(2)),
+    "log2 e twice": scored(lambda w: w.s * math.log2(math.e)),
+    "scale of half the dim": scored(lambda w: w.s * 2**0.5),
+    "scale of 192 for 128": scored(lambda w: w.s * (2 / 3) ** 0.5),
+    "scale 10 % large": scored(lambda w: w.s * 1.1),
+    "scale in bf16": scored(lambda w: w.s * 1.003),
+    "V halved": stored(lambda w, out: out / 2),
+    "V scale of fp8 forgotten": stored(lambda w, out: out * 0.0371),
+    "denominator left out": lambda w: (torch.exp(w.s - w.s.amax(-1, keepdim=True)) @ w.v).to(
+        w.call.q.dtype
     ),
-    "heads swapped": (stored(lambda w, out: out.flip(1)), "another row|heads|of another head"),
-    "heads rolled": (stored(lambda w, out: out.roll(1, 1)), "another row|heads|of another head"),
-    "queries rolled": (stored(lambda w, out: out.roll(1, 2)), "another row|queries"),
-    "requests swapped": (stored(lambda w, out: out.roll(1, 0)), "another row|request"),
-    "K and V of next request": (
-        lambda w: attend(w.scores(k=w.k.roll(1, 0)), w.v.roll(1, 0), w.call.q.dtype),
-        "request",
+    "1 % too large": stored(lambda w, out: out * 1.01),
+    "P in e4m3": lambda w: (
+        _quantised(torch.exp(w.s - w.s.amax(-1, keepdim=True)))
+        @ w.v
+        / torch.exp(w.s - w.s.amax(-1, keepdim=True)).sum(-1, keepdim=True)
+    ).to(w.call.q.dtype),
+    "V in e4m3": valued(lambda w: _quantised(w.v)),
+    "K in e4m3": scored(lambda w: w.scores(k=_quantised(w.k))),
+    "K and V in e4m3": lambda w: attend(
+        w.scores(k=_quantised(w.k)), _quantised(w.v), w.call.q.dtype
     ),
-    "channels rolled": (stored(lambda w, out: _roll_last(out)), "channels"),
-    "channel halves swapped": (
-        stored(lambda w, out: out.roll(out.shape[-1] // 2, -1)),
-        "channels",
-    ),
-    "channels interleaved": (
-        stored(lambda w, out: torch.stack(out.chunk(2, -1), -1).flatten(-2)),
-        "channels",
-    ),
-    "one channel copied": (
-        stored(lambda w, out: changed(out, (..., 7), out[..., 6])),
-        "channels mixed up",
-    ),
-    "last channels zero": (
-        stored(lambda w, out: changed(out, (..., slice(-8, None)), 0.0)),
-        "channels",
-    ),
-    "V shifted by one key": (valued(lambda w: w.v.roll(1, 2)), "V of the key|offset"),
-    "K shifted by one key": (scored(lambda w: w.scores(k=w.k.roll(1, 2))), "K of the key|offset"),
-    "V shifted by 16 keys": (valued(lambda w: w.v.roll(-16, 2)), "offset|V of the key"),
-    "first key skipped": (
-        scored(lambda w: _without(w, 0, 1)),
-        "key left out|keys left out|window",
-    ),
-    "last key skipped": (
-        scored(lambda w: _without(w, w.s.shape[-1] - 1, w.s.shape[-1])),
-        "key left out|keys at the end left out|keys left out|causal",
-    ),
-    "keys 16 to 31 skipped": (
-        scored(lambda w: _without(w, 16, 32)),
-        "page left out|keys left out|split left out",
-    ),
-    "last block skipped": (
-        scored(lambda w: _without(w, w.s.shape[-1] // 16 * 16 - 16, w.s.shape[-1])),
-        "keys at the end left out|page left out|keys left out|split left out",
-    ),
-    "key 5 twice": (
-        keys_read(lambda w: torch.cat([keys_of(w)[:-1], torch.tensor([5])])),
-        "key|page",
-    ),
-    "page read for another": (keys_read(_swap_page), "wrong page|keys read"),
-    "causal one key more": (
-        lambda w: attend(
-            masked(w.q @ w.k.mT * w.call.scale, places(w)[1] > places(w)[0] + 1),
-            w.v,
-            w.call.q.dtype,
-        ),
-        "keys that the mask hides|causal",
-    ),
-    "causal one key fewer": (
-        scored(lambda w: masked(w.s, (places(w)[1] > places(w)[0] - 1) & (places(w)[1] > 0))),
-        "key left out|keys at the end left out|causal|strict",
-    ),
-    "causal left out": (
-        lambda w: attend(w.q @ w.k.mT * w.call.scale, w.v, w.call.q.dtype),
-        "causal mask left out",
-    ),
-    "causal top left": (
-        lambda w: attend(
-            masked(
-                w.q @ w.k.mT * w.call.scale,
-                places(w)[1] > torch.arange(w.s.shape[2])[:, None],
-            ),
-            w.v,
-            w.call.q.dtype,
-        ),
-        "causal mask aligned to the first key|a causal mask that",
-    ),
-    "window of 32": (
-        scored(lambda w: masked(w.s, places(w)[1] <= places(w)[0] - 32)),
-        "window|left out",
-    ),
-    "soft cap of 5": (scored(lambda w: 5 * torch.tanh(w.s / 5)), "soft cap"),
-    "soft cap of 30": (scored(lambda w: 30 * torch.tanh(w.s / 30)), "soft cap"),
-    "sink of logit 1": (lambda w: _sunk(w, 1.0), "sink|padding in the denominator"),
-    "off by one softmax": (lambda w: _sunk(w, 0.0), "sink|padding in the denominator"),
-    "8 pads in the denominator": (
-        lambda w: _sunk(w, math.log(8.0)),
-        "sink|padding in the denominator",
-    ),
-    "ALiBi": (scored(_alibi), "ALiBi"),
-    "RoPE again": (scored(lambda w: _roped(w, interleaved=False, base=1e4)), "RoPE"),
-    "RoPE again, interleaved": (scored(lambda w: _roped(w, interleaved=True, base=1e4)), "RoPE"),
-    "RoPE again, base 500000": (scored(lambda w: _roped(w, interleaved=False, base=5e5)), "RoPE"),
-    "scale left out": (scored(lambda w: w.s / w.call.scale), "wrong scale"),
-    "scale twice": (scored(lambda w: w.s * w.call.scale), "wrong scale"),
-    "log2 e left out": (scored(lambda w: w.s * math.log(2)), "wrong scale"),
-    "log2 e twice": (scored(lambda w: w.s * math.log2(math.e)), "wrong scale"),
-    "scale of half the dim": (scored(lambda w: w.s * 2**0.5), "wrong scale|^scale"),
-    "scale of 192 for 128": (scored(lambda w: w.s * (2 / 3) ** 0.5), "wrong scale|^scale"),
-    "scale 10 % large": (scored(lambda w: w.s * 1.1), "scale"),
-    "scale in bf16": (scored(lambda w: w.s * 1.003), "scale"),
-    "V halved": (stored(lambda w, out: out / 2), "factor|common mode|times"),
-    "V scale of fp8 forgotten": (stored(lambda w, out: out * 0.0371), "factor|common mode|times"),
-    "denominator left out": (
-        lambda w: (torch.exp(w.s - w.s.amax(-1, keepdim=True)) @ w.v).to(w.call.q.dtype),
-        "denominator|normalis",
-    ),
-    "1 % too large": (stored(lambda w, out: out * 1.01), "factor|common mode|times|denominator"),
-    "P in e4m3": (
+    "P truncated": _truncated,
+    "scores in 16 bits": scored(lambda w: w.s.to(w.call.q.dtype).double()),
+    "scores in 16 bits, twice": scored(
         lambda w: (
-            _quantised(torch.exp(w.s - w.s.amax(-1, keepdim=True)))
-            @ w.v
-            / torch.exp(w.s - w.s.amax(-1, keepdim=True)).sum(-1, keepdim=True)
-        ).to(w.call.q.dtype),
-        "P .*e4m3|P in",
+            ((w.q @ w.k.mT).to(w.call.q.dtype).double() * w.call.scale)
+            .to(w.call.q.dtype)
+            .double()
+            .masked_fill(w.hidden, -math.inf)
+        )
     ),
-    "V in e4m3": (valued(lambda w: _quantised(w.v)), "V .*e4m3|V in"),
-    "K in e4m3": (scored(lambda w: w.scores(k=_quantised(w.k))), "K .*e4m3|K in"),
-    "K and V in e4m3": (
-        lambda w: attend(w.scores(k=_quantised(w.k)), _quantised(w.v), w.call.q.dtype),
-        "K and V .*e4m3|K and V in",
+    "q scaled in 16 bits": scored(
+        lambda w: (
+            (w.q * 0.11).to(w.call.q.dtype).double() @ w.k.mT * (w.call.scale / 0.11)
+        ).masked_fill(w.hidden, -math.inf)
     ),
-    "P truncated": (_truncated, "P truncated"),
-    "scores in 16 bits": (scored(lambda w: w.s.to(w.call.q.dtype).double()), "scores"),
-    "scores in 16 bits, twice": (
-        scored(
-            lambda w: (
-                ((w.q @ w.k.mT).to(w.call.q.dtype).double() * w.call.scale)
-                .to(w.call.q.dtype)
-                .double()
-                .masked_fill(w.hidden, -math.inf)
-            )
-        ),
-        "scores",
+    "o accumulated in bf16": running(32, "bfloat16"),
+    "o accumulated in fp16": running(32, "float16"),
+    "partials in 16 bits": merged(32, _right_weights, "input"),
+    "partials unweighted": merged(32, lambda m, l: torch.ones_like(m)),
+    "partials weighted by l alone": merged(32, lambda m, l: l),
+    "partials weighted by exp(m) alone": merged(32, lambda m, l: torch.exp(m - m.amax(0))),
+    "merge in base 2 of natural lse": merged(32, _base_mixed),
+    "split left out": merged(
+        64,
+        lambda m, l: _right_weights(m, l) * (torch.arange(len(m)) != 1)[:, None, None, None, None],
     ),
-    "q scaled in 16 bits": (
-        scored(
-            lambda w: (
-                (w.q * 0.11).to(w.call.q.dtype).double() @ w.k.mT * (w.call.scale / 0.11)
-            ).masked_fill(w.hidden, -math.inf)
-        ),
-        "q|scores",
+    "o not rescaled": running(32, "o kept"),
+    "l not rescaled": running(32, "l kept"),
+    "o rescaled late": running(32, "stale"),
+    "rows never written": stored(lambda w, out: changed(out, (slice(None), 1), 0.0)),
+    "NaN in a row": stored(lambda w, out: changed(out, (0, 1, 0), math.nan)),
+    "garbage elements": stored(_garbage),
+    "hidden keys of score 0": lambda w: attend(w.s.masked_fill(w.hidden, 0.0), w.v, w.call.q.dtype),
+    "V in another layout": valued(
+        lambda w: _layout(w.call.v.double()).repeat_interleave(w.call.group, 1)
     ),
-    "o accumulated in bf16": (running(32, "bfloat16"), "accumulated"),
-    "o accumulated in fp16": (running(32, "float16"), "accumulated"),
-    "partials in 16 bits": (merged(32, _right_weights, "input"), "partial outputs"),
-    "partials unweighted": (merged(32, lambda m, l: torch.ones_like(m)), "unweighted|weighted"),
-    "partials weighted by l alone": (merged(32, lambda m, l: l), "weighted|merge"),
-    "partials weighted by exp(m) alone": (
-        merged(32, lambda m, l: torch.exp(m - m.amax(0))),
-        "weighted|merge",
+    "K in another layout": scored(
+        lambda w: w.scores(k=_layout(w.call.k.double()).repeat_interleave(w.call.group, 1))
     ),
-    "merge in base 2 of natural lse": (merged(32, _base_mixed), "mixed log base"),
-    "split left out": (
-        merged(
-            64,
-            lambda m, l: (
-                _right_weights(m, l) * (torch.arange(len(m)) != 1)[:, None, None, None, None]
-            ),
-        ),
-        "split left out|keys left out|page left out",
-    ),
-    "o not rescaled": (running(32, "o kept"), "o not rescaled"),
-    "l not rescaled": (running(32, "l kept"), "l not rescaled"),
-    "o rescaled late": (running(32, "stale"), "stale|o not rescaled"),
-    "rows never written": (
-        stored(lambda w, out: changed(out, (slice(None), 1), 0.0)),
-        "never written",
-    ),
-    "NaN in a row": (stored(lambda w, out: changed(out, (0, 1, 0), math.nan)), "NaN"),
-    "garbage elements": (stored(_garbage), "sparse outliers"),
-    "hidden keys of score 0": (
-        lambda w: attend(w.s.masked_fill(w.hidden, 0.0), w.v, w.call.q.dtype),
-        "hidden|mask",
-    ),
-    "V in another layout": (
-        valued(lambda w: _layout(w.call.v.double()).repeat_interleave(w.call.group, 1)),
-        "layout",
-    ),
-    "K in another layout": (
-        scored(lambda w: w.scores(k=_layout(w.call.k.double()).repeat_interleave(w.call.group, 1))),
-        "layout",
-    ),
-    "out in another layout": (stored(lambda w, out: _layout(out)), "layout|another row"),
-    "K zero from key 48 on": (
-        scored(lambda w: w.scores(k=w.k * (keys_of(w) < 48)[:, None])),
-        "read as 0",
-    ),
-    "V zero from key 48 on": (valued(lambda w: w.v * (keys_of(w) < 48)[:, None]), "read as 0"),
+    "out in another layout": stored(lambda w, out: _layout(out)),
+    "K zero from key 48 on": scored(lambda w: w.scores(k=w.k * (keys_of(w) < 48)[:, None])),
+    "V zero from key 48 on": valued(lambda w: w.v * (keys_of(w) < 48)[:, None]),
 }
-"""By name: the bug, and a pattern that a right name for the bug matches."""
+# The classes of each bug: one of them is a right answer, since the output shows no more.
+_OF_CLASSES: dict[tuple[str, ...], tuple[str, ...]] = {
+    (INDEX_K,): ("K of next head", "K shifted by one key", "K in another layout"),
+    (INDEX_V,): (
+        "V of next head",
+        "V shifted by one key",
+        "V shifted by 16 keys",
+        "V in another layout",
+    ),
+    (INDEX_K, INDEX_V): (
+        "K and V of next head",
+        "GQA interleaved",
+        "K and V of next request",
+        "page read for another",
+    ),
+    (INDEX_K, INDEX_V, MASK): ("key 5 twice",),
+    (INDEX_OUT,): (
+        "heads swapped",
+        "heads rolled",
+        "queries rolled",
+        "requests swapped",
+        "channels rolled",
+        "channel halves swapped",
+        "channels interleaved",
+        "one channel copied",
+        "out in another layout",
+    ),
+    (MASK,): (
+        "first key skipped",
+        "last key skipped",
+        "keys 16 to 31 skipped",
+        "last block skipped",
+        "causal one key more",
+        "causal one key fewer",
+        "causal left out",
+        "causal top left",
+        "window of 32",
+    ),
+    (MASK, MERGE): ("split left out",),
+    (MASK, SCORES): ("hidden keys of score 0",),
+    (SCORES,): (
+        "soft cap of 5",
+        "soft cap of 30",
+        "ALiBi",
+        "RoPE again",
+        "RoPE again, interleaved",
+        "RoPE again, base 500000",
+        "scale left out",
+        "scale twice",
+        "log2 e left out",
+        "log2 e twice",
+        "scale of half the dim",
+        "scale of 192 for 128",
+        "scale 10 % large",
+        "scale in bf16",
+    ),
+    (SCORES, LESS_EXACT): ("scores in 16 bits", "scores in 16 bits, twice", "q scaled in 16 bits"),
+    (SCORES, INDEX_K, LESS_EXACT): ("K in e4m3",),
+    (VALUES, INDEX_V, LESS_EXACT): ("V in e4m3",),
+    (SCORES, VALUES, LESS_EXACT): ("K and V in e4m3",),
+    (SCORES, MEMORY, INDEX_K): ("K zero from key 48 on",),
+    (VALUES, MEMORY, INDEX_V): ("V zero from key 48 on",),
+    (WEIGHTS,): (
+        "sink of logit 1",
+        "off by one softmax",
+        "8 pads in the denominator",
+        "denominator left out",
+        "o not rescaled",
+        "l not rescaled",
+        "o rescaled late",
+    ),
+    (WEIGHTS, LESS_EXACT): ("P in e4m3", "P truncated"),
+    (VALUES, LESS_EXACT): ("o accumulated in bf16", "o accumulated in fp16"),
+    (MERGE, LESS_EXACT): ("partials in 16 bits",),
+    (MERGE,): (
+        "partials unweighted",
+        "partials weighted by l alone",
+        "partials weighted by exp(m) alone",
+        "merge in base 2 of natural lse",
+    ),
+    (VALUES, STORE): ("V halved", "V scale of fp8 forgotten"),
+    (VALUES, WEIGHTS, STORE): ("1 % too large",),
+    (STORE,): ("last channels zero", "NaN in a row"),
+    (STORE, MEMORY): ("rows never written", "garbage elements"),
+}
+CLASSES = {name: kinds for kinds, names in _OF_CLASSES.items() for name in names}
+WRONG: dict[str, tuple[Bug, tuple[str, ...]]] = {
+    name: (bug, CLASSES[name]) for name, bug in _BUGS.items()
+}
+"""By name: the bug, and the classes of labkernels.defects of which one is a right answer."""

@@ -1,7 +1,8 @@
 """Families of inputs that resemble those of models and of test suites."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -212,10 +213,25 @@ FAMILIES: dict[str, Callable] = {
 }
 
 
-def call(family: str, shape: Shape, dtype: str, seed: int) -> Call:
-    """Return the call of a family; the same seed gives the same bits on every machine."""
-    draw = FAMILIES[family]
-    return drawn_call(draw, [seed, list(FAMILIES).index(family)], shape, dtype)
+def call(
+    family: str,
+    shape: Shape,
+    dtype: str,
+    seed: int,
+    families: Mapping[str, Callable] = FAMILIES,
+) -> Call:
+    """Return the call of a family; the same seed gives the same bits on every machine.
+
+    families: those of a set of test data, beside the ones of this module.
+    """
+    if family in FAMILIES:
+        return drawn_call(FAMILIES[family], [seed, list(FAMILIES).index(family)], shape, dtype)
+    return drawn_call(families[family], [seed, zlib.crc32(family.encode())], shape, dtype)
+
+
+def asking(call: Call, asked: Asked) -> Call:
+    """Return the call with other options; a window makes the call causal."""
+    return replace(call, asked=asked, causal=call.causal or asked.window_left is not None)
 
 
 def drawn_call(draw: Callable, seed: list[int], shape: Shape, dtype: str) -> Call:

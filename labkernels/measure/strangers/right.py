@@ -1,6 +1,8 @@
 """Right implementations, written without a look at ours.
 
-They differ in the order of keys, the splits, the maximum and the denominator.
+They differ in the order of keys, the splits, the maximum and the denominator. A verdict once called
+an output of each of the last ones a bug; `tests/measure/strangers/test_false_alarms.py` has the
+calls.
 """
 
 import math
@@ -170,6 +172,142 @@ def _sdpa(backend: str) -> Callable[[Call], torch.Tensor]:
     return run
 
 
+def _scores(
+    call: Call, keys: slice = slice(None), factor: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores times a factor, -inf where hidden, and V, of some keys, in float32."""
+    q, k, v = grouped(call, torch.float32)
+    scale = torch.tensor(call.scale * factor, dtype=torch.float32)
+    s = q @ k[:, :, keys].mT * scale
+    return s.masked_fill(hidden_of(call)[:, keys], -math.inf), v[:, :, keys]
+
+
+def _finite(m):
+    return m.masked_fill(m == -math.inf, 0.0)
+
+
+def _top(s):
+    return _finite(s.amax(-1, keepdim=True))
+
+
+def _stored(p, call: Call):
+    """Return weights in the format in which the second product takes them."""
+    return p.to(call.q.dtype).float()
+
+
+def _divided(o, l, call: Call) -> torch.Tensor:
+    return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
+
+
+def _relative_to(reference: Callable[[torch.Tensor], torch.Tensor]):
+    """Return attention whose weights are relative to reference(scores), with P stored."""
+
+    def run(call: Call) -> torch.Tensor:
+        s, v = _scores(call)
+        p = torch.exp(s - reference(s))
+        return _divided(_stored(p, call) @ v, p.sum(-1, keepdim=True), call)
+
+    return run
+
+
+def _second_largest(s):
+    top = torch.topk(s, min(2, s.shape[-1]), -1).values
+    return torch.maximum(top[..., -1:], top[..., :1] - 7)
+
+
+def _median(s):
+    n = (s > -math.inf).sum(-1, keepdim=True)
+    middle = s.sort(-1, descending=True).values.gather(-1, (n - 1) // 2)
+    return torch.maximum(middle, s.amax(-1, keepdim=True) - 6)
+
+
+def kept_normalised(call: Call) -> torch.Tensor:
+    """Keep the output a mean at every step, moved toward each block of 32 keys by its share."""
+    s, v = _scores(call)
+    lse = torch.full((*s.shape[:3], 1), -math.inf)
+    o = torch.zeros(*s.shape[:3], v.shape[-1])
+    for first in range(0, s.shape[-1], 32):
+        part = s[..., first : first + 32]
+        m = _top(part)
+        p = torch.exp(part - m)
+        new = torch.logaddexp(lse, m + p.sum(-1, keepdim=True).log())
+        mean = _stored(p, call) @ v[:, :, first : first + 32]
+        o = torch.exp(lse - _finite(new)) * o + torch.exp(m - _finite(new)) * mean
+        lse = new
+    return o.to(call.q.dtype)
+
+
+def whole_maxima(call: Call) -> torch.Tensor:
+    """Round the maximum up to a whole power of two, so that rescales are exact."""
+    s, v = _scores(call)
+    s = s * LOG2_E
+    p = torch.exp2(s - _top(s).ceil())
+    return _divided(_stored(p, call) @ v, p.sum(-1, keepdim=True), call)
+
+
+def strided_splits(call: Call, n: int = 4) -> torch.Tensor:
+    """Give split i the keys i, i + n, i + 2 n, as warps that take keys in turn do."""
+    s, v = _scores(call)
+    top = _top(s)
+    o, l = 0.0, 0.0
+    for i in range(min(n, s.shape[-1])):
+        part, values = s[..., i::n], v[:, :, i::n]
+        m = _top(part)
+        p, back = torch.exp(part - m), torch.exp(m - top)
+        o = o + back * (_stored(p, call) @ values)
+        l = l + back * p.sum(-1, keepdim=True)
+    return _divided(o, l, call)
+
+
+def ring(call: Call) -> torch.Tensor:
+    """Merge the divided outputs of three devices by a share of their differences."""
+    n = call.k.shape[2]
+    out, lse = None, None
+    for i in (1, 2, 0):
+        s, v = _scores(call, slice(i * n // 3, (i + 1) * n // 3), LOG2_E)
+        m = s.amax(-1, keepdim=True)
+        p = torch.exp2(s - _finite(m))
+        l = p.sum(-1, keepdim=True)
+        new = _stored(p, call) @ v / l.clamp(min=1e-37)
+        new_lse = (m + torch.log2(l)) / LOG2_E
+        if out is None:
+            out, lse = new, new_lse
+            continue
+        both = torch.logaddexp(lse, new_lse)
+        out = out + torch.exp(new_lse - _finite(both)) * (new - out)
+        lse = both
+    return out.to(call.q.dtype)
+
+
+def centred_values(call: Call) -> torch.Tensor:
+    """Take the mean of V off before the products, and add it to the quotient."""
+    q, k, v = grouped(call, torch.float32)
+    s = ((q * float(call.scale)) @ k.mT).masked_fill(hidden_of(call), -math.inf)
+    mean = v.mean(2, keepdim=True)
+    used = _stored(torch.exp(s - _top(s)), call)
+    return (used @ (v - mean) / used.sum(-1, keepdim=True) + mean).to(call.q.dtype)
+
+
+def rotated_values(call: Call, size: int = 44) -> torch.Tensor:
+    """Turn V by a rotation in float64, and turn the sum over tiles back."""
+    s, v = _scores(call)
+    n = v.shape[-1]
+    noise = torch.randn(n, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    turn = torch.linalg.qr(noise)[0]
+    v = (v.double() @ turn).float()
+    m = torch.full((*s.shape[:3], 1), -math.inf)
+    l, o = torch.zeros_like(m), torch.zeros(*s.shape[:3], n)
+    for keys in torch.arange(s.shape[-1]).split(size):
+        part = s[..., keys].amax(-1, keepdim=True)
+        p = torch.exp(s[..., keys] - _finite(part))
+        new = torch.maximum(m, part)
+        old, come = torch.exp(m - _finite(new)), torch.exp(part - _finite(new))
+        l = old * l + come * p.sum(-1, keepdim=True)
+        o = old * o + come * (_stored(p, call) @ v[:, :, keys])
+        m = new
+    return _divided(o.double() @ turn.T, l, call)
+
+
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
     "float64, rounded once": rounded_once,
     "float64, rounded twice": rounded_twice,
@@ -190,5 +328,13 @@ RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
     "key by key in fp32": key_by_key,
     "torch math": _sdpa("MATH"),
     "torch flash": _sdpa("FLASH_ATTENTION"),
+    "output kept normalised": kept_normalised,
+    "maxima that are whole": whole_maxima,
+    "splits that take keys in turn": strided_splits,
+    "a ring of three": ring,
+    "V less its mean, which is added back": centred_values,
+    "the second largest score for a reference": _relative_to(_second_largest),
+    "the median for a reference": _relative_to(_median),
+    "V turned, the output turned back": rotated_values,
 }
 """By name: functions that return a call's output in the dtype of q."""

@@ -1,25 +1,40 @@
-"""Judge right and wrong outputs by the call's arguments alone, and check the name of each bug."""
+"""Judge right and wrong outputs by the call's arguments alone, and grade what is said of a bug."""
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from labkernels.audit.verdict import verdict
-from labkernels.measure.strangers import inputs, split, wrong
-from labkernels.measure.strangers.held_out import inputs as new_inputs
+from labkernels.measure.strangers import inputs, wrong
+from labkernels.measure.strangers.split import FIRST, BugSet
 
-RIGHT_NAME, WRONG_NAME, NO_NAME = "right", "wrong", "none"
-ALTERNATIVE, MOST_LISTED = ", or ", 3
+RIGHT_CLASS, WRONG_CLASS, NO_CLASS = "right", "wrong", "none"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a verdict says of a wrong output, and what is right of that.
+
+    graded: whether one of the classes of the matches is a class of the bug. classes: those of the
+    matches, the best first. edit: the best edit. before, after: rms z without it and with it.
+    placed: whether the region is that of the wrong rows.
+    """
+
+    graded: str = ""
+    classes: tuple[str, ...] = ()
+    region: str = ""
+    edit: str = ""
+    before: float | None = None
+    after: float | None = None
+    placed: bool | None = None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One judged output.
-
-    kind: the implementation or the bug. named: whether the name of a found bug is right. listed:
-    how many names the first line of the diagnosis lists.
-    """
+    """One judged output; kind: the implementation or the bug."""
 
     family: str
     kind: str
@@ -30,8 +45,7 @@ class Run:
     why: str
     seconds: float
     part: str = "all"
-    named: str = ""
-    listed: int = 0
+    said: Said = Said()
 
 
 def judged(call: inputs.Call, out, **how):
@@ -47,62 +61,89 @@ def judged(call: inputs.Call, out, **how):
     return verdict(out, call.q, call.k, call.v, layout="bhsd", **asked, **how)
 
 
-def shape_of(seed: int) -> inputs.Shape:
-    """Return the shape of a seed: each seed takes the next one, a held-out seed a held-out one."""
-    shapes = new_inputs.SHAPES if seed >= split.FIRST_HELD_OUT_SEED else inputs.SHAPES
-    return shapes[seed % len(shapes)]
-
-
-def named(name: str, pattern: str) -> str:
-    """Return whether a name is right: one of the at most three names that it lists matches.
-
-    A longer list does not tell a reader where to look. It counts as no name, even with a match.
-
-    >>> named("wrong scale, or V by a factor", "scale"), named("wrong scale", "mask")
-    ('right', 'wrong')
-    >>> named("a, or b, or c, or d", "d")
-    'none'
-    """
-    listed = name.split(ALTERNATIVE)
-    if not any(re.search(pattern, each) for each in listed):
-        return WRONG_NAME
-    return RIGHT_NAME if len(listed) <= MOST_LISTED else NO_NAME
-
-
-def of_right(families, kinds, dtypes, seeds) -> Iterator[Run]:
-    """Yield the runs of right implementations."""
+def of_right(families, kinds, dtypes, seeds, of: BugSet = FIRST) -> Iterator[Run]:
+    """Yield the runs of right implementations of a set on families of its inputs."""
     for family in families:
         for seed in seeds:
             for dtype in dtypes:
-                call = split.call(family, shape_of(seed), dtype, seed)
+                call = of.call(family, dtype, seed)
                 for kind in kinds:
-                    found, spent = _timed(call, split.RIGHT[kind](call))
-                    of = split.of(family, kind)
-                    yield Run(family, kind, dtype, seed, of, found.answer, found.why, spent)
+                    found, spent = _timed(call, of.right[kind](call))
+                    yield Run(family, kind, dtype, seed, of.name, found.answer, found.why, spent)
 
 
-def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[Run]:
+def of_wrong(
+    bug: str, cases: Iterable[tuple[str, str, int, str]], of: BugSet = FIRST
+) -> Iterator[Run]:
     """Yield the runs of a bug: cases are (family, dtype, seed, part of the rows).
 
     There is no run of a case in which the bug changes no bit of the output.
     """
-    make, pattern = split.WRONG[bug]
+    make, classes = of.wrong[bug]
     for family, dtype, seed, part in cases:
-        call = split.call(family, shape_of(seed), dtype, seed)
-        call = split.asking(call, bug)
-        out = wrong.run(make, call, part)
-        if out.equal(wrong.run(wrong.right_output, call)):
+        call = of.call(family, dtype, seed, bug)
+        out, good = wrong.run(make, call, part), wrong.run(wrong.right_output, call)
+        if out.equal(good):
             continue
         found, spent = _timed(call, out)
-        said, listed = "", 0
-        if found.answer in ("BUG", "LESS EXACT"):
-            said = NO_NAME
-            if found.matches:
-                said = named(found.matches[0].name, pattern)
-                listed = len(found.matches[0].name.split(ALTERNATIVE))
-        of = split.of(bug)  # a bug that was looked at is not held out, even on held-out inputs
-        run = Run(family, bug, dtype, seed, of, found.answer, found.why, spent, part, said, listed)
-        yield run
+        keys = keys_of(of.keys.get(bug), call.k.shape[2])
+        said = graded(found, classes, out != good, wrong.rows_of(call, part), keys)
+        yield Run(
+            family, bug, dtype, seed, of.name, found.answer, found.why, spent, part, said=said
+        )
+
+
+def keys_of(run: tuple[int, int | None] | None, n: int) -> tuple[int, ...] | None:
+    """Return the numbers of a run of n keys, None for all.
+
+    >>> keys_of((-2, None), 5), keys_of(None, 5)
+    ((3, 4), None)
+    """
+    return None if run is None else tuple(range(n))[slice(*run)]
+
+
+def graded(
+    found: Any,
+    classes: tuple[str, ...],
+    changed: torch.Tensor,
+    struck: torch.Tensor,
+    keys: tuple[int, ...] | None = None,
+) -> Said:
+    """Return what a verdict says of a wrong output, graded by the bug's label.
+
+    changed: True where the output's bits are wrong. struck: the rows that the bug was put into.
+    Shapes: changed [B, Hq, M, Dv], struck [B, Hq, M].
+    """
+    if found.answer not in ("BUG", "LESS EXACT"):
+        return Said()
+    kinds = tuple(match.kind for match in found.matches)
+    grade = NO_CLASS if not kinds else RIGHT_CLASS if {*kinds} & {*classes} else WRONG_CLASS
+    region, best = found.region, found.matches[0] if found.matches else None
+    placed = None
+    if region is not None:
+        placed = any(_is_at(region, rows, keys) for rows in (struck, changed.any(-1)))
+    return Said(
+        grade,
+        kinds,
+        region.words if region else "",
+        str(best.edit) if best and best.edit else "",
+        best.before if best else None,
+        best.after if best else None,
+        placed,
+    )
+
+
+def _is_at(region: Any, rows: torch.Tensor, keys: tuple[int, ...] | None) -> bool:
+    """Return whether a region has the requests, heads and queries of some rows, and the keys."""
+    b, h, m = rows.shape
+    named = (
+        range(b) if region.requests is None else region.requests,
+        range(h) if region.heads is None else region.heads,
+        range(m) if region.rows is None else range(region.rows[0], region.rows[1] + 1),
+    )
+    at = tuple({*rows.nonzero()[:, axis].tolist()} for axis in range(3))
+    same = all({*a} == b for a, b in zip(named, at, strict=True))
+    return same and (keys is None or region.keys is None or {*keys} == {*region.keys})
 
 
 def _timed(call: inputs.Call, out):

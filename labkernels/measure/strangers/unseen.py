@@ -1,11 +1,12 @@
-"""Find the bugs that a tolerance accepts, by trying each on a part of a test's inputs."""
+"""Find the mistakes that a tolerance accepts, by trying drawn ones on a part of a test's inputs."""
 
 import numpy as np
 
 from labkernels.audit.tolerance import Tolerance
-from labkernels.measure.strangers import inputs, right, split, wrong
+from labkernels.measure.strangers import drawn, inputs, right, wrong
 
-_MOST_SCORES = 2**17  # scores of all heads of a part; a bug then takes some ten milliseconds
+DRAWN = 500
+_MOST_SCORES = 2**17  # scores of all heads of a part; a mistake then takes some ten milliseconds
 
 
 def shape_like(
@@ -19,24 +20,35 @@ def shape_like(
     return inputs.Shape(requests, kv * group, kv, min(queries, rows), keys, dim, causal=causal)
 
 
-def bugs(
-    tolerance: Tolerance, shape: inputs.Shape, dtype: str, *, mean: float = 0.0, seed: int = 0
-) -> tuple[list[str], int]:
-    """Return the bugs whose outputs are inside the tolerance, and how many changed any bit."""
+def mistakes(
+    tolerance: Tolerance,
+    shape: inputs.Shape,
+    dtype: str,
+    *,
+    mean: float = 0.0,
+    count: int = DRAWN,
+    seed: int = 0,
+) -> tuple[list[tuple[float, drawn.Mistake]], int]:
+    """Return the drawn mistakes whose outputs are inside a tolerance, and how many changed any bit.
+
+    Each comes with its error: its rms over that of the output. The largest error comes first.
+    """
     call = inputs.drawn_call(_normal(mean), [seed], shape, dtype)
     truth = right.exact(call)[0].numpy()
-    good = wrong.run(lambda w: wrong.attend(w.s, w.v, call.q.dtype), call)
+    work = wrong.Work.of(call)
+    good = wrong.right_output(work)
     passed, tried = [], 0
-    for name, (bug, _) in split.WRONG.items():
-        if name in split.ASKED:  # the test asks for no window, cap, sinks or slopes
-            continue
-        out = wrong.run(bug, call)
+    for number in range(seed * count, (seed + 1) * count):
+        mistake = drawn.mistake(number)
+        out = mistake.output(work)
         if out.equal(good):
             continue
         tried += 1
-        if tolerance.accepts(out.double().numpy(), truth):
-            passed.append(name)
-    return passed, tried
+        values = out.double().numpy()
+        if tolerance.accepts(values, truth):
+            error = np.sqrt(np.mean((values - truth) ** 2) / np.mean(truth**2))
+            passed.append((float(error), mistake))
+    return sorted(passed, key=lambda pair: -pair[0]), tried
 
 
 def _normal(mean: float):

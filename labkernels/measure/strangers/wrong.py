@@ -196,8 +196,12 @@ def right_output(w: Work) -> torch.Tensor:
 def run(bug: "Callable[[Work], torch.Tensor]", call: Call, part: str = "all") -> torch.Tensor:
     """Return the output of a kernel with a bug in a part of its rows, right elsewhere."""
     work = Work.of(call)
-    bad, good = bug(work), right_output(work)
-    where = torch.zeros(good.shape[:3], dtype=torch.bool)
+    return torch.where(rows_of(call, part)[..., None], bug(work), right_output(work))
+
+
+def rows_of(call: Call, part: str) -> torch.Tensor:
+    """Return True for the rows of a part: [B, Hq, M]."""
+    where = torch.zeros(call.q.shape[:3], dtype=torch.bool)
     if part == "one KV head":
         where[:, (call.k.shape[1] - 1) * call.group :] = True
     elif part == "one request":
@@ -206,4 +210,4 @@ def run(bug: "Callable[[Work], torch.Tensor]", call: Call, part: str = "all") ->
         where[:, :, call.q.shape[2] // 2 :] = True
     else:
         where[:] = True
-    return torch.where(where[..., None], bad, good)
+    return where

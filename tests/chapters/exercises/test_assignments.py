@@ -50,7 +50,7 @@ def test_a_starter_is_told_that_it_is_one(exercise):
         assert exercise.unfinished in said(report)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("exercise", "number"), MISTAKES)
 def test_a_usual_mistake_gets_its_own_words(exercise, number, monkeypatch):
     monkeypatch.setattr(attention, "decide", None)  # these words need no verdict

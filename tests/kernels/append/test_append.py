@@ -14,6 +14,7 @@ from tests.kernels.decode.cases import LAYOUTS, bits
 PAGES = (1, 3, 16, 64, 256)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("page_size", PAGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_page_size_and_layout(page_size, layout):

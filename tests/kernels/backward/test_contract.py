@@ -23,6 +23,7 @@ def every_tile():
                 yield pytest.param(name, head_dim, tile.label, ("bf16", "fp16")[i % 2])
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @every_kernel
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_group(kernel, group):
@@ -35,6 +36,7 @@ def test_every_group(kernel, group):
         run_checked(case, kernel, deterministic=causal != (group % 2 == 0))
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "head_dim", "tile", "dtype"), list(every_tile()))
 def test_every_tile(kernel, head_dim, tile, dtype):
     case = backward_case((150, 3), (200, 3), kv_heads=1, head_dim=head_dim, dtype=dtype)

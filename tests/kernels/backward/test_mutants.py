@@ -69,6 +69,7 @@ def test_a_deleted_barrier_is_found(deleted, deterministic):
         run_checked(case, spec, deterministic=deterministic, checks=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("edit", WRONG.values(), ids=WRONG)
 def test_a_wrong_kernel_is_found(edit):
     spec = mutated(CUDA_BACKWARDS["backward_mma"], edit)

@@ -31,6 +31,7 @@ def every_tile():
                 yield pytest.param(name, head_dim, tile.label, ("bf16", "fp16")[i % 2], rows)
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @every_kernel
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_group(kernel, group):
@@ -40,6 +41,7 @@ def test_every_group(kernel, group):
         run_checked(case, kernel, keys_per_split=keys_per_split)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "head_dim", "tile", "dtype", "rows"), list(every_tile()))
 def test_every_tile(kernel, head_dim, tile, dtype, rows):
     case = decode_case(RAGGED, group=rows, kv_heads=1, head_dim=head_dim, dtype=dtype)
@@ -48,6 +50,7 @@ def test_every_tile(kernel, head_dim, tile, dtype, rows):
     run_checked(case, kernel, tile=tile, keys_per_split=1016)
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @every_kernel
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("page_size", PAGES)
@@ -56,6 +59,7 @@ def test_every_page_size(kernel, head_dim, page_size):
     run_checked(case, kernel)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @every_kernel
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("page_size", [1, 3])
@@ -64,6 +68,7 @@ def test_every_layout(kernel, layout, page_size):
     run_checked(case, kernel, keys_per_split=100)
 
 
+@pytest.mark.few_of_each("kernel", 8)
 @every_kernel
 @pytest.mark.parametrize("kv_len", [0, 1, 15, 16, 17, 63, 64, 65, 128, 129])
 @pytest.mark.parametrize("keys_per_split", [1, 16, 64, None])

@@ -26,6 +26,7 @@ def every_tile():
             yield pytest.param(name, tile.label, ("bf16", "fp16")[i % 2])
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @every_kernel
 @pytest.mark.parametrize("heads", HEADS)
 def test_every_number_of_heads(kernel, heads):
@@ -37,6 +38,7 @@ def test_every_number_of_heads(kernel, heads):
     run_checked(case, kernel, **CUTS[turn % 3])
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "tile", "dtype"), list(every_tile()))
 def test_every_tile(kernel, tile, dtype):
     case = mla_case((4, 1, 2), (150, 0, 40), heads=17, dtype=dtype)
@@ -45,6 +47,7 @@ def test_every_tile(kernel, tile, dtype):
     run_checked(case, kernel, tile=tile, keys_per_split=70, checks=True)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @every_kernel
 @pytest.mark.parametrize("page_size", [1, 3, 16, 64])
 def test_every_page_size_and_layout(kernel, page_size):

@@ -34,6 +34,7 @@ def every_tile():
                     yield pytest.param(name, head_dim, tile.label, ("bf16", "fp16")[i % 2])
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @every_kernel
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_group(kernel, group):
@@ -46,6 +47,7 @@ def test_every_group(kernel, group):
         run_checked(case, kernel, **CUTS[group % len(CUTS)])
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "head_dim", "tile", "dtype"), list(every_tile()))
 def test_every_tile(kernel, head_dim, tile, dtype):
     spec = CUDA_PREFILLS[kernel]
@@ -75,6 +77,7 @@ def test_blocks_that_stay_take_tile_after_tile(head_dim, page_size, monkeypatch)
             assert result.plan.blocks >= 10 * few.sm_count
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @every_paged_kernel
 @pytest.mark.parametrize("page_size", [1, 3, 16, 64, 256])
 def test_every_page_size(kernel, page_size):
@@ -84,6 +87,7 @@ def test_every_page_size(kernel, page_size):
         run_checked(case, kernel, **cut)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @every_paged_kernel
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_paged_layout(kernel, layout):
@@ -91,6 +95,7 @@ def test_every_paged_layout(kernel, layout):
     run_checked(case, kernel)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @every_kernel
 @pytest.mark.parametrize("layout", RAGGED_LAYOUTS)
 def test_every_ragged_layout(kernel, layout):

@@ -208,7 +208,7 @@ def test_torch_alone_comes_from_its_own_index(programs, index):
     assert ("--no-deps torch==" in torch) == bool(index)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="needs Python 3.11 to make the venv")
 def test_missing_network_is_named(programs):
     add_program(programs, "g++", "exit 0")

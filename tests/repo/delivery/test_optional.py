@@ -44,7 +44,7 @@ def test_doctor_says_what_is_missing():
         assert name in done.stdout.lower()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_chapter_runs_without_the_nvidia_compilers():
     chapter = ROOT / "notebooks" / "tensor_cores_on_and_off.py"
     done = run_hidden(

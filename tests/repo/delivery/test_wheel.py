@@ -141,7 +141,7 @@ def test_importing_the_package_costs_little_beyond_torch():
     assert float(done.stdout) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_computes_and_audits(installed, tmp_path):
     code = DECODE.format(target=str(installed))
     done = run_installed(installed, "-c", code, cwd=tmp_path)
@@ -160,7 +160,7 @@ sys.exit(max(codes))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_tells_what_the_checkout_tells(installed, tmp_path):
     """One process for all commands: most of a command's time is the import of torch."""
     code = TELL.replace("COMMANDS", repr(COMMANDS))
@@ -170,7 +170,7 @@ def test_an_installed_wheel_tells_what_the_checkout_tells(installed, tmp_path):
     assert [told[0].stdout.count(f"labkernels {command}\n") for command in COMMANDS] == [1] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_keeps_its_data_as_it_is(installed, tmp_path):
     command = ("-m", "labkernels", "record", "--describe")
     done = run_installed(installed, *command, cwd=tmp_path)

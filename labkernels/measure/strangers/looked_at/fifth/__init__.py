@@ -1,1 +1,0 @@
-"""The fifth set that was held out and then looked at."""

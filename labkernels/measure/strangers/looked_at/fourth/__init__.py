@@ -1,1 +1,0 @@
-"""The fourth set that was held out and then looked at."""

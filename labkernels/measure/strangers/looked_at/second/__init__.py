@@ -1,1 +1,0 @@
-"""The second set that was held out and then looked at."""

@@ -1,1 +1,0 @@
-"""The sixth set that was held out and then looked at."""

@@ -1,1 +1,0 @@
-"""The third set that was held out and then looked at."""

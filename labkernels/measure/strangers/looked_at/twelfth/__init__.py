@@ -1,5 +1,0 @@
-"""The twelfth set, which was held out for one recording.
-
-Its writer had seen neither the verdict, but for the words of its causes, nor the bugs of the sets
-after the second.
-"""
