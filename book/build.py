@@ -186,7 +186,7 @@ def replay() -> None:
 def stage(notebooks: dict[str, Path]) -> None:
     """Lays out the tree that Jupyter Book reads, in the repository's own layout."""
     remove(STAGE)
-    ignored = shutil.ignore_patterns("*.py", "__pycache__", ".*")
+    ignored = shutil.ignore_patterns("*.py", "__pycache__", ".*", "widgets")
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     chapters_by_name = {chapter.file: chapter for chapter in chapter_frame.chapters()}
