@@ -37,14 +37,13 @@ import nbformat
 import notebook_io
 import page_cells
 import page_figures
+import page_widgets
 import plain_roles
 import search_words
 import what_ran
 import yaml
 from filelock import FileLock, Timeout
 from notebook_io import ROOT
-
-from labkernels.widgets import book as widgets
 
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
@@ -102,7 +101,7 @@ def build(args: argparse.Namespace) -> None:
     else:
         notebooks = execute_notebooks(force=args.force)
     stage(notebooks)
-    print(widgets.write(STAGE / "book" / "_static" / "lab"), flush=True)
+    print(page_widgets.write(STAGE / "book" / "_static" / "lab"), flush=True)
     build_pages(notebooks, force=args.force)
     print(f"book: {time.monotonic() - started_s:.0f} s. Open {(SITE / 'index.html').as_uri()}")
 
