@@ -8,7 +8,8 @@ import pytest
 
 from labkernels import experiments, hardware
 from labkernels.experiments.accuracy import detection_runs, error_calibration
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.experiments.performance import mla, prefill
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode

@@ -14,7 +14,8 @@ import torch
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu.device import planning_gpu
 from labkernels.experiments.accuracy.bits import cases
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.append.workload import Append
 from labkernels.kernels.caches.paged import PagedKV

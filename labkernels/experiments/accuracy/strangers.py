@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.measure.strangers import runs, split
 from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.experiments.performance.prefill import CHANNELS, HEAD_DIMS, LENGTHS, TOKENS
 from labkernels.kernels.backward.operation import OPERATION
 from labkernels.kernels.backward.workload import Backward

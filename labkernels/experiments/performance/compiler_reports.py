@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.kernel import Instance
 from labkernels.measure import resources
 from labkernels.records import schema

@@ -6,7 +6,8 @@ from functools import partial
 from typing import NamedTuple
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
 from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.benchmark import Benchmark, Measured

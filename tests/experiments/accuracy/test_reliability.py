@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 from labkernels.experiments import find  # noqa: E402
 from labkernels.experiments.accuracy import reliability  # noqa: E402
-from labkernels.experiments.harness import Options, record  # noqa: E402
+from labkernels.experiments.experiment import Options  # noqa: E402
+from labkernels.experiments.harness import record  # noqa: E402
 from labkernels.kernels.append.workload import Append  # noqa: E402
 from labkernels.kernels.decode.workload import Decode  # noqa: E402
 from labkernels.kernels.registry import discover  # noqa: E402
