@@ -10,7 +10,7 @@ from labkernels.experiments.accuracy import detection_runs, error_calibration
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import record
 from labkernels.experiments.performance import backward, mla, prefill
-from labkernels.experiments.performance.timed import GridCell
+from labkernels.experiments.timed import GridCell
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode

@@ -5,7 +5,7 @@ from typing import Any
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments.performance.prefill import CHANNELS, HEAD_DIMS, LENGTHS, TOKENS
-from labkernels.experiments.performance.timed import GridCell, Timed
+from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.backward.operation import OPERATION
 from labkernels.kernels.backward.workload import Backward
 from labkernels.measure.implementation import Implementation, implementations

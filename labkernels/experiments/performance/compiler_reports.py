@@ -48,7 +48,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 def _compiled(instance: Instance, started_utc: str) -> list[Row]:
     # The pool has processes, not threads: a process compiles one NVRTC program at a time.
-    return resources.compiler_rows([instance], archs=archs(instance), started_utc=started_utc)
+    how = {"started_utc": started_utc}
+    return [resources.compiler_row(instance, arch=arch, **how) for arch in archs(instance)]
 
 
 EXPERIMENT = Experiment(

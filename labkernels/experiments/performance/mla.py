@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from labkernels.experiments.performance.timed import GridCell, Timed
+from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
 from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from labkernels.experiments.performance.timed import GridCell, Timed
+from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.implementation import Implementation, implementations
