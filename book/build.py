@@ -30,21 +30,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import chapter_frame
+import guesses
 import lighten
 import mend
 import nbformat
 import notebook_io
 import page_cells
 import page_figures
+import page_widgets
 import plain_roles
 import search_words
 import what_ran
 import yaml
 from filelock import FileLock, Timeout
 from notebook_io import ROOT
-
-from labkernels.widgets import book as widgets
-from labkernels.widgets import guesses
 
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
@@ -102,7 +101,7 @@ def build(args: argparse.Namespace) -> None:
     else:
         notebooks = execute_notebooks(force=args.force)
     stage(notebooks)
-    print(widgets.write(STAGE / "book" / "_static" / "lab"), flush=True)
+    print(page_widgets.write(STAGE / "book" / "_static" / "lab"), flush=True)
     build_pages(notebooks, force=args.force)
     print(f"book: {time.monotonic() - started_s:.0f} s. Open {(SITE / 'index.html').as_uri()}")
 
@@ -186,7 +185,7 @@ def replay() -> None:
 def stage(notebooks: dict[str, Path]) -> None:
     """Lays out the tree that Jupyter Book reads, in the repository's own layout."""
     remove(STAGE)
-    ignored = shutil.ignore_patterns("*.py", "__pycache__", ".*")
+    ignored = shutil.ignore_patterns("*.py", "__pycache__", ".*", "versions", "widgets")
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     chapters_by_name = {chapter.file: chapter for chapter in chapter_frame.chapters()}
@@ -217,7 +216,7 @@ def stage(notebooks: dict[str, Path]) -> None:
 
 
 def place_guesses() -> None:
-    """Puts questions of labkernels.widgets.guesses and moving pictures where pages name them."""
+    """Puts questions of guesses.py and moving pictures where pages name them."""
     for page in (STAGE / "book").glob("*.md"):
         text = page_cells.with_motion(page.read_text(), STAGE / "notebooks")
         page.write_text(guesses.placed(text, page.stem))
@@ -334,7 +333,7 @@ def tree_digest(path: Path) -> str | None:
 def site_digest() -> str:
     """Returns a hash of the staged tree, of the sources that pages quote, and of these scripts."""
     digest = hashlib.sha256(notebook_io.input_digest().encode())
-    scripts = sorted((ROOT / "book").glob("*.py"))
+    scripts = sorted((ROOT / "book").rglob("*.py"))
     for path in scripts + sorted(p for p in STAGE.rglob("*") if p.is_file()):
         digest.update(f"{path}\0".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -131,6 +131,7 @@ def input_digest() -> str:
     digest = hashlib.sha256()
     files = [p for p in (ROOT / "labkernels").rglob("*") if "__pycache__" not in p.parts]
     files += [p for p in (ROOT / "data").rglob("*") if p.name != ".lock"]
+    files += [*(ROOT / "book/widgets").rglob("*"), *(ROOT / "book/versions").glob("*.py")]
     files += [ROOT / "book" / name for name in RUNNERS]
     for path in sorted(p for p in files if p.is_file()):
         digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())

@@ -20,19 +20,23 @@ STILLS = {
     "step_kernel": "pipeline-trace",
     "tolerance": "detection",
 }
-_STARTUP = """\
+_STARTUP = f"""\
+import sys
+
 from IPython import get_ipython
+
+sys.path.append({str(Path(__file__).parent)!r})
 
 
 def versions(figure):
-    from labkernels.plots import page
+    import versions
 
-    return page.versions(figure), {}
+    return versions.versions(figure), {{}}
 
 
 bundles = get_ipython().display_formatter.mimebundle_formatter
 bundles.for_type_by_name("matplotlib.figure", "Figure", versions)
-del get_ipython, bundles, versions
+del get_ipython, bundles, sys, versions
 """
 _DRAWN = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/(\w+)\.svg"[^>]*>')
 _WIDGET = re.compile(r'<div class="lab-widget" data-lab-widget="(\w+)"[^>]*>')

@@ -1,4 +1,4 @@
-"""Where the lab's recorded data lies: beside the package in a checkout, inside it in a wheel."""
+"""Where data/ and the widgets lie: beside the package in a checkout, inside it in a wheel."""
 
 from pathlib import Path
 
@@ -9,3 +9,5 @@ _INSIDE = _PACKAGE / "data"
 # The root of the checkout that this package belongs to; None if it was installed from a wheel.
 CHECKOUT: Path | None = None if _INSIDE.is_dir() else _PACKAGE.parent
 DATA: Path = CHECKOUT / "data" if CHECKOUT else _INSIDE
+# The JavaScript and the style of the book's widgets, which JupyterLab shows too.
+WIDGETS: Path = CHECKOUT / "book" / "widgets" if CHECKOUT else _PACKAGE / "widgets" / "page"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkernels.experiments.harness import Experiment
+    from labkernels.experiments.experiment import Experiment
 
 
 def discover() -> "dict[str, Experiment]":

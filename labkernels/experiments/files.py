@@ -5,14 +5,11 @@ Rows are written as CSV while a recording runs; at its end, `merge` makes the Pa
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from labkernels.experiments.experiment import Experiment, Options
 from labkernels.records import parquet, store
 from labkernels.records.schema import Table
 from labkernels.records.store import Row
-
-if TYPE_CHECKING:
-    from labkernels.experiments.harness import Experiment, Options
 
 
 class Files:
@@ -23,7 +20,7 @@ class Files:
     recording is complete.
     """
 
-    def __init__(self, experiment: "Experiment", options: "Options") -> None:
+    def __init__(self, experiment: Experiment, options: Options) -> None:
         self._experiment, self._options = experiment, options
         self._fresh = set(experiment.tables) if options.replace else set()
         self._held: dict[str, list[Row]] = {name: [] for name in experiment.renewed}
@@ -91,7 +88,7 @@ class Files:
             self._touched.append(self._path(name))
 
 
-def merge(tables: Mapping[Path, Table], options: "Options") -> list[str]:
+def merge(tables: Mapping[Path, Table], options: Options) -> list[str]:
     """Make the tables that are to be Parquet so; say and return why one could not be.
 
     Its rows then stay in CSV files, which count as a part of the table.

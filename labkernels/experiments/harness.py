@@ -1,4 +1,4 @@
-"""An experiment as one object, and the function that records it.
+"""The function that records an experiment.
 
 `record` does what every recording needs: it checks the options, runs each cell, adds provenance to
 the cell's rows, writes them as they come, collects failures, and notes how long the recording took.
@@ -9,18 +9,17 @@ import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labkernels.experiments import durations
+from labkernels.experiments.experiment import Cell, Experiment, Options, Outcome
 from labkernels.experiments.files import Files
 from labkernels.experiments.workers import all_cores
 from labkernels.records import datapackage, parquet, provenance, store
-from labkernels.records.schema import Table
 from labkernels.records.store import Row
 
 if TYPE_CHECKING:
@@ -29,86 +28,6 @@ if TYPE_CHECKING:
 
 CPU = "CPU build"  # the device of rows that no GPU computed
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of a recording; `say` takes each line of progress.
-
-    only: parts of cells' labels between bars; "" for all cells.
-    peer_path: the file of a peer that is not a package: see measure.peers.triton_tutorial.
-    """
-
-    out: Path = store.DATA_DIR
-    repeats: int = 50
-    seed: int = 0
-    quick: bool = False
-    only: str = ""
-    replace: bool = False
-    commit: str = ""
-    peer_path: Path | None = None
-    say: Callable[[str], None] = print
-
-    def picks(self, label: str) -> bool:
-        """Whether `only`, or one of its parts between bars, is a part of the label."""
-        return any(part in label for part in self.only.split("|"))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One step of a grid: the label by which it is listed and picked, and what is measured."""
-
-    label: str
-    of: Any = None
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A grid of measurements, and the files that it fills.
-
-    tables: the columns of each file, by its name in the data folder. cells(options): the grid,
-    which needs neither a GPU nor a compiler; `options.quick` shrinks it. rows(cell, recording):
-    measures a cell and yields (file, row), without the columns that all rows of a recording share.
-    missing(): the reason why this machine cannot measure it, besides the lack of a GPU; or None.
-    renewed: files that a recording writes anew; other files grow. whole: whether the committed data
-    may only have recordings of the whole grid. keeps(row, origin): whether a renewed file keeps a
-    row of the recording before; None where it keeps none.
-    """
-
-    name: str
-    title: str
-    tables: Mapping[str, Table]
-    cells: Callable[[Options], Iterable[Cell]]
-    rows: Callable[[Cell, "Recording"], Iterable[tuple[str, Row]]]
-    needs_gpu: bool = True
-    missing: Callable[[], str | None] = lambda: None
-    renewed: tuple[str, ...] = ()
-    whole: bool = False
-    keeps: Callable[[Row, Row], bool] | None = None
-
-    def chosen(self, options: Options) -> list[Cell]:
-        """Return the cells that `only` picks, in the order of measurement.
-
-        Raises: ValueError if there are none.
-        """
-        cells = list(self.cells(options))
-        picked = [cell for cell in cells if options.picks(cell.label)]
-        if not picked:
-            example = f"such as {cells[0].label!r}" if cells else "of which there are none here"
-            raise ValueError(
-                f"only is {options.only!r} and matches nothing; allowed: parts of the labels that "
-                f"`labkernels record {self.name} --list` shows, {example}"
-            )
-        return picked
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How many rows were written, to which files, and what failed."""
-
-    rows: int
-    files: tuple[Path, ...]
-    failures: tuple[str, ...] = ()
 
 
 class Recording:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from labkernels.experiments import discover, durations
+from labkernels.experiments.experiment import Experiment, Options, Outcome
 from labkernels.experiments.files import Files
-from labkernels.experiments.harness import Experiment, Options, Outcome, check_place
+from labkernels.experiments.harness import check_place
 from labkernels.records import datapackage, files, store
 from labkernels.records.store import Row
 

@@ -116,8 +116,13 @@ def require_formats(
         )
 
 
-def require_cu_seqlens(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Raise ValueError unless a tensor can hold cumulative lengths; its contents are not read."""
+def require_cu_seqlens(
+    name: str, tensor: torch.Tensor, device: torch.device, batch: int | None = None, of: str = ""
+) -> None:
+    """Raise ValueError unless a tensor can hold cumulative lengths; its contents are not read.
+
+    batch: the number of the requests `of` what the lengths belong to.
+    """
     require_tensor(name, tensor)
     if tensor.dtype != torch.int32:
         raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: torch.int32")
@@ -126,6 +131,9 @@ def require_cu_seqlens(name: str, tensor: torch.Tensor, device: torch.device) ->
     require_device(name, tensor, device)
     if tensor.stride(0) != 1:
         raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
+    if batch is not None and len(tensor) != batch + 1:
+        allowed = f"{batch + 1}, the requests of {of} and one more"
+        raise ValueError(f"len({name}) = {len(tensor)}, allowed: {allowed}")
 
 
 def read_lengths(

@@ -3,17 +3,21 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from labkernels.budget.compiler import Prediction
 from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger
 from labkernels.budget.occupancy import Occupancy, blocks_equation, occupancy
-from labkernels.cuda.compiler import nvrtc, reports
+from labkernels.cuda.compiler import nvrtc
 from labkernels.hardware import Gpu
 from labkernels.kernels import registry as specs
 from labkernels.kernels.kernel import Instance
+from labkernels.records import store
 from labkernels.records.store import Row
+
+RECORDED = store.path_of("compiler_reports")
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def compile_report(instance: Instance, *, arch: str) -> Compiled | None:
             find(instance.kernel).smem(instance).total + report.static_smem_bytes,
             f"compiled here by NVRTC {nvrtc.nvrtc_version()}",
         )
-    row = reports.recorded(variant(instance), arch=arch)
+    row = recorded(instance, arch=arch)
     if row is None:
         return None
     source = f"recorded from {row['compiler']}, {row['started_utc']}; there is no compiler here"
@@ -169,23 +173,6 @@ def on_device(instance: Instance) -> tuple[Loaded, Occupancy]:
     return loaded(instance, arch=gpu.compile_arch), resources(instance, gpu=gpu).occupancy
 
 
-def variant(instance: Instance) -> reports.Variant:
-    """Return how the table compiler_reports names an instance; group is the tile's query rows."""
-    made = find(instance.kernel).specialization(instance)
-    return reports.Variant(
-        kernel=instance.kernel,
-        tile=instance.tile.label,
-        head_dim=instance.head_dim,
-        group=instance.rows,
-        dtype=instance.dtype,
-        kv=instance.layout,
-        header=made.header,
-        instance=made.instance,
-        smem_bytes=made.smem_bytes,
-        defines=made.defines,
-    )
-
-
 def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
     """Yield every instance of the CUDA kernels under their default policy, each once."""
     names = list(kernels) or list(cuda_kernels())
@@ -198,9 +185,42 @@ def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
             yield from dict.fromkeys(i for shape in shapes for i in spec.instances(shape))
 
 
-def compiler_rows(
-    instances: Iterable[Instance], *, archs: Iterable[str], started_utc: str
-) -> list[Row]:
-    """Compile instances for architectures, and return rows of the table compiler_reports."""
-    variants = [variant(instance) for instance in instances]
-    return reports.compile_rows(variants, archs=archs, started_utc=started_utc)
+def compiler_row(instance: Instance, *, arch: str, started_utc: str) -> Row:
+    """Compile an instance for an architecture; return its row of the table compiler_reports.
+
+    Raises: CompileError.
+    """
+    report = compile_instance(instance, arch=arch).report
+    return {
+        **_identity(instance, arch),
+        "registers": report.registers,
+        "spill_bytes": report.spill_store_bytes,
+        "smem_bytes": find(instance.kernel).smem(instance).total + report.static_smem_bytes,
+        "compiler": f"NVRTC {nvrtc.nvrtc_version()}",
+        "started_utc": started_utc,
+    }
+
+
+def recorded(instance: Instance, *, arch: str, path: Path = RECORDED) -> Row | None:
+    """Return the recorded report on an instance, or None; needs no compiler.
+
+    Raises: ValueError if a row of the file does not fit the table.
+    """
+    if not store.parts(path):
+        return None
+    found = store.select(store.read(path), _identity(instance, arch))
+    return found[-1] if found else None
+
+
+def _identity(instance: Instance, arch: str) -> Row:
+    """Return how the table compiler_reports names an instance; group is the tile's query rows."""
+    return {
+        "kernel": instance.kernel,
+        "tile": instance.tile.label,
+        "head_dim": instance.head_dim,
+        "group": instance.rows,
+        "dtype": instance.dtype,
+        "kv": instance.layout,
+        "arch": arch,
+        "entry": find(instance.kernel).specialization(instance).instance.partition("<")[0],
+    }

@@ -43,7 +43,6 @@ from labkernels.plots.performance.times import (
     rates_by_length,
 )
 from labkernels.plots.performance.tuning import best_by_runs, expected_and_measured
-from labkernels.plots.picture import readme
 from labkernels.plots.tables import table
 
 __all__ = [
@@ -79,7 +78,6 @@ __all__ = [
     "rates_by_length",
     "ratios_and_targets",
     "read_counts",
-    "readme",
     "refused_shares",
     "rejections",
     "relative_difference",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from labkernels.records import schema
-from labkernels.records.fields import Table
+from labkernels.records.schema import Table
 
 
 def content(rows: Iterable[Mapping[str, Any]], table: Table, *, header: bool = True) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from labkernels.records import schema
-from labkernels.records.fields import BOOLEAN, INTEGER, STRING, Field, Table, parse
+from labkernels.records.schema import BOOLEAN, INTEGER, STRING, Field, Table, parse
 
 SUFFIX = ".parquet"
 # A page has a checksum, so that a damaged byte is found even where no description lies beside it.

@@ -8,7 +8,8 @@ import json
 import anywidget
 import traitlets
 
-from labkernels.widgets import book, kernels, node
+from labkernels.places import WIDGETS
+from labkernels.widgets import kernels, program
 
 
 @functools.cache
@@ -17,23 +18,23 @@ def asset(name: str) -> str:
 
     Raises: LookupError for a name that no widget asks for; what the compiler raises.
     """
-    if name in book.OTHERS:
-        return json.dumps(book.OTHERS[name]())
+    if name in program.OTHERS:
+        return json.dumps(program.OTHERS[name]())
     offers = {offer.name: offer for offer in kernels.offers()}
     if name not in offers:
-        raise LookupError(f"asset = {name!r}, allowed: {', '.join((*book.OTHERS, *offers))}")
+        raise LookupError(f"asset = {name!r}, allowed: {', '.join((*program.OTHERS, *offers))}")
     return json.dumps(offers[name].asset())
 
 
 @functools.cache
 def _module() -> str:
-    return book.module(kernels.offers())
+    return program.module(kernels.offers())
 
 
 class Live(anywidget.AnyWidget):
-    """A widget of the book in a notebook."""
+    """A widget of the book in a noteprogram."""
 
-    _css = (node.PAGE / "widgets.css").read_text()
+    _css = (WIDGETS / "widgets.css").read_text()
     name = traitlets.Unicode().tag(sync=True)
     kernel = traitlets.Unicode().tag(sync=True)
 

@@ -35,7 +35,7 @@ def empty_book(folder, monkeypatch):
         monkeypatch.setattr(build, name, folder / below)
     monkeypatch.setattr(build, "EXECUTED", build.BUILD / "executed")
     monkeypatch.setattr(build, "STAGE", build.BUILD / "book_source")
-    monkeypatch.setattr(build.widgets, "write", lambda folder: "no widgets")
+    monkeypatch.setattr(build.page_widgets, "write", lambda folder: "no widgets")
     monkeypatch.setattr(build.notebook_io, "ROOT", folder)
     monkeypatch.setattr(build.notebook_io, "NOTEBOOKS", folder / "notebooks")
     monkeypatch.setattr(build.notebook_io, "execute", executed)

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from labkernels.cuda.compiler import nvrtc, reports
+from labkernels.cuda.compiler import nvrtc
+from labkernels.measure import resources
 from tests.cli.test_cli import call
 
 
@@ -36,7 +37,7 @@ def test_budget_without_a_compiler_says_where_its_numbers_come_from(capsys, monk
     assert re.search(
         r" \d+ by ptxas, \d+ B spilled \(recorded from NVRTC .*no compiler here\)", out
     )
-    monkeypatch.setattr(reports, "recorded", lambda variant, arch: None)
+    monkeypatch.setattr(resources, "recorded", lambda instance, arch: None)
     code, out, _ = call(capsys, "budget", "decode_mma")
     assert code == 0
     assert "no compiler here and no recorded report: occupancy is of the prediction" in out

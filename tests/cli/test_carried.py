@@ -2,7 +2,7 @@
 
 from labkernels import cli, experiments
 from labkernels.experiments import durations
-from labkernels.experiments.harness import Options
+from labkernels.experiments.experiment import Options
 from labkernels.experiments.performance import register_growth
 from labkernels.records import datapackage, store
 

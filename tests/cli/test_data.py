@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from labkernels import cli, experiments
-from labkernels.experiments.harness import Experiment
+from labkernels.experiments.experiment import Experiment
 from labkernels.records import datapackage, schema, store
 from tests.repo.files import ROOT
 

@@ -183,7 +183,7 @@ def test_slurm_gets_an_order_for_one_gpu(tmp_path, monkeypatch, capsys):
 
 def test_the_time_limit_is_twice_the_last_recording_and_ten_minutes(monkeypatch):
     from labkernels.experiments import durations, find
-    from labkernels.experiments.harness import Options
+    from labkernels.experiments.experiment import Options
 
     experiment = find(NAME)
     cells = len(experiment.chosen(Options()))

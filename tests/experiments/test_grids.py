@@ -1,15 +1,16 @@
 """Every cell of every experiment is planned or recorded here, as far as a CPU can."""
 
 import functools
-import sys
 from dataclasses import replace
 
 import pytest
 
 from labkernels import experiments, hardware
 from labkernels.experiments.accuracy import detection_runs, error_calibration
-from labkernels.experiments.harness import Options, record
-from labkernels.experiments.performance import mla, prefill
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
+from labkernels.experiments.performance import backward, mla, prefill
+from labkernels.experiments.timed import GridCell
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
@@ -269,23 +270,21 @@ def test_no_experiment_is_forgotten():
 
 LENGTHS = (40, 17)
 TINY = {
-    "prefill": prefill.GridCell(Prefill(LENGTHS, LENGTHS, 2, 2, 64, causal=True), "a test"),
-    "backward": Backward(LENGTHS, LENGTHS, 2, 2, 64, causal=True),
-    "mla": mla.GridCell(MlaDecode(LENGTHS, 3, page_size=16), "a test"),
+    prefill: GridCell(Prefill(LENGTHS, LENGTHS, 2, 2, 64, causal=True), "a test"),
+    backward: GridCell(Backward(LENGTHS, LENGTHS, 2, 2, 64, causal=True)),
+    mla: GridCell(MlaDecode(LENGTHS, 3, page_size=16), "a test"),
 }
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_a_benchmark_of_an_operation_is_recorded_whole(name, made_up_gpu, monkeypatch, tmp_path):
+@pytest.mark.parametrize("module", TINY, ids=["prefill", "backward", "mla"])
+def test_a_benchmark_of_an_operation_is_recorded_whole(module, made_up_gpu, monkeypatch, tmp_path):
     """One kernel and one peer that refuses: a whole grid's kernels would take minutes on a CPU."""
-    experiment = experiments.find(name)
-    module = sys.modules[experiment.rows.__module__]
-    every = implementations(name)
+    name, every = module.EXPERIMENT.name, implementations(module.EXPERIMENT.name)
     few = {kernel: every[kernel] for kernel in (f"{name}_mma", "torch_fa2") if kernel in every}
-    monkeypatch.setattr(module, "grid", lambda *, quick: [TINY[name]])
+    timed = replace(module.TIMED, grid=lambda *, quick: [TINY[module]])
     monkeypatch.setattr(module, "implementations", lambda *_: few)
     options = Options(out=tmp_path, repeats=2, commit="abc1234", say=lambda line: None)
-    outcome = record(experiment, options)
+    outcome = record(timed.experiment("a test"), options)
     assert outcome.failures == ()
     rows = store.read(tmp_path / f"performance/{name}.parquet")
     assert outcome.rows == len(rows)

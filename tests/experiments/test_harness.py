@@ -8,7 +8,8 @@ import pytest
 
 from labkernels import experiments
 from labkernels.experiments import durations, harness
-from labkernels.experiments.harness import Cell, Experiment, Options, record
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import record
 from labkernels.records import schema, store
 
 GROWS, RENEWED = "performance/toy.csv", "accuracy/toy_detection.csv"

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from labkernels import experiments
-from labkernels.experiments.harness import Experiment, Options, record
+from labkernels.experiments.experiment import Experiment, Options
+from labkernels.experiments.harness import record
 from labkernels.experiments.performance import counters
 from labkernels.records import datapackage, parquet, store
 from tests.experiments import test_harness

@@ -1,7 +1,9 @@
+import functools
+
 import pytest
 
 from labkernels import hardware
-from labkernels.cuda.compiler import nvrtc, reports
+from labkernels.cuda.compiler import nvrtc
 from labkernels.measure import resources
 from labkernels.records import store
 
@@ -26,10 +28,9 @@ def test_ledgers_stand_beside_the_compiler():
 
 def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
     instance = mma()
-    name = resources.variant(instance)
     row = {
-        "kernel": name.kernel,
-        "tile": name.tile,
+        "kernel": instance.kernel,
+        "tile": instance.tile.label,
         "head_dim": 128,
         "group": 16,
         "dtype": "bf16",
@@ -45,9 +46,7 @@ def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
     path = tmp_path / "compiler_reports.csv"
     store.replace(path, [row], store.schema.TABLES["compiler_reports"])
     monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.core")
-    monkeypatch.setattr(
-        reports, "recorded", lambda variant, *, arch: reports_of(variant, arch, path)
-    )
+    monkeypatch.setattr(resources, "recorded", functools.partial(resources.recorded, path=path))
     known = resources.resources(instance, gpu=H200)
     assert known.compiled.registers == 150
     assert "recorded from NVRTC 13.0.88" in known.compiled.source
@@ -56,11 +55,20 @@ def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
     assert other.occupancy.blocks_per_sm >= 1
 
 
-reports_recorded = reports.recorded
-
-
-def reports_of(variant, arch, path):
-    return reports_recorded(variant, arch=arch, path=path)
+@needs_nvrtc
+def test_reports_are_recorded_and_read_without_a_compiler(tmp_path, monkeypatch):
+    instance, path = mma(), tmp_path / "compiler_reports.csv"
+    assert resources.recorded(instance, arch="sm_90a", path=path) is None
+    archs, started = ("sm_80", "sm_90a"), "2026-01-01T00:00:00Z"
+    rows = [resources.compiler_row(instance, arch=arch, started_utc=started) for arch in archs]
+    store.append(path, rows, store.schema.TABLES["compiler_reports"])
+    monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.core")
+    row = resources.recorded(instance, arch="sm_90a", path=path)
+    assert row == rows[1]
+    assert row["entry"] == "decode_mma::decode"
+    assert (row["spill_bytes"], row["smem_bytes"]) == (0, 53248)
+    assert row["compiler"].startswith("NVRTC 1")
+    assert resources.recorded(instance, arch="sm_120", path=path) is None
 
 
 def test_every_instance_is_listed_once():

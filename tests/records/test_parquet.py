@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels.records import csv_text, fields, parquet, schema, store
+from labkernels.records import csv_text, parquet, schema, store
 
 CHAOS = schema.TABLES["chaos"]
 NAME = "run.parquet"
@@ -21,12 +21,12 @@ PRINTED = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_
 def cells(field):
     """Return a strategy for what parse returns of a column."""
     of_type = {
-        fields.STRING: st.sampled_from(field.values) if field.values else PRINTED,
-        fields.BOOLEAN: st.booleans(),
-        fields.INTEGER: st.integers(-(2**63), 2**63 - 1),
+        schema.STRING: st.sampled_from(field.values) if field.values else PRINTED,
+        schema.BOOLEAN: st.booleans(),
+        schema.INTEGER: st.integers(-(2**63), 2**63 - 1),
         "number": st.floats(allow_nan=False, allow_infinity=False),
     }
-    found = TIMES if field.unit == fields.UTC else of_type[field.type]
+    found = TIMES if field.unit == schema.UTC else of_type[field.type]
     return found | st.just("") if field.empty else found
 
 

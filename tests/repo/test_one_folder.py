@@ -10,7 +10,8 @@ import pytest
 from labkernels import cli, experiments, ops, plots
 from labkernels.experiments import accuracy, performance
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.kernels import decode as decode_room
 from labkernels.kernels.choice import choose, missing
 from labkernels.kernels.decode.operation import OPERATION
@@ -29,7 +30,7 @@ from tests.kernels.decode.cases import decode_case
 EXPERIMENT = '''
 """A toy: the keys of a request."""
 
-from labkernels.experiments.harness import Cell, Experiment
+from labkernels.experiments.experiment import Cell, Experiment
 from labkernels.records import schema
 
 DATA_FILE = "performance/toy.csv"

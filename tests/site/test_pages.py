@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkernels.widgets import book, kernels
+from labkernels.widgets import kernels, program
 
 playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -387,7 +387,7 @@ def test_chapter_is_light(opened, name):
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     page.wait_for_load_state("networkidle")
     loaded = [Path(u.removeprefix("file://")) for u in page.loaded if u.startswith("file://")]
-    names = {offer.name for offer in kernels.offers()} | (book.OTHERS.keys() - LIGHT)
+    names = {offer.name for offer in kernels.offers()} | (program.OTHERS.keys() - LIGHT)
     n_bytes = {path: path.stat().st_size for path in loaded if path.is_file()}
     counted = {path: n for path, n in n_bytes.items() if path.stem not in names}
     assert sum(counted.values()) <= CHAPTER_MOST_BYTES, sorted(counted.items(), key=lambda i: -i[1])

@@ -4,12 +4,13 @@ import itertools
 import math
 from pathlib import Path
 
+import node
 import numpy as np
 import pytest
 
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
-from labkernels.widgets import bits, node
+from labkernels.widgets import bits
 
 SEED, N_NUMBERS, N_SUMS = 5, 400, 12
 CASES = [(arch, fmt) for arch, of in tensor_core.UNITS.items() for fmt in of]

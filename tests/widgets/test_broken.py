@@ -3,6 +3,7 @@
 import hashlib
 import re
 
+import node
 import pytest
 
 from labkernels.cuda.host.build import HostKernelError
@@ -10,7 +11,6 @@ from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mutant import mutated
-from labkernels.widgets import node
 from labkernels.widgets.steps import broken
 
 # What a page says of each part that breaks a rule of memory, in the order of broken.PARTS.

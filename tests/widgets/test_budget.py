@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import node
 import pytest
 
 from labkernels.budget.occupancy import occupancy, registers_allowed
@@ -13,7 +14,7 @@ from labkernels.hardware import GPUS
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
-from labkernels.widgets import ledgers, node
+from labkernels.widgets import ledgers
 
 HERE = Path(__file__).parent
 SEED, N_BLOCKS, N_SHAPES = 20, 2000, 500

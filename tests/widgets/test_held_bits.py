@@ -1,8 +1,10 @@
 """The build of the book compares the bits of each kernel in a page with those of the GPU."""
 
+import node
+import page_widgets
 import pytest
 
-from labkernels.widgets import book, kernels, node
+from labkernels.widgets import kernels
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def results(monkeypatch):
 
 
 def test_recorded_bits_are_told(results):
-    told = book._check(kernels.offers(), {})
+    told = page_widgets.check(kernels.offers(), {})
     assert told == f"kernels in pages: {len(results)}, each with the recorded bits"
 
 
@@ -23,18 +25,18 @@ def test_other_bits_stop_the_build(results):
     name = next(iter(results))
     results[name]["sum"] = "0" * 64
     with pytest.raises(
-        book.BitsDiffer, match=rf"^{name} in a page: SHA-256 0{{64}}, recorded \w+$"
+        page_widgets.BitsDiffer, match=rf"^{name} in a page: SHA-256 0{{64}}, recorded \w+$"
     ):
-        book._check(kernels.offers(), {})
+        page_widgets.check(kernels.offers(), {})
 
 
 def test_a_kernel_that_fails_stops_the_build_with_its_words(results):
     name = next(iter(results))
     results[name].update(error="read beyond the page", sum=None)
-    with pytest.raises(book.BitsDiffer, match=rf"^{name} in a page: read beyond the page$"):
-        book._check(kernels.offers(), {})
+    with pytest.raises(page_widgets.BitsDiffer, match=rf"^{name} in a page: read beyond the page$"):
+        page_widgets.check(kernels.offers(), {})
 
 
 def test_without_node_the_build_says_that_nothing_ran(monkeypatch):
     monkeypatch.setattr(node, "is_available", lambda: False)
-    assert book._check((), {}) == "kernels in pages: not run, since node is not installed"
+    assert page_widgets.check((), {}) == "kernels in pages: not run, since node is not installed"

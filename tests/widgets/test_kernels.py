@@ -2,13 +2,14 @@
 
 import json
 
+import node
 import numpy as np
 
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.numerics.error.bounds import out_bound
 from labkernels.numerics.truth.oracle import attention
-from labkernels.widgets import kernels, node
+from labkernels.widgets import kernels
 
 
 def test_every_offer_has_a_recorded_checksum():

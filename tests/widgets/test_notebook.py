@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from labkernels import widgets
-from labkernels.widgets import book, kernels, ledgers
+from labkernels.widgets import kernels, ledgers, program
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -21,9 +21,9 @@ def test_without_anywidget_a_notebook_has_the_words(monkeypatch):
 
 def test_module_of_a_notebook_has_what_anywidget_calls(needs_node, tmp_path):
     module = tmp_path / "lab.mjs"
-    module.write_text(book.module(kernels.offers()))
-    program = f"import lab from {json.dumps(module.as_uri())}; console.log(typeof lab.render)"
-    command = ["node", "--input-type=module", "-e", program]
+    module.write_text(program.module(kernels.offers()))
+    text = f"import lab from {json.dumps(module.as_uri())}; console.log(typeof lab.render)"
+    command = ["node", "--input-type=module", "-e", text]
     answer = subprocess.run(command, capture_output=True, text=True)
     assert answer.stdout == "function\n", answer.stderr
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+import node
 import pytest
 
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
-from labkernels.widgets import node
 
 HERE = Path(__file__).parent
 KEYS = "64"

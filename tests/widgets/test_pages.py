@@ -5,15 +5,17 @@ import re
 import shutil
 import subprocess
 
+import node
+import page_widgets
 import pytest
 
 from labkernels import widgets
-from labkernels.widgets import book, kernels, node
+from labkernels.widgets import kernels, program
 
 
 def test_script_of_the_pages_is_one_program(needs_node, tmp_path):
     script = tmp_path / "lab.js"
-    script.write_text(book.bundle(kernels.offers()))
+    script.write_text(page_widgets.bundle(kernels.offers()))
     answer = subprocess.run(["node", "--check", script], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert not re.search(r"^(?:import|export)\b", script.read_text(), re.MULTILINE)
@@ -25,7 +27,7 @@ def test_types_of_the_modules_agree():
     command = ["tsc", "--allowJs", "--checkJs", "--noEmit", "--strict", "--target", "es2022"]
     command += ["--module", "esnext", "--moduleResolution", "bundler"]
     command += ["--lib", "dom,dom.iterable,es2023"]
-    files = [node.PAGE / f"{name}.mjs" for name in book.MODULES] + [node.PAGE / "bundle.d.ts"]
+    files = [node.PAGE / f"{name}.mjs" for name in program.MODULES] + [node.PAGE / "bundle.d.ts"]
     answer = subprocess.run([*command, *files], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout
 

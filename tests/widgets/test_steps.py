@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
+import node
 import numpy as np
 import pytest
 
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.numerics.truth.oracle import attention
-from labkernels.widgets import node
 from labkernels.widgets.steps import broken, smem_map
 from labkernels.widgets.steps.stepped import OTHERS
 

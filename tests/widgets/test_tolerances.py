@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import node
 import numpy as np
 import pandas as pd
 import pytest
 
 from labkernels import plots
 from labkernels.records import store
-from labkernels.widgets import node, tolerances
+from labkernels.widgets import tolerances
 
 SEED, N_CASES, N_ELEMENTS = 3, 60, 50
 SELECTIONS = [("all", "all"), ("bf16", "all"), ("fp16", "8177")]

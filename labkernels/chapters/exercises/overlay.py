@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labkernels.chapters.exercises.report import ANSWER
 from labkernels.chapters.primers.machine import FOLDER
-from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
+from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 
 # A function that ends without its return goes on with whatever code lies behind it.
@@ -33,11 +33,7 @@ def folder_with(header: str, name: str, source: str, before_it: str = "") -> Pat
     resumes = before.count("\n") + old.count("\n") + 1
     text = f'{before}{before_it}{_STRICT[0]}#line 1 "{ANSWER}"\n{source.rstrip()}\n{_STRICT[1]}'
     text += f'#line {resumes} "{header}"\n{after}'
-    folder = cache_dir() / MUTANTS / content_key(header, text)
-    changed = folder / header
-    if not changed.exists() or changed.read_bytes() != text.encode():
-        atomic_write(changed, text.encode())
-    return folder
+    return cache.overlay({header: text})
 
 
 def _parts(header: str, name: str) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from labkernels.cli.options import DONE, FAILED
 
 if TYPE_CHECKING:
-    from labkernels.records.fields import Table
+    from labkernels.records.schema import Table
     from labkernels.records.store import Row
 
 HELP = "recorded rows: show, export and check them, fetch those of a release"
@@ -119,7 +119,7 @@ def _tables() -> list[Path]:
 
 def _wanted(pairs: Iterable[str], table: "Table") -> "Row":
     """Return the cells that `--where` asks for, typed as their columns are."""
-    from labkernels.records.fields import parse
+    from labkernels.records.schema import parse
 
     fields, wanted = {field.name: field for field in table.fields}, {}
     for pair in pairs:

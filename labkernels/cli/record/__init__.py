@@ -12,7 +12,7 @@ from labkernels.cli.record import jobs
 from labkernels.cli.record.process import command, end_on_signals, in_a_process
 
 if TYPE_CHECKING:
-    from labkernels.experiments.harness import Experiment, Options
+    from labkernels.experiments.experiment import Experiment, Options
 
 HELP = "measure an experiment on a GPU"
 DESCRIPTION = """\
@@ -124,7 +124,7 @@ def _merge(asked: Options) -> int:
 
 def _asked(options: argparse.Namespace) -> Options:
     from labkernels import places
-    from labkernels.experiments.harness import Options
+    from labkernels.experiments.experiment import Options
 
     out = places.DATA if options.out is None else options.out
     reads = options.list or options.submit

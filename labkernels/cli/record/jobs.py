@@ -16,7 +16,7 @@ from labkernels.cli.options import DONE, FAILED
 from labkernels.cli.record.process import command, end_on_signals, in_a_process
 
 if TYPE_CHECKING:
-    from labkernels.experiments.harness import Experiment, Options
+    from labkernels.experiments.experiment import Experiment, Options
 
 UNKNOWN_MINUTES = 60  # of a job whose experiment was never recorded
 POLL_S = 1.0

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labkernels.experiments.harness import Options
+    from labkernels.experiments.experiment import Options
 
 
 class Terminated(KeyboardInterrupt):

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,16 @@ def atomic_write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def overlay(texts: Mapping[str, str]) -> Path:
+    """Return a folder of changed sources, by name, which stands before the lab's own folders."""
+    folder = cache_dir() / MUTANTS / content_key(*texts, *texts.values())
+    for name, text in texts.items():
+        path = folder / name
+        if not path.exists() or path.read_bytes() != text.encode():
+            atomic_write(path, text.encode())
+    return folder
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.operation import BitCase, Operation, operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.kernels.registry import discover

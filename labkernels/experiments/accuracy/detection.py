@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 
 from labkernels.experiments.accuracy import detection_runs as runs
 from labkernels.experiments.accuracy.detection_runs import Judged, Task
-from labkernels.experiments.harness import CPU, Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import CPU, Recording
 from labkernels.measure.judge.criteria import REFUSED, UNDECIDED, VERDICT
 from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import LENGTHS, MUTANTS

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from labkernels.experiments import harness
-from labkernels.experiments.harness import Experiment, Options, Recording
+from labkernels.experiments import experiment
+from labkernels.experiments.experiment import Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.inputs import DISTRIBUTIONS, distributed_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import ExactNormal
@@ -222,15 +223,15 @@ def columns(cell: Cell, source: str) -> Row:
     }
 
 
-def cells(options: Options) -> Iterator[harness.Cell]:
+def cells(options: Options) -> Iterator[experiment.Cell]:
     """Yield groups of cells that share their inputs; `quick` keeps the small ones."""
     for chosen in benches(grid(SMALL if options.quick else None)):
         first = chosen[0]
         label = f"{first.family}/{first.dtype}/{first.size.samples} x {first.size.kv_len}"
-        yield harness.Cell(f"{label} by {first.size.keys_per_split}/{first.mma}", chosen)
+        yield experiment.Cell(f"{label} by {first.size.keys_per_split}/{first.mma}", chosen)
 
 
-def rows(cell: harness.Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+def rows(cell: experiment.Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run cells on this machine's GPU, or as CPU builds without one."""
     found = recording.ahead(rows_of, cell, recording.options.seed, recording.device)
     recording.tell(f"{len(cell.of)} policies, {len(found)} rows")

@@ -6,7 +6,8 @@ from itertools import chain, product
 
 import numpy as np
 
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.measure.peers import flashinfer, peer
 from labkernels.measure.peers.peer import Backend, Tensors
 from labkernels.numerics import arrays, metrics

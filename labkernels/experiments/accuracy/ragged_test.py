@@ -13,7 +13,8 @@ from labkernels.experiments.accuracy import ragged_runs as runs
 from labkernels.experiments.accuracy.detection import count
 from labkernels.experiments.accuracy.detection_runs import DTYPES
 from labkernels.experiments.accuracy.ragged_runs import Task
-from labkernels.experiments.harness import CPU, Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import CPU, Recording
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
 from labkernels.measure.peers import flashinfer

@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.measure.strangers import runs, split
 from labkernels.measure.strangers.wrong import PARTS
 from labkernels.records import schema

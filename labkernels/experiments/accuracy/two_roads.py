@@ -12,7 +12,8 @@ import numpy as np
 from labkernels.chapters import two_roads, two_roads_peers
 from labkernels.chapters.two_roads import Samples
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.measure import timing
 from labkernels.measure.peers import flashinfer, peer
 from labkernels.numerics import metrics

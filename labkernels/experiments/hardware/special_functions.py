@@ -6,7 +6,8 @@ import numpy as np
 
 from labkernels.cuda.trial import HEADER, INSTANCE, THREADS, Ex2Params
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.numerics.emulation import ex2_unit
 from labkernels.records import schema
 from labkernels.records.store import Row

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.numerics.emulation import tensor_core
 from labkernels.records import schema
 from labkernels.records.store import Row

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.numerics.emulation import tensor_core
 from labkernels.records import schema
 from labkernels.records.store import Row

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.kernel import Instance
 from labkernels.measure import resources
 from labkernels.records import schema
@@ -47,7 +48,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 def _compiled(instance: Instance, started_utc: str) -> list[Row]:
     # The pool has processes, not threads: a process compiles one NVRTC program at a time.
-    return resources.compiler_rows([instance], archs=archs(instance), started_utc=started_utc)
+    how = {"started_utc": started_utc}
+    return [resources.compiler_row(instance, arch=arch, **how) for arch in archs(instance)]
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder
 from labkernels.measure.implementation import implementations

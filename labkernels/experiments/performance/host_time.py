@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.timing import Quartiles, quartiles

@@ -1,19 +1,12 @@
 """Prefill with tensor cores on and off, ragged and paged: our kernels and their peers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.measure.benchmark import Benchmark, Measured
-from labkernels.measure.implementation import implementations
-from labkernels.records import schema
-from labkernels.records.store import Row
-from labkernels.units import format_time
+from labkernels.measure.implementation import Implementation, implementations
 
-DATA_FILE = "performance/prefill.parquet"
 TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention's papers
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)
@@ -24,21 +17,6 @@ PAGED_LENGTHS = (2048, 16384)
 # Lengths in proportion; `_skewed` scales them to the FLOPs of eight equal lengths.
 SKEWED = (0.82, 0.46, 0.26, 0.15, 0.1, 0.08, 0.06, 0.05)
 CUDA_CORES_LENGTHS = (2048,)  # alone: prefill_fma takes about ten times as long as prefill_mma
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """One workload of the grid, and why it is there.
-
-    baseline: a simpler workload of about the same FLOPs, which is timed in the same turns: ragged
-    if this workload is paged, of one length if its lengths are skewed. baseline_word: the word that
-    is added to an implementation's name when it runs the baseline.
-    """
-
-    workload: Prefill
-    why: str
-    baseline: Prefill | None = None
-    baseline_word: str = ""
 
 
 def grid(*, quick: bool = False) -> list[GridCell]:
@@ -98,63 +76,26 @@ def _deepseek(tokens: int, length: int) -> Prefill:
     return Prefill(lengths, lengths, 16, 16, 192, causal=True, head_dim_v=128)
 
 
-def cells(options: Options) -> Iterator[Cell]:
-    """Yield the workloads of the grid, each with its baseline."""
-    for found in grid(quick=options.quick):
-        yield Cell(f"{found.workload.label} ({found.why})", found)
-
-
-def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure our kernels and their peers on a workload."""
-    missing = recording.once(_build_peers)
-    work, other, word = cell.of.workload, cell.of.baseline, cell.of.baseline_word
-    longest = {max(timed.q_lens) for timed in (work, other) if timed is not None}
+def chosen(cell: GridCell, missing: Mapping[str, str]) -> list[Implementation]:
+    """Return what can run here; tensor cores are off at some lengths alone."""
+    longest = {max(timed.q_lens) for timed in (cell.workload, cell.baseline) if timed is not None}
     slow = longest.isdisjoint(CUDA_CORES_LENGTHS)
-    chosen = [
+    return [
         item
         for item in implementations(OPERATION.name).values()
         if not (missing.get(item.library) or item.missing())
         and not (slow and item.tensor_cores == "off")
     ]
-    baseline = None if other is None else (word, other)
-    result = recording.benchmark(OPERATION, work, chosen, baseline=baseline, graph=False)
-    for item in result.measured.values():
-        tera = item.inputs.workload.flops / item.times.median_s / 1e12
-        recording.tell(f"{item.name} {format_time(item.times.median_s)} {tera:.0f} TFLOP/s")
-    yield from ((DATA_FILE, row) for row in rows_of(cell.of, result))
 
 
-def _build_peers(recording: Recording) -> dict[str, str]:
-    """Compile the libraries' own modules; return why a library cannot run here, by library."""
-    work = {cell.of.workload for cell in recording.cells}
-    return recording.build_peers(OPERATION.name, {(w.dtype, w.head_dim) for w in work})
-
-
-def rows_of(cell: GridCell, result: Benchmark) -> list[Row]:
-    """Return a cell's rows: times, rate, errors and plan, or why an implementation has no times."""
-    rows = [row for item in result.measured.values() for row in _measured_rows(cell, item)]
-    return rows + measured.reason_rows(cell.workload, result, by_name=True)
-
-
-def _measured_rows(cell: GridCell, item: Measured) -> list[Row]:
-    plan, timed = item.step.plan, item.inputs.workload
-    base = measured.implementation_row(
-        cell.workload, item.implementation, kernel=item.name, plan=plan
-    )
-    base |= {"note": timed.label, "repeats": item.times.repeats}
-    rows = measured.quartile_rows(base, "time", item.times)
-    rate = timed.flops / item.times.median_s
-    rows.append(measured.row(base, "rate", "median", rate, "FLOP/s"))
-    rows += measured.error_rows(base, item.errors)
-    if plan is not None:
-        rows += measured.plan_rows(base, plan)
-    return rows
-
-
-EXPERIMENT = Experiment(
-    "prefill",
-    "Prefill, tensor cores on and off, ragged and paged, beside torch SDPA and FlashInfer",
-    {DATA_FILE: schema.PREFILL_MEASUREMENTS},
-    cells,
-    rows,
+TIMED = Timed(
+    OPERATION,
+    "performance/prefill.parquet",
+    grid,
+    chosen,
+    built=lambda workloads: {(w.dtype, w.head_dim) for w in workloads},
+    by_name=True,
+)
+EXPERIMENT = TIMED.experiment(
+    "Prefill, tensor cores on and off, ragged and paged, beside torch SDPA and FlashInfer"
 )

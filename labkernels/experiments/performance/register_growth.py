@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from labkernels import hardware
 from labkernels.chapters.primers import ten_lines
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.records import schema
 from labkernels.records.store import Row
 

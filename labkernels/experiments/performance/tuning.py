@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from labkernels import hardware
 from labkernels.experiments import rows as measured
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.prefill.workload import Prefill

@@ -182,12 +182,8 @@ def _check_rows(
         raise ValueError(f"len(v_new) = {len(v_new)}, allowed: {len(k_new)}, len(k_new)")
     if not len(k_new) <= MAX_KEYS:
         raise ValueError(f"len(k_new) = {len(k_new)}, allowed: 0 to {MAX_KEYS}")
-    require_cu_seqlens("cu_seqlens_new", cu_seqlens_new, cache.k.device)
-    if len(cu_seqlens_new) != cache.batch + 1:
-        raise ValueError(
-            f"len(cu_seqlens_new) = {len(cu_seqlens_new)}, allowed: {cache.batch + 1}, the"
-            " requests of the cache and one more"
-        )
+    device = cache.k.device
+    require_cu_seqlens("cu_seqlens_new", cu_seqlens_new, device, cache.batch, "the cache")
 
 
 def _check_places(call: AppendCall) -> None:

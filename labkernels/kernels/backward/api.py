@@ -215,11 +215,7 @@ def _check_tensors(
             raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {tuple(q.shape)}")
         require_device(name, tensor, kv.k.device)
         require_rows(name, tensor)
-    require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, kv.k.device)
-    if len(cu_seqlens_q) != kv.batch + 1:
-        raise ValueError(
-            f"len(cu_seqlens_q) = {len(cu_seqlens_q)}, allowed: {kv.batch + 1}, as cu_seqlens_k"
-        )
+    require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, kv.k.device, kv.batch, "cu_seqlens_k")
 
     arguments.target_gpu(q.device, target)
     require_device("lse2", lse2, q.device)

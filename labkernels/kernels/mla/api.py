@@ -182,9 +182,5 @@ def _check_tensors(
         raise ValueError(f"q_nope.shape[1] = {q_nope.shape[1]} heads, allowed: 1 to {MAX_HEADS}")
 
     arguments.target_gpu(q_nope.device, target)
-    require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.ckv.device)
-    if len(cu_seqlens_q) != cache.batch + 1:
-        raise ValueError(
-            f"len(cu_seqlens_q) = {len(cu_seqlens_q)}, allowed: {cache.batch + 1}, the requests of"
-            " the cache and one more"
-        )
+    device = cache.ckv.device
+    require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, device, cache.batch, "the cache")

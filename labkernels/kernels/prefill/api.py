@@ -154,9 +154,4 @@ def _check_tensors(
 ) -> None:
     arguments.require_query(q, kv.k, kv.k.shape[-1], kv.k.shape[-2], DIMS)
     arguments.target_gpu(q.device, target)
-    arguments.require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, kv.k.device)
-    if cu_seqlens_q.shape[0] != kv.batch + 1:
-        raise ValueError(
-            f"len(cu_seqlens_q) = {len(cu_seqlens_q)}, allowed: {kv.batch + 1}, the requests of kv"
-            " and one more"
-        )
+    arguments.require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, kv.k.device, kv.batch, "kv")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
+from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
@@ -58,8 +58,4 @@ def mutated(spec: Any, edit: Edit) -> Kernel:
     text, found = re.subn(edit.pattern, edit.by, original.read_text(), flags=re.DOTALL)
     if found != 1:
         raise ValueError(f"pattern = {edit.pattern!r}, found {found} times in {name}, allowed: 1")
-    overlay = cache_dir() / MUTANTS / content_key(name, text)
-    changed = overlay / name
-    if not changed.exists() or changed.read_bytes() != text.encode():
-        atomic_write(changed, text.encode())
-    return spec.with_overlay(overlay)
+    return spec.with_overlay(cache.overlay({name: text}))

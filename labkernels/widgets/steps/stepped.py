@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
+from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 from labkernels.cuda.wasm import compiler
@@ -101,11 +101,7 @@ class Stepped:
                 raise ValueError(f"pattern = {edit.pattern!r}, found {found} times, allowed: 1")
         source, begin = self.read[0], f"namespace {self.kernel} {{"
         texts[source] = texts[source].replace(begin, f"{also}{begin}", 1)
-        folder = cache_dir() / MUTANTS / content_key(*texts, *texts.values())
-        for name, text in texts.items():
-            if not (folder / name).exists() or (folder / name).read_text() != text:
-                atomic_write(folder / name, text.encode())
-        made: Any = discover()[self.kernel].with_overlay(folder)
+        made: Any = discover()[self.kernel].with_overlay(cache.overlay(texts))
         return made
 
 

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from labkernels.cuda.compiler import nvrtc, reports, sass
+from labkernels.cuda.compiler import nvrtc, sass
 from labkernels.hardware import ARCHS
-from labkernels.records import schema
 
 SMEM_BYTES = 65536
 
@@ -255,29 +254,3 @@ def test_missing_nvrtc_is_named(add_header, monkeypatch):
     assert nvrtc.available() == (
         "NVRTC cannot be loaded (Failure finding libnvrtc.so): pip install nvidia-cuda-nvrtc"
     )
-
-
-def test_reports_are_recorded_and_read_without_a_compiler(add_header, tmp_path, monkeypatch):
-    variant = reports.Variant(
-        kernel="add",
-        tile="64",
-        head_dim=64,
-        group=1,
-        dtype="fp32",
-        kv="paged",
-        header=add_header,
-        instance="add::add_through_smem<64>",
-        smem_bytes=SMEM_BYTES,
-        defines={"LAB_SMEM_BYTES": SMEM_BYTES},
-    )
-    path, started = tmp_path / "compiler_reports.csv", "2026-01-01T00:00:00Z"
-    assert reports.recorded(variant, arch="sm_90a", path=path) is None
-    rows = reports.compile_rows([variant], archs=("sm_80", "sm_90a"), started_utc=started)
-    reports.store.append(path, rows, schema.TABLES["compiler_reports"])
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    row = reports.recorded(variant, arch="sm_90a", path=path)
-    assert row == rows[1]
-    assert row["entry"] == "add::add_through_smem"
-    assert (row["spill_bytes"], row["smem_bytes"]) == (0, SMEM_BYTES)
-    assert row["compiler"].startswith("NVRTC 1")
-    assert reports.recorded(variant, arch="sm_120", path=path) is None

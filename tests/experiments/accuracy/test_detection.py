@@ -6,7 +6,8 @@ from labkernels import ops
 from labkernels.experiments.accuracy import detection
 from labkernels.experiments.accuracy import detection_runs as runs
 from labkernels.experiments.accuracy.detection_runs import Judged, Task
-from labkernels.experiments.harness import CPU, Options
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import CPU
 from labkernels.kernels.decode.inputs import DISTRIBUTIONS, distributed_inputs
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, UNDECIDED, VERDICT, Criteria

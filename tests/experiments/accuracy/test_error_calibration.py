@@ -6,7 +6,8 @@ import pytest
 
 from labkernels.experiments.accuracy import error_calibration as calibration
 from labkernels.experiments.accuracy.error_calibration import SMALL
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.kernels.decode.inputs import DISTRIBUTIONS
 from labkernels.measure.error_budget import TOTAL
 from labkernels.records import schema, store

@@ -7,8 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from labkernels.experiments import find  # noqa: E402
-from labkernels.experiments.accuracy import reliability, repeated  # noqa: E402
-from labkernels.experiments.harness import Options, record  # noqa: E402
+from labkernels.experiments.accuracy import reliability  # noqa: E402
+from labkernels.experiments.experiment import Options  # noqa: E402
+from labkernels.experiments.harness import record  # noqa: E402
 from labkernels.kernels.append.workload import Append  # noqa: E402
 from labkernels.kernels.decode.workload import Decode  # noqa: E402
 from labkernels.kernels.registry import discover  # noqa: E402
@@ -31,7 +32,7 @@ def a_gpu_that_is_none(monkeypatch):
 
 def spoiled(monkeypatch, spoil):
     """Make every prepared decode call `spoil` after its run."""
-    prepare = repeated.decode_step
+    prepare = reliability.decode_step
 
     def step(*given, **options):
         made = prepare(*given, **options)
@@ -42,7 +43,7 @@ def spoiled(monkeypatch, spoil):
 
         return replace(made, run=run)
 
-    monkeypatch.setattr(repeated, "decode_step", step)
+    monkeypatch.setattr(reliability, "decode_step", step)
 
 
 def test_every_kernel_is_repeated_and_every_decode_changes():
@@ -63,9 +64,9 @@ def test_every_kernel_is_repeated_and_every_decode_changes():
 
 
 def test_steps_over_changing_lengths_and_pages_give_the_same_bits():
-    assert repeated.changing(case_of(), 6, 0, "cpu").count(12, 3) == (0, 0)
+    assert reliability.changing(case_of(), 6, 0, "cpu").count(12, 3) == (0, 0)
     with pytest.raises(ValueError, match="runs = 10, allowed: multiples of 3"):
-        repeated.changing(case_of(), 6, 0, "cpu").count(10, 3)
+        reliability.changing(case_of(), 6, 0, "cpu").count(10, 3)
 
 
 def test_other_bits_are_counted(monkeypatch):
@@ -77,12 +78,12 @@ def test_other_bits_are_counted(monkeypatch):
             step.out.view(torch.int16)[0, 0, :1].bitwise_xor_(1)
 
     spoiled(monkeypatch, spoil)
-    watched = repeated.changing(case_of(), 3, 0, "cpu")
+    watched = reliability.changing(case_of(), 3, 0, "cpu")
     assert watched.count(8, 1) == (2, 0)
 
 
 def test_a_step_that_writes_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr(repeated, "require_right", lambda *given: None)
+    monkeypatch.setattr(reliability, "require_right", lambda *given: None)
     calls = []
 
     def spoil(step):
@@ -91,19 +92,19 @@ def test_a_step_that_writes_nothing_is_counted(monkeypatch):
             step.lse2.fill_(torch.nan)
 
     spoiled(monkeypatch, spoil)
-    assert repeated.changing(case_of(), 3, 0, "cpu").count(6, 3) == (6, 0)
+    assert reliability.changing(case_of(), 3, 0, "cpu").count(6, 3) == (6, 0)
 
 
 def test_a_wrong_first_answer_is_refused(monkeypatch):
     spoiled(monkeypatch, lambda step: step.out.mul_(1.5))
     with pytest.raises(ValueError, match="decode_mma: worst error .* of its bound"):
-        repeated.changing(case_of(), 3, 0, "cpu")
+        reliability.changing(case_of(), 3, 0, "cpu")
 
 
 def test_an_append_is_repeated_from_the_same_lengths():
     work = Append((0, 17), (5, 3), 2, 64, 16, "bf16")
     case = reliability.Case(reliability.REPEATS, discover()["append"], work, {"kernel": "append"})
-    assert repeated.fixed(case, 0, "cpu").count(4, 1) == (0, 0)
+    assert reliability.fixed(case, 0, "cpu").count(4, 1) == (0, 0)
 
 
 def test_rows_fit_the_table(monkeypatch, tmp_path):

@@ -3,7 +3,8 @@ import pytest
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
 from labkernels.experiments import harness
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.experiments.performance import compiler_reports
 from labkernels.experiments.performance.compiler_reports import EXPERIMENT
 from labkernels.records import store

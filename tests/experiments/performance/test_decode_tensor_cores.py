@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.experiments.performance import decode_tensor_cores
 from labkernels.kernels.decode.workload import Decode
 from labkernels.records import store

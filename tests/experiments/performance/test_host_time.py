@@ -6,7 +6,8 @@ import types
 import pytest
 
 from labkernels.experiments import harness
-from labkernels.experiments.harness import Options, record
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import record
 from labkernels.experiments.performance import host_time
 from labkernels.measure import telemetry
 from labkernels.records import scoreboard, store

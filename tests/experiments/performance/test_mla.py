@@ -27,7 +27,7 @@ def test_rows_of_a_right_output_fit(monkeypatch):
     ours = implementations("mla", on_and_off)["mla_mma"]
     chosen = [ours, replace(ours, name="another", kernel="another", prepare=refuse)]
     result = benchmark(OPERATION, WORKLOAD, chosen, repeats=5, seed=0, graph=True, device="cpu")
-    rows = mla.rows_of(WORKLOAD, result)
+    rows = mla.TIMED.rows_of(WORKLOAD, result)
     known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
     assert all(set(row) <= known for row in rows)
     rate = next(row for row in rows if row["metric"] == "rate")
@@ -37,7 +37,7 @@ def test_rows_of_a_right_output_fit(monkeypatch):
 
 
 def test_every_target_is_a_workload_of_the_grid():
-    columns = [workload_columns(workload) for workload, _ in mla.grid()]
+    columns = [workload_columns(cell.workload) for cell in mla.grid()]
     for target in load_targets():
         if target.experiment == mla.EXPERIMENT.name:
             wanted = {**target.workload, "dtype": target.dtypes[0]}
@@ -49,6 +49,6 @@ def test_each_tile_of_64_rows_is_measured_under_a_name_of_its_own(monkeypatch):
     fake_gpu.install(monkeypatch)
     tiled = list(mla.tiled(implementations("mla", on_and_off)["mla_mma"]))
     result = benchmark(OPERATION, WORKLOAD, tiled, repeats=2, seed=0, graph=True, device="cpu")
-    found = {(row["kernel"], row["tile"]) for row in mla.rows_of(WORKLOAD, result)}
+    found = {(row["kernel"], row["tile"]) for row in mla.TIMED.rows_of(WORKLOAD, result)}
     tiles = ("64x64x8x2x1", "64x32x8x2x1", "64x16x8x1x1")
     assert found == {(f"mla_mma {tile}", tile) for tile in tiles}

@@ -1,6 +1,7 @@
 """The experiment on policies compares the right ways; a small cell runs on the CPU build."""
 
-from labkernels.experiments.harness import Cell, Options, Recording
+from labkernels.experiments.experiment import Cell, Options
+from labkernels.experiments.harness import Recording
 from labkernels.experiments.performance import numeric_policies
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.registry import discover

@@ -30,7 +30,7 @@ def test_rows_of_a_right_output_fit(monkeypatch, name):
     chosen = [found["prefill_mma"], found["torch_fa2"]]
     how = {"repeats": 5, "seed": 0, "graph": False, "device": "cpu"}
     result = benchmark(OPERATION, work, chosen, baseline=("again", work), **how)
-    rows = prefill.rows_of(prefill.GridCell(work, "a test"), result)
+    rows = prefill.TIMED.rows_of(work, result)
     known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
     assert all(set(row) <= known for row in rows)
     rates = {row["kernel"]: row["value"] for row in rows if row["metric"] == "rate"}

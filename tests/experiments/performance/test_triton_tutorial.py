@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from labkernels.experiments.harness import Cell, Options, Recording
+from labkernels.experiments.experiment import Cell, Options
+from labkernels.experiments.harness import Recording
 from labkernels.experiments.performance import triton_tutorial
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill

@@ -53,16 +53,6 @@ def test_sweeps_share_the_time_axis(times):
     assert len(legend.get_texts()) == 1 + len(KERNELS)
 
 
-def test_readme_picture_shows_both_halves(times):
-    from tests.plots.conftest import error_rows
-
-    groups = times.query("dtype == 'fp16' and page_size == 16")
-    cells = error_rows().query("tensor_cores != ''")
-    figure = draw(plots.readme(groups, cells, origin=ORIGIN))
-    assert figure.axes[0].get_ylim()[0] == 0
-    assert [axes.get_title(loc="left") for axes in figure.axes[1:3]] == ["error, off", "error, on"]
-
-
 def test_rates_have_a_panel_each_a_line_each_and_dashes_where_asked():
     rates = pd.DataFrame(
         {

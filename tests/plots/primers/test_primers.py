@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkernels.plots.primers import attention, book, fragments, hopper, machine
+from labkernels.plots.primers import attention, fragments, hopper, machine
 
 
 @pytest.fixture(autouse=True)
@@ -131,20 +131,3 @@ def test_banks_mark_what_one_read_wants():
 def test_a_spacing_is_a_staircase_for_each_format():
     steps = pd.DataFrame({"format": ["fp16", "bf16"] * 2, "x": [1, 1, 2, 2], "ulp": [1, 8, 2, 16]})
     assert len(fragments.spacing(steps, origin="here").axes[0].lines) == 2
-
-
-def test_a_map_has_an_arrow_for_each_need():
-    chapters = [("a", "A", "Primers", "1"), ("b", "B", "Cases", "2"), ("c", "C", "Cases", "3")]
-    needs = pd.DataFrame([("b", "a"), ("c", "b")], columns=["name", "needed"])
-    columns = ["name", "title", "part", "words"]
-    axes = book.chapter_map(pd.DataFrame(chapters, columns=columns), needs).axes[0]
-    heights = {t.get_text(): t.get_position()[1] for t in axes.texts}
-    assert heights["A"] < heights["B"] < heights["C"]
-    assert (
-        sum(hasattr(text, "arrow_patch") and text.arrow_patch is not None for text in axes.texts)
-        == 2
-    )
-
-
-def test_one_look_names_both_machines():
-    assert {"CPU machine", "GPU", "prediction", "measurement"} <= set(words(book.one_look()))

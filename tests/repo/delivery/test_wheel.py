@@ -71,12 +71,14 @@ def run_installed(folder, *arguments, cwd):
 
 
 def in_the_wheel():
-    """Yield every file of the package, and data/ as labkernels/data."""
+    """Yield every file of the package, data/ as labkernels/data, and the widgets' programs."""
     for path in project_files():
         if path.parts[0] == "labkernels":
             yield path.as_posix()
         elif path.parts[0] == "data":
             yield (Path("labkernels") / path).as_posix()
+        elif path.parts[:2] == ("book", "widgets"):
+            yield Path("labkernels/widgets/page", *path.parts[2:]).as_posix()
 
 
 def test_the_wheel_holds_the_package_and_its_data(wheel):

@@ -1,12 +1,12 @@
 // node budget_of_cases.mjs < cases.json: what the calculator says of blocks, tiles and shapes.
 import fs from "node:fs";
-import { ledger_of } from "../../../labkernels/widgets/page/budget/formula.mjs";
+import { ledger_of } from "../../../book/widgets/budget/formula.mjs";
 import {
   for_one_more,
   occupancy,
   registers_allowed,
-} from "../../../labkernels/widgets/page/budget/occupancy.mjs";
-import { least_time, work_of } from "../../../labkernels/widgets/page/budget/roofline.mjs";
+} from "../../../book/widgets/budget/occupancy.mjs";
+import { least_time, work_of } from "../../../book/widgets/budget/roofline.mjs";
 
 const { blocks = [], tiles = [], shapes = [] } = JSON.parse(fs.readFileSync(0, "utf8"));
 const found = {

@@ -1,6 +1,6 @@
 // node trace_of_step.mjs ASSET [OFF]: what the stepper shows of a run, with part OFF broken.
 import fs from "node:fs";
-import { run } from "../../../labkernels/widgets/page/machine/jobs.mjs";
+import { run } from "../../../book/widgets/machine/jobs.mjs";
 import {
   elements_of,
   merged,
@@ -8,7 +8,7 @@ import {
   REGISTERS,
   softmax_of,
   state_of,
-} from "../../../labkernels/widgets/page/machine/trace.mjs";
+} from "../../../book/widgets/machine/trace.mjs";
 
 const asset = JSON.parse(fs.readFileSync(process.argv[2], "utf8")),
   { module, cases, maps, rows, barriers } = asset,

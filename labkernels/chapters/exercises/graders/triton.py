@@ -17,8 +17,7 @@ from labkernels.chapters.exercises.compiled import Takes
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.primers import triton_attention
-from labkernels.cuda.compiler import triton
-from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
+from labkernels.cuda.compiler import cache, triton
 from labkernels.cuda.host.build import HostKernelError
 
 FILE = "your_answer.py"
@@ -73,9 +72,7 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
 def _source(answer: str) -> Path:
     """Write the whole kernel with the answer as its `update`, since Triton reads source files."""
     text = _REGION.sub(lambda _: answer.rstrip("\n") + "\n\n\n", _own_text())
-    path = cache_dir() / MUTANTS / content_key(text) / FILE
-    atomic_write(path, text.encode())
-    return path
+    return cache.overlay({FILE: text}) / FILE
 
 
 def _own_text() -> str:

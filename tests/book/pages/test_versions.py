@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from page_figures import MIME
+from versions import narrow, versions
 
-from labkernels.plots import page, style
-from labkernels.plots.page import narrow
+from labkernels.plots import style
 
 PHONE_PIXELS, LEAST_PIXELS = 356, 11  # the width of a figure on a phone, and its least font size
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +31,7 @@ def figure():
 
 @pytest.fixture
 def bundle(figure):
-    return page.versions(figure)
+    return versions(figure)
 
 
 def texts(svg):
@@ -40,19 +41,19 @@ def texts(svg):
 def test_the_figure_itself_stays_as_it_was(figure):
     before = figure.get_size_inches().tolist()
     n_figures = len(plt.get_fignums())
-    page.versions(figure)
+    versions(figure)
     assert figure.get_size_inches().tolist() == before
     assert figure.axes[0].get_legend() is not None
     assert len(plt.get_fignums()) == n_figures
 
 
 def test_the_same_figure_gives_the_same_bytes(figure, bundle):
-    assert page.versions(figure) == bundle
+    assert versions(figure) == bundle
 
 
 def test_a_layout_gives_the_versions_that_a_draw_gives(figure, bundle, monkeypatch):
     monkeypatch.setattr(narrow, "lay_out", lambda each: each.draw_without_rendering())
-    assert page.versions(figure) == bundle
+    assert versions(figure) == bundle
 
 
 def test_a_figure_without_an_engine_is_laid_out_by_a_draw(figure, monkeypatch):
@@ -66,7 +67,7 @@ def test_a_figure_without_an_engine_is_laid_out_by_a_draw(figure, monkeypatch):
 
 
 def test_words_of_a_narrow_figure_are_large_enough_and_all_there(bundle):
-    slim = bundle[page.MIME]["narrow"]
+    slim = bundle[MIME]["narrow"]
     points = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', slim)[1])
     sizes = [float(x) for x in re.findall(r"font-size: ([\d.]+)px", slim)]
     assert sizes
@@ -84,7 +85,7 @@ def test_panels_of_a_narrow_figure_stand_below_each_other(figure):
 
 
 def test_values_are_said_as_the_axes_name_them(bundle):
-    line, cells, bars = bundle[page.MIME]["series"]
+    line, cells, bars = bundle[MIME]["series"]
     assert line["name"] == "mma"
     assert line["panel"] == "times"
     assert line["values"] == [["1", "0.125"], ["2", "0.441"], ["4", "2"]]
@@ -95,9 +96,9 @@ def test_values_are_said_as_the_axes_name_them(bundle):
 
 def test_places_are_those_of_the_drawn_marks(bundle):
     """The markers of the line lie in the SVG where its places say, in both versions."""
-    series = bundle[page.MIME]["series"][0]
+    series = bundle[MIME]["series"][0]
     for svg, places in zip(
-        (bundle["image/svg+xml"], bundle[page.MIME]["narrow"]), series["places"], strict=True
+        (bundle["image/svg+xml"], bundle[MIME]["narrow"]), series["places"], strict=True
     ):
         width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
         markers = re.findall(
@@ -111,7 +112,7 @@ def test_places_are_those_of_the_drawn_marks(bundle):
 
 def test_numbers_of_the_text_keep_their_digits(figure):
     figure.axes[0].text(1, 1, " 0.12345 ms", transform=figure.axes[0].transAxes)
-    assert " 0.12345 ms" in [text.text for text in texts(page.versions(figure)["image/svg+xml"])]
+    assert " 0.12345 ms" in [text.text for text in texts(versions(figure)["image/svg+xml"])]
 
 
 def test_a_legend_that_is_too_wide_has_fewer_columns(figure):
@@ -133,7 +134,7 @@ def test_a_panel_keeps_its_width_below_a_wide_legend():
             axes.plot([1, 2], [1, number], marker="o", label=f"of head {number}")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, markerscale=3)
         marker = axes.get_legend().legend_handles[0].get_markersize()
-        page.versions(made)
+        versions(made)
         slim = narrow.made_narrow(made)
     assert slim.axes[0].get_position().width * slim.get_figwidth() > 2
     assert slim.axes[0].get_legend().legend_handles[0].get_markersize() == marker
@@ -183,10 +184,10 @@ def test_a_title_goes_above_the_title_that_it_would_cover(figure):
 
 def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
     figure.axes[1].text(0, 0, "31·3", fontsize=5)
-    bundle = page.versions(figure)
+    bundle = versions(figure)
     wide = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', bundle["image/svg+xml"])[1])
-    assert bundle[page.MIME]["narrow"] == bundle["image/svg+xml"]
-    assert bundle[page.MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)
+    assert bundle[MIME]["narrow"] == bundle["image/svg+xml"]
+    assert bundle[MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)
 
 
 def test_a_name_that_is_broken_has_even_lines_without_a_single_word_at_the_end():

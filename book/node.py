@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from labkernels.cuda.compiler import cache
+from labkernels.places import WIDGETS
 
-PAGE = Path(__file__).parent / "page"
-CHECK = Path(__file__).parent / "check.mjs"
+PAGE = WIDGETS
+CHECK = PAGE / "check.mjs"
 
 
 def is_available() -> bool:
@@ -36,7 +37,7 @@ def run(script: Path, *arguments: str | Path, given: Any = None) -> Any:
 
 def run_recorded(assets: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the result of each asset's recorded case, by name; the cache keeps the results."""
-    scripts = [path.read_bytes() for path in (CHECK, *sorted(PAGE.rglob("*.mjs")))]
+    scripts = [path.read_bytes() for path in sorted(PAGE.rglob("*.mjs"))]
     results = {}
     for name, text in assets.items():
 

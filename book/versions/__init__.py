@@ -1,4 +1,4 @@
-"""The versions of a figure that a page has, from the one that a chapter draws."""
+"""A figure as a page of the book shows it: as SVG, once more for phones, and with its values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
+from page_figures import MIME
 
 from labkernels.plots import style
-from labkernels.plots.page import narrow, values
+from versions import narrow, values
 
-MIME = "application/vnd.labkernels.figure+json"
 PADDING_INCHES = 0.1
 RASTER_DPI = 2 * 144  # twice a page's resolution, for artists with too many points to be lines
 MOST_VECTORS = 150  # points of an artist that is drawn as lines

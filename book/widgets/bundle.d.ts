@@ -1,4 +1,4 @@
-// What the bundle that labkernels.widgets.book writes has besides the modules.
+// What the bundle that labkernels.widgets.program writes has besides the modules.
 declare const lab_bundle: () => { begin: () => void };
 declare const lab_data: {
   offers: import("./run_kernel.mjs").Offer[];

@@ -2,7 +2,7 @@
 // the part of number OFF broken.
 import fs from "node:fs";
 import path from "node:path";
-import { run } from "./page/machine/jobs.mjs";
+import { run } from "./machine/jobs.mjs";
 
 const folder = process.argv[2],
   off = process.argv[3] === undefined ? undefined : Number(process.argv[3]),

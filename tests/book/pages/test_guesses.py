@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+import guesses
 import pytest
 
 from labkernels.records import store
-from labkernels.widgets import guesses
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 CASES = (
     "tensor_cores_on_and_off",
     "two_roads",

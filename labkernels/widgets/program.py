@@ -1,15 +1,14 @@
-"""Writes the files that the book's pages load: one script, its style, and a file per kernel."""
+"""The JavaScript of the widgets as one program, and the data that it asks for."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from labkernels.widgets import bits, kernels, ledgers, node, tolerances
+from labkernels.places import WIDGETS
+from labkernels.widgets import bits, ledgers, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -59,46 +58,14 @@ _COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
 
-class BitsDiffer(RuntimeError):
-    """A kernel in a page computes other bits than the GPU did; the text names the kernel."""
-
-
-def write(folder: Path) -> str:
-    """Write lab.js, widgets.css and the assets into a folder; return what was checked, in words.
-
-    Raises: BitsDiffer; what the compiler raises.
-    """
-    offers = kernels.offers()
-    assets = kernels.assets(offers)
-    said = _check(offers, assets)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lab.js").write_text(bundle(offers))
-    shutil.copyfile(node.PAGE / "widgets.css", folder / "widgets.css")
-    texts = {**assets, **{name: _packed(make()) for name, make in OTHERS.items()}}
-    for name, text in texts.items():
-        (folder / f"{name}.js").write_text(
-            f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
-        )
-    return said
-
-
-def bundle(offers: tuple[Offer, ...]) -> str:
-    """Return one script of all modules, which a page opened from a disk may load too."""
-    return f"({_program(offers)})().begin();\n"
-
-
 def module(offers: tuple[Offer, ...]) -> str:
-    """Return the same as an ES module with the `render` that anywidget calls."""
-    return f"const lab = ({_program(offers)})();\nexport default {{ render: lab.render }};\n"
+    """Return the program as an ES module with the `render` that anywidget calls."""
+    return f"const lab = ({program(offers)})();\nexport default {{ render: lab.render }};\n"
 
 
-def _packed(data: dict[str, object]) -> str:
-    return json.dumps(data, separators=(",", ":"))
-
-
-def _program(offers: tuple[Offer, ...]) -> str:
+def program(offers: tuple[Offer, ...]) -> str:
     """Return all modules as a JavaScript function that returns the exports of the last one."""
-    body = "".join(_module(name, (node.PAGE / f"{name}.mjs").read_text()) for name in MODULES)
+    body = "".join(_module(name, (WIDGETS / f"{name}.mjs").read_text()) for name in MODULES)
     steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
     steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
     data = json.dumps({"offers": [_row(offer) for offer in offers], "steps": steps})
@@ -128,16 +95,3 @@ def _row(offer: Offer) -> dict[str, Any]:
         "keys": [RECORDED, *map(str, KEYS[offer.kernel.operation])],
         "recorded": f"{len(w.kv_lens)} requests of up to {max(w.kv_lens)}",
     }
-
-
-def _check(offers: tuple[Offer, ...], assets: Mapping[str, str]) -> str:
-    """Compare every kernel's bits with those of the GPU, if node is installed to run them."""
-    if not node.is_available():
-        return "kernels in pages: not run, since node is not installed"
-    results = node.run_recorded(assets)
-    for offer in offers:
-        found = results[offer.name]
-        if found["error"] is not None or found["sum"] != offer.checksum:
-            words = found["error"] or f"SHA-256 {found['sum']}, recorded {offer.checksum}"
-            raise BitsDiffer(f"{offer.name} in a page: {words}")
-    return f"kernels in pages: {len(offers)}, each with the recorded bits"

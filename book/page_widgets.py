@@ -1,0 +1,55 @@
+"""Writes the files that the pages' widgets load: one script, its style, and a file per kernel."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import node
+
+from labkernels.places import WIDGETS
+from labkernels.widgets import kernels, program
+from labkernels.widgets.kernels import Offer
+
+
+class BitsDiffer(RuntimeError):
+    """A kernel in a page computes other bits than the GPU did; the text names the kernel."""
+
+
+def write(folder: Path) -> str:
+    """Writes lab.js, widgets.css and the assets into a folder; returns what was checked, in words.
+
+    Raises: BitsDiffer; what the compiler raises.
+    """
+    offers = kernels.offers()
+    assets = kernels.assets(offers)
+    said = check(offers, assets)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lab.js").write_text(bundle(offers))
+    shutil.copyfile(WIDGETS / "widgets.css", folder / "widgets.css")
+    others = {
+        name: json.dumps(make(), separators=(",", ":")) for name, make in program.OTHERS.items()
+    }
+    for name, text in {**assets, **others}.items():
+        (folder / f"{name}.js").write_text(
+            f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
+        )
+    return said
+
+
+def bundle(offers: tuple[Offer, ...]) -> str:
+    """Returns one script of all modules, which a page opened from a disk may load too."""
+    return f"({program.program(offers)})().begin();\n"
+
+
+def check(offers: tuple[Offer, ...], assets: Mapping[str, str]) -> str:
+    """Compares every kernel's bits with those of the GPU, if node is installed to run them."""
+    if not node.is_available():
+        return "kernels in pages: not run, since node is not installed"
+    results = node.run_recorded(assets)
+    for offer in offers:
+        found = results[offer.name]
+        if found["error"] is not None or found["sum"] != offer.checksum:
+            words = found["error"] or f"SHA-256 {found['sum']}, recorded {offer.checksum}"
+            raise BitsDiffer(f"{offer.name} in a page: {words}")
+    return f"kernels in pages: {len(offers)}, each with the recorded bits"
