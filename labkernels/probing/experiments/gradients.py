@@ -1,6 +1,6 @@
 """Gradients through torch.autograd: dV shows the weights, dQ and dK are held against float64.
 
-Isolates: the backward pass; dO of one row and channel makes dV that row's weights, P^T dO. Calls: 3.
+Isolates: the backward pass: dV is P^T dO, so that it shows the weights alone. Calls: 2 a case.
 Read: factors of each gradient, rows and keys that are wrong, and whether bits repeat.
 """
 

@@ -1,7 +1,7 @@
 """MLA's larger product, q_nope and the latent, which is K and V at once.
 
-Isolates: the readings have q_nope = 0, so that the latent may be one-hot; here q_nope is random, and
-then one block of its channels. Calls: 1, and 8 where that is wrong. Read: channels whose block fails.
+Isolates: the readings have q_nope = 0, so that the latent may be one-hot; here q_nope is random,
+and then one block of its channels. Calls: 1, and 8 where that is wrong. Read: blocks that fail.
 """
 
 import numpy as np

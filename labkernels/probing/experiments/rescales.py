@@ -1,6 +1,6 @@
-"""The tile of keys and the parts, as they show in the rescales; the exponential, as the LSE shows it.
+"""The tile of keys and the parts, as the rescales show them; the exponential, as the LSE does.
 
-Isolates: P in 16 bits is rounded against the maximum so far, so that the bits of a weight tell where
+Isolates: P in 16 bits is rounded against the maximum so far: the bits of a weight tell where
 that maximum was taken: rising scores show the tile, falling ones where a part (a split) begins. The
 log-sum-exp of one key at 0 and all others at -x is a sum of exponentials without their rounding.
 Calls: 0 (the readings are at hand), and 1. Read: the candidate whose bits fit; else nothing.

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC
 from labkernels.probing.case import Case, Model, Sizes
-from labkernels.probing.diagnosis import diagnose
+from labkernels.probing.diagnosis import diagnose, pointers
 from labkernels.probing.experiments import (
     accumulator,
     batch,
@@ -156,6 +156,10 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
         p.note(f"unused memory, {c.label}", memory.unused, c)
     if sheet.defects and sheet.defects[0].kind == NONDETERMINISTIC:
         return
+    p.note("pointers", _pointers, cases[0])
+    if sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V):
+        sheet.judged = True
+        return
     if not p.note("model", _model, p, cases, find):
         sheet.reason = f"the attention that it computes is not read: {sheet.refused[-1]}"
         return
@@ -241,6 +245,10 @@ def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect
         "slopes": _numbers(model.slopes),
     }
     return [Fact(k, x, how, calls if k == "mask" else 0) for k, x in many.items()], None
+
+
+def _pointers(c: Case) -> tuple[list[Fact], Defect | None]:
+    return [], pointers.of_pointers(c)
 
 
 def _numbers(x: np.ndarray | None) -> str:
