@@ -4,7 +4,6 @@ A softmax hides a number per row in the logarithm of its weights, so differences
 compared within a row: what is left after the row's median is a factor by key, by tile, by score.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,9 +11,6 @@ import numpy as np
 
 from labkernels.probing.case import Case
 from labkernels.probing.report import span
-
-# Rows without a valid key have no median: NaN is what is meant.
-warnings.filterwarnings("ignore", "All-NaN|Mean of empty|Degrees of freedom", RuntimeWarning)
 
 OK, NOT_FINITE, LEAK, NEGATIVE, SMALL_LOST, MISSING = (
     "ok",

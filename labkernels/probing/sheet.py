@@ -1,13 +1,14 @@
 """The order of the experiments, from a callable to its datasheet."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC
+from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC, WEIGHTS
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, pointers
 from labkernels.probing.experiments import (
@@ -28,7 +29,7 @@ from labkernels.probing.experiments import gradients as backward
 from labkernels.probing.experiments import knobs as knob_values
 from labkernels.probing.layouts import DECODE, DTYPES, LATENT, LAYOUTS, Kernel, Refused
 from labkernels.probing.observed import Observed
-from labkernels.probing.report import Datasheet, Defect, Fact
+from labkernels.probing.report import Datasheet, Defect, Fact, defect
 from labkernels.units import require_choice
 from labkernels.variant import AttentionVariant
 
@@ -49,6 +50,10 @@ class _Probe:
             found = experiment(*arguments)
         except Refused as why:
             self.sheet.refused.append(f"{name}: {why}")
+            return None
+        except (ArithmeticError, LookupError, ValueError, np.linalg.LinAlgError) as error:
+            # Numbers that no reading foresees: they are noted, and nothing is raised.
+            self.sheet.failed.append(f"{name} is not read: {type(error).__name__}: {error}"[:160])
             return None
         finally:
             self.sheet.calls = self.kernel.calls
@@ -141,9 +146,12 @@ def probe(
         first = {key: values[0] for key, values in (knobs or {}).items()}
         for c in cases:
             c.knobs = first
-        _examine(p, cases, variant is None, quick)
-        if sheet.judged:
-            _extras(p, cases, knobs or {}, gradients)
+        # Outputs under test may be NaN or infinite: medians and quotients of them are expected.
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            _examine(p, cases, variant is None, quick)
+            if sheet.judged:
+                _extras(p, cases, knobs or {}, gradients)
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
 
@@ -259,7 +267,7 @@ def _isolated(o: Observed) -> tuple[list[Fact], Defect | None]:
     """Run the isolating experiments of a case, and diagnose what failed."""
     before = o.c.kernel.calls
     o.run()
-    mistake = diagnose(o)
+    mistake = diagnose(o) or (o.failed and _unknown(o)) or None
     calls = o.c.kernel.calls - before
     value = "as asked" if not o.failed else f"wrong: {o.failed[0]}"
     heads = f"query head h reads KV head h // {o.c.group}"
@@ -270,6 +278,12 @@ def _isolated(o: Observed) -> tuple[list[Fact], Defect | None]:
         ),
         Fact("GQA map", "wrong" if o.map_wrong.any() else heads, ev, 1),
     ], mistake
+
+
+def _unknown(o: Observed) -> Defect:
+    """Say that experiments fail in no way that is known, and where."""
+    rows = np.logical_or.reduce([r.rows for r in o.reads.values()])
+    return defect(WEIGHTS, "experiments fail in no pattern that is known", o.failed[0], rows)
 
 
 def _lengths(p: _Probe, base: Case) -> None:

@@ -14,13 +14,18 @@ from labkernels.probing.report import Defect
 
 RULES = (of_sums, of_heads, of_counts, of_scores, of_weights)
 
+MOVED = 0.1  # of a row's own V, at most, is left where it reads another's
+
 
 def diagnose(o: Observed) -> Defect | None:
     """Return the cause of what failed, or None where nothing did."""
     if not o.failed:
         return None
     o.read_maps()
-    for rule in RULES:
+    # Whole rows that have another head's V are that, whatever their sums are.
+    rows = o.map_wrong
+    moved = rows.any() and (o.own * o.share)[rows].sum((-1, -2)).max() < MOVED
+    for rule in (of_heads, *RULES) if moved else RULES:
         found = rule(o)
         if found is not None:
             return found

@@ -43,7 +43,9 @@ def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
 
 def _known_scale(found: float, c: Case) -> float | None:
     """Return the scale that people use nearest to the one found, if it is that; else None."""
-    for known in (c.s.dim**-0.5, 1.0, 1.0 / c.s.dim, 192**-0.5, 576**-0.5):
+    # Other scales than these must be told: a scale left out or applied twice is no variant.
+    latent = (192**-0.5, 576**-0.5) if c.kernel.layout == "mla" else ()
+    for known in (c.s.dim**-0.5, *latent):
         if abs(found / known - 1) < 0.004:
             return known
     return None
