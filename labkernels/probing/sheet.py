@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC, WEIGHTS
+from labkernels.probing.arithmetic import accumulator, p_format, rescales
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, pointers
 from labkernels.probing.experiments import (
-    accumulator,
     batch,
     discover,
     edges,
@@ -21,9 +21,7 @@ from labkernels.probing.experiments import (
     lengths,
     lse,
     memory,
-    p_format,
     repeats,
-    rescales,
 )
 from labkernels.probing.experiments import gradients as backward
 from labkernels.probing.experiments import knobs as knob_values

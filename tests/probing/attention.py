@@ -13,7 +13,7 @@ def attention(
     q, k, v, *, causal=False, window=None, cap=None, scale=None, sinks=None, slopes=None,
     lens=None, p_exact=False, stages=NOTHING,
 ):  # fmt: skip
-    """Return output and natural LSE; q [B, H, M, D], k, v [B, Hkv, N, D]; stages edit what is named."""
+    """Return output and natural LSE of q [B, H, M, D], k, v [B, Hkv, N, D]; stages are edits."""
 
     def stage(name, x, *more):
         return stages[name](x, *more) if name in stages else x

@@ -67,6 +67,9 @@ def few_alone(q, k, v):
     return (out * 1.05).to(q.dtype) if len(q) > 16 else out, lse
 
 
+LAST_CHANNELS = with_(k=lambda k: put(k, (..., slice(56, 64)), 0))
+SOME_KEYS = with_(k=lambda k: put(k, (..., slice(64, 96), slice(None)), 0))
+PAGE_OF_BOTH = paged(lambda t, n: (as_page_1(t), as_page_1(t), n))
 DENSE = [
     ("scale", SCORES, {}, dense(scale=1.02 / 8)),
     ("scale left out", SCORES, {}, dense(scale=1.0)),
@@ -80,8 +83,8 @@ DENSE = [
     ("Q of a head", INDEX_Q, {}, lambda q, k, v: attention(q.roll(1, 1), k, v)),
     ("V is K", INDEX_V, {}, lambda q, k, v: attention(q, k, k)),
     ("output channels", INDEX_OUT, {}, with_(out=lambda o: o.roll(32, -1))),
-    ("K channels", SCORES, {"channels": range(56, 64)}, with_(k=lambda k: put(k, (..., slice(56, 64)), 0))),
-    ("K keys", SCORES, {"keys": range(64, 96)}, with_(k=lambda k: put(k, (..., slice(64, 96), slice(None)), 0))),
+    ("K channels", SCORES, {"channels": range(56, 64)}, LAST_CHANNELS),
+    ("K keys", SCORES, {"keys": range(64, 96)}, SOME_KEYS),
     ("V keys", VALUES, {"keys": range(64, 128)}, with_(p=lambda p, i: p * (i != 1))),
     ("P in 8 bits", LESS_EXACT, {}, with_(p=lambda p, i: p.to(E4M3).float())),
     ("Q in 8 bits", LESS_EXACT, {}, with_(q=lambda q: q.to(E5M2).float())),
@@ -96,7 +99,7 @@ DENSE = [
 PAGED = [
     ("first key", MASK, {"keys": [0]}, paged(stages={"mask": lambda x, p, key, n: x & (key > 0)})),
     ("beyond the length", MEMORY, {}, paged(lambda t, n: (t, t, n + 1))),
-    ("page of both", INDEX_K, {"keys": range(32, 48)}, paged(lambda t, n: (as_page_1(t), as_page_1(t), n))),
+    ("page of both", INDEX_K, {"keys": range(32, 48)}, PAGE_OF_BOTH),
     ("page of V", INDEX_V, {"keys": range(32, 48)}, paged(lambda t, n: (t, as_page_1(t), n))),
     ("page of K", INDEX_K, {"keys": range(32, 48)}, paged(lambda t, n: (as_page_1(t), t, n))),
 ]  # fmt: skip

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, SCORES, WEIGHTS
+from labkernels.probing.arithmetic.p_format import coarse_p
 from labkernels.probing.diagnosis.maps import channel_map, k_map, q_map
 from labkernels.probing.diagnosis.weights import joined
-from labkernels.probing.experiments.p_format import coarse_p
 from labkernels.probing.observed import Q_READ, RANDOM, Observed
 from labkernels.probing.reading import (
     BY_KEY,

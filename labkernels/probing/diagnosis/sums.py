@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from labkernels.defects import BATCH, INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.probing.arithmetic.p_format import coarse_p
 from labkernels.probing.diagnosis.weights import joined
-from labkernels.probing.experiments.p_format import coarse_p
 from labkernels.probing.observed import COUNTS, MIXED, ONE_SCORE, SAME, Observed
 from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OTHER, SMALL_LOST
 from labkernels.probing.report import Defect, defect

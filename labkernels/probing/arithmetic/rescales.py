@@ -8,8 +8,8 @@ Calls: 0 (the readings are at hand), and 1. Read: the candidate whose bits fit; 
 
 import numpy as np
 
+from labkernels.probing.arithmetic.p_format import TORCH
 from labkernels.probing.case import Case
-from labkernels.probing.experiments.p_format import TORCH
 from labkernels.probing.layouts import rounded
 from labkernels.probing.observed import FALLING, RISING, inputs
 from labkernels.probing.report import Defect, Fact
