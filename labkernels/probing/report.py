@@ -11,7 +11,11 @@ EXIT_CODES = {NO_DEFECT: 0, DEFECT: 1, CANNOT_JUDGE: 2}
 
 @dataclass(frozen=True)
 class Fact:
-    """A property of a kernel that was read off, the numbers that show it, and the calls spent."""
+    """A property of a kernel that was read off, the numbers that show it, and the calls spent.
+
+    >>> Fact("P", "bf16", "0.00% of bits differ", 1).value
+    'bf16'
+    """
 
     name: str
     value: str
@@ -25,6 +29,9 @@ class Defect:
 
     rows, heads, requests, keys, channels: the indices concerned (rows are a request's queries), and
     None where all are, or where the axis does not matter. split: the part of the keys, if known.
+
+    >>> print(Defect("mask", "all rows; keys 0", "a key is left out", "q = 0", keys=(0,)))
+    MASK at all rows; keys 0: a key is left out [q = 0]
     """
 
     kind: str

@@ -1,12 +1,12 @@
-"""V has one row alone, and yet the output is another: channels, stores, factors, sums of weights."""
+"""V has one row alone, and yet the output is another: channels, stores, factors, sums."""
 
 import math
 
 import numpy as np
 
 from labkernels.defects import BATCH, INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.probing.arithmetic.p_format import coarse_p
 from labkernels.probing.diagnosis.weights import joined
-from labkernels.probing.experiments.p_format import coarse_p
 from labkernels.probing.observed import COUNTS, MIXED, ONE_SCORE, SAME, Observed
 from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OTHER, SMALL_LOST
 from labkernels.probing.report import Defect, defect
@@ -125,9 +125,9 @@ def _denominator(o: Observed, f, one, rows) -> Defect:
 
 def _with_scores(o: Observed) -> Defect | None:
     """With q = 0 the sums are right: are they with scores?"""
-    ratio, wrong, out = o.same[MIXED]
+    ratio, wrong, _ = o.same[MIXED]
     if not wrong.any():
-        ratio, wrong, out = o.same[ONE_SCORE]
+        ratio, wrong, _ = o.same[ONE_SCORE]
         if not wrong.any():
             return None
         words = f"the weights do not sum to 1 if all scores are {o.flat_score:.3g}"

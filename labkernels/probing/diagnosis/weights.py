@@ -1,7 +1,7 @@
 """All parts are right one by one; the weights are not once maxima move."""
 
 from labkernels.defects import LESS_EXACT, MERGE, SCORES, WEIGHTS
-from labkernels.probing.experiments.p_format import coarse_p
+from labkernels.probing.arithmetic.p_format import coarse_p
 from labkernels.probing.observed import FALLING, RANDOM, RISING, Observed
 from labkernels.probing.reading import (
     CELLS,

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkernels.defects import BATCH, STORE
+from labkernels.defects import BATCH, STORE, WEIGHTS
 from labkernels.probing.case import Case
 from labkernels.probing.report import Defect, Fact, defect
 
 
 def empty(c: Case) -> tuple[list[Fact], Defect | None]:
-    """Return what a request without keys gives; a defect unless that is 0 or NaN."""
+    """Return what a request without keys gives; a defect unless that is 0."""
     if not c.s.lens or c.s.batch < 2:
         return [Fact("empty request", "not read", "this layout has none", 0)], None
     lens = (0, 17, *c.s.lens)[: c.s.batch]
@@ -31,12 +31,12 @@ def empty(c: Case) -> tuple[list[Fact], Defect | None]:
     if others.any():
         sentence = "a request without keys changes the others"
         return [fact], defect(BATCH, sentence, "lengths 0 and 17", others)
-    if (out == 0).all() or np.isnan(out).all():
+    if (out == 0).all():
         return [fact], None
     rows = np.zeros(answer.out.shape[:3], bool)
     rows[0] = True
     sentence = f"the output of a request without keys is {out.flat[0]:.3g}, not 0"
-    return [fact], defect(STORE, sentence, "length 0", rows)
+    return [fact], defect(WEIGHTS if np.isnan(out).any() else STORE, sentence, "length 0", rows)
 
 
 def special_numbers(c: Case) -> tuple[list[Fact], Defect | None]:

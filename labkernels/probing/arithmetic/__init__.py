@@ -1,0 +1,1 @@
+"""What a kernel rounds, and how: P, the denominator, rescales, the exponential, sums over keys."""
