@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -85,12 +86,19 @@ class Datasheet:
         """0 without a defect, 1 with one, 2 if the kernel cannot be judged."""
         return EXIT_CODES[self.verdict]
 
-    def rows(self) -> list[dict[str, str | int]]:
-        """Return the facts as flat rows of a table."""
-        return [
-            {"fact": f.name, "value": f.value, "evidence": f.evidence, "calls": f.calls}
-            for f in self.facts.values()
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the verdict, the defects, the facts and the refusals as flat rows of a table."""
+        first = self.defects[0].sentence if self.defects else ""
+        why = self.reason if self.verdict == CANNOT_JUDGE else first
+        sheet = ("sheet", self.verdict, str(len(self.defects)), why, self.calls, self.seconds)
+        found = [
+            sheet,
+            *(("defect", d.kind, d.where, f"{d.sentence} [{d.evidence}]") for d in self.defects),
+            *(("fact", f.name, f.value, f.evidence, f.calls) for f in self.facts.values()),
+            *(("refused", *text.partition(": ")[::2]) for text in self.refused),
         ]
+        names = ("kind", "name", "value", "evidence", "calls", "seconds")
+        return [dict(zip(names, row, strict=False)) for row in found]
 
     def __str__(self) -> str:
         title = " ".join(x for x in (self.name, self.layout, self.dtype) if x)

@@ -31,6 +31,8 @@ from labkernels.probing.report import Datasheet, Defect, Fact, defect
 from labkernels.units import require_choice
 from labkernels.variant import AttentionVariant
 
+# Experiments that read a fact and find no defect: the sheet is judged without them.
+FACTS_ALONE = ("format of P", "rescales", "exponential", "accumulator", "special numbers")
 MLA_SCALE = 192**-0.5  # DeepSeek's heads have 192 channels before absorption
 
 
@@ -150,6 +152,9 @@ def probe(
             _examine(p, cases, variant is None, quick)
             if sheet.judged:
                 _extras(p, cases, knobs or {}, gradients)
+    lost = [text for text in sheet.failed if not text.startswith(FACTS_ALONE)]
+    if lost:  # a defect might be where nothing could be read
+        sheet.judged, sheet.reason = False, lost[0]
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
 
