@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "hardware": set(),
     "policy": set(),
     "variant": set(),
+    "defects": set(),
     "budget": set(),
     "numerics": ARRAYS | {"threadpoolctl"},
     "records": {"filelock", "pyarrow"},
@@ -28,6 +29,7 @@ MAY_IMPORT = {
     "kernels": DEVICE,
     "ops": DEVICE,
     "measure": DEVICE | {"flash_attn", "flashinfer"},
+    "probing": DEVICE | {"flash_attn", "flashinfer"},
     "testing": set(),
     "audit": ARRAYS | {"torch"},
     "chapters": DEVICE | {"flashinfer"},
@@ -72,7 +74,8 @@ def test_layer_contracts_hold():
 
 
 @pytest.mark.parametrize(
-    "floor", ["budget", "hardware", "policy", "variant", "formats", "units", "kept", "places"]
+    "floor",
+    ["budget", "hardware", "policy", "variant", "defects", "formats", "units", "kept", "places"],
 )
 def test_low_floors_load_without_numpy_or_torch(floor):
     code = (

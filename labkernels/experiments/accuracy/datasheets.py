@@ -8,7 +8,8 @@ what a sheet says of mask, window, cap and sinks was found.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.probing import probe, targets
 from labkernels.probing.targets import triton_tutorial
 from labkernels.probing.targets.target import Target

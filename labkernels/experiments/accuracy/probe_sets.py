@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
 from labkernels.probing import Datasheet, probe
 from labkernels.records import schema
 from labkernels.records.store import Row
