@@ -22,7 +22,7 @@ examples:
   labkernels budget decode_mma --head-dim 128           where its bytes and registers go
   labkernels run decode_fma --batch 4 --kv-len 2048     run it here and compare with float64
   labkernels tune prefill_mma --no-gpu                  which tiles are worth a run
-  labkernels probe my_kernel.py:attention               what does this kernel compute, and is it right
+  labkernels probe my_kernel.py:attention               what a kernel computes, and is it right
   labkernels audit dump.npz                             is this output rounding, or a bug
   labkernels compare prefill.pt decode.pt               do two outputs differ by more than rounding
   labkernels tolerance --decode 57x8192                 what a test may honestly allow
