@@ -132,7 +132,9 @@ def past_the_end(block: Block) -> Iterator[Trial]:
             last = table[(s.n - 1) // size] * size + (s.n - 1) % size
             slots = (last + 1 + at - s.n) % (size * len(problem.k_pool))
             if words == "behind the last":
-                slots = table[np.minimum(at // size, len(table) - 1)] * size + at % size
+                pages = table[np.minimum(at // size, len(table) - 1)]
+                owned = (pages >= 0) & (pages < len(problem.k_pool))  # the table's end may be void
+                slots = np.where(owned, pages, table[(s.n - 1) // size]) * size + at % size
             pools = (problem.k_pool, problem.v_pool)
             k, v = (
                 np.nan_to_num(

@@ -16,6 +16,7 @@ from labkernels.numerics.verdict.diagnosis.program import TINY, Block, Terms
 _DIRECTIONS = 16  # of the output's channels, random ones: more say no more about 24 groups
 _GROUPS = 24
 _RESIDUES = (2, 3, 4, 8, 16, 32)
+_LONG = 1024  # keys: in longer requests only runs of keys are solved for
 _FREE = 0.3  # share of the error that free shares may leave: else no set of keys will do
 _ENDS = 12  # ends of runs that are moved key by key
 _LEAST = 1e-9  # part of the denominator below which a row has no weight left
@@ -56,7 +57,10 @@ class Screen:
         tile = 4
         while tile * _GROUPS < self.n:
             tile *= 2
-        found = [(keys // tile, tile), *((keys % p, 0) for p in _RESIDUES if 2 * p <= self.n)]
+        found = [
+            (keys // tile, tile),
+            *((keys % p, 0) for p in _RESIDUES if 2 * p <= self.n <= _LONG),
+        ]
         return [
             (labels, tile, (labels == np.arange(labels.max() + 1)[:, None]).astype(float))
             for labels, tile in found

@@ -41,7 +41,8 @@ _ALIKE = 30.0  # sum z^2 by which two edits do not differ
 _COSTS = 1.0  # an edit that costs so much more to say is no rival
 _LISTED = 3
 _FEW, _WEAK = 0.2, 9.0  # all rows are used if fewer are bad, each weakly, but all together clearly
-_BLOCKS, _ROWS, _SCREENED = 10, 40, 6
+_BLOCKS, _ROWS = 10, 40
+_SCREENED, _SCREENED_LONG, _LONG = 6, 3, 1024  # rows of the screen, and of long requests
 _NUMBERS = 2**21  # most rows times keys that are followed
 _PASSES, _GOLDEN = 44, (5**0.5 - 1) / 2
 _FIRST = 4.0  # times the residual that is allowed in the end, on the few rows of the screen
@@ -192,8 +193,9 @@ class _Search:
     def __init__(self, blocks: list[Block]) -> None:
         self.blocks = blocks
         few: list[Block] = []
+        most = _SCREENED if max(b.n for b in blocks) <= _LONG else _SCREENED_LONG
         for block in blocks:
-            if sum(len(b.tokens) for b in few) < _SCREENED:
+            if sum(len(b.tokens) for b in few) < most:
                 ends = block.tokens[[0, -1]] if len(block.tokens) > 1 else block.tokens
                 few.append(replace(block, tokens=ends))
         self.screen = Screen(few)
