@@ -165,9 +165,10 @@ class _Transformed(Function):
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
+    """Return the tensors, with a copy of each whose rows a kernel cannot load or would negate."""
     # not contiguous(), which returns a tensor without elements unchanged, whatever its strides
-    return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+    found = (x.resolve_neg() if x.is_neg() else x for x in tensors)
+    return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in found]
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:

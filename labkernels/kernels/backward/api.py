@@ -19,6 +19,7 @@ from labkernels.kernels.call import (
     in_graph,
     keep,
     kept,
+    require_options,
 )
 from labkernels.kernels.checks import (
     DTYPES,
@@ -86,7 +87,8 @@ def backward(
     given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
     if torch.compiler.is_compiling():
         return in_graph("backward", Gradients, *given, **options)
-    step = backward_step(*given, **options)
+    require_options("backward", options, BackwardOptions)
+    step = backward_step(*map(arguments.resolved, given), **options)
     step.run()
     return step
 
