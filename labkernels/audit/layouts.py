@@ -157,9 +157,10 @@ def dequantised(name: str, tensor, scale, found: dict):
         tensor = rounding.from_bits(tensor, _BITS[kind])
     if scale is None:
         return tensor
-    scales = np.asarray(to_numpy(scale) if hasattr(scale, "shape") else scale, np.float64)
-    if not np.isfinite(scales).all():
-        raise ValueError(f"{name}_scale is not finite, allowed: finite numbers")
+    scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
+    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all():
+        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers")
+    scales = scales.astype(np.float64)
     if (scales == 1).all():
         return tensor
     if kind == "uint16":

@@ -39,7 +39,7 @@ def number(name: str, value) -> float:
     if hasattr(value, "reshape"):
         if int(np.prod(value.shape, dtype=object)) != 1:
             raise ValueError(f"{name}.shape = {tuple(value.shape)}, allowed: one number")
-        value = to_numpy(value).reshape(-1)[0]
+        value = (to_numpy(value) if hasattr(value, "detach") else np.asarray(value)).reshape(-1)[0]
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -126,8 +126,7 @@ def _end(name: str, value) -> int | None:
 def _of_mask_type(kind: str, found: dict) -> dict:
     if kind not in _MASK_TYPES:
         raise ValueError(f"attn_mask_type = {kind!r}, allowed: {', '.join(_MASK_TYPES)}")
-    q, k = found.get("q"), found.get("k")
-    if kind in _TOP_LEFT and getattr(q, "shape", [0])[:-2] != getattr(k, "shape", [0])[:-2]:
+    if kind in _TOP_LEFT and not _same_lengths(found):
         raise ValueError(
             f"attn_mask_type = {kind!r} with other lengths of q than of k, allowed: "
             f"{kind}_bottom_right, or a mask"
@@ -135,6 +134,18 @@ def _of_mask_type(kind: str, found: dict) -> dict:
     mask = found.get("mask")
     of_tool = {} if mask is None else {"mask": to_numpy(mask) == 0}
     return {"causal": _MASK_TYPES[kind]} | of_tool
+
+
+def _same_lengths(found: dict) -> bool:
+    """Return whether requests have as many queries as keys, in whatever layout."""
+    ends = [found.get(name) for name in ("cu_seqlens_q", "cu_seqlens")]
+    if all(x is not None for x in ends):
+        return np.array_equal(*map(to_numpy, ends))
+    shapes = [getattr(found.get(name), "shape", None) for name in "qk"]
+    if None in shapes:  # in one tensor, qkv
+        return "qkv" in found
+    lengths = [{(shape[0], shape[1]), (shape[0], shape[-2])} for shape in shapes]
+    return bool(lengths[0] & lengths[1])
 
 
 def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:

@@ -93,12 +93,12 @@ def verdict(
 def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
     """Return the verdict on tensors as [B, H, S, D]; how: further options of `verdict`."""
     out_format, in_format, q = _format("out", out), _format("q", q), _array("q", q)
+    if q.ndim > 2 and 0 in q.shape[:-1]:
+        raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: one row or more, of a head or more")
     variant = _variant(**{name: how.pop(name) for name in _VARIANT})
     masks = {name: how.pop(name) for name in _MASKS}
     masks = {name: mask for name, mask in masks.items() if mask is not None}
     problem = _problem(q, k, v, variant=variant, **how)
-    if not problem.q.size:
-        raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: one row or more")
     if masks:
         queries = None if how["cu_seqlens_q"] is not None else _queries(q)
         problem = meaning.with_masks(problem, masks, queries)

@@ -6,6 +6,7 @@ import torch
 
 from labkernels.audit import meaning
 from labkernels.audit.dumps import audit, judge
+from labkernels.audit.harnesses import judged
 from labkernels.audit.names import REFUSED
 from labkernels.measure.strangers import inputs, right
 
@@ -80,10 +81,11 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_name_means_what_its_tool_means(name):
     names, added = NAMED[name]
-    found = judge(dump(output(added), **names), named=False)
+    given = {"q": CALL.q, "k": CALL.k, "v": CALL.v} | names
+    found = judged(given, [output(added)], named=False)
     assert found.answer == "ROUNDING", found.summary()
     if added.abs().max() > 0:
-        assert judge(dump(output(), **names), named=False).answer == "BUG"
+        assert judged(given, [output()], named=False).answer == "BUG"
 
 
 @pytest.mark.parametrize("name", ["attn_logit_softcapping", "softcap", "logits_soft_cap"])
