@@ -40,7 +40,7 @@ def test_arrays_give_what_numbers_give():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("window_left", 4), ("window_right", 4), ("soft_cap", 30.0), ("sinks", True), ("alibi", True)]
+    [("window_left", 4), ("window_right", 4), ("soft_cap", 30.0), ("sinks", True), ("alibi", True)],
 )
 def test_what_no_kernel_computes_is_refused_by_name(field, value):
     kernel = discover()["prefill_mma"]
