@@ -1,5 +1,7 @@
 """Every name of a dump that changes the mathematics is read as its tool means it, or refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from labkernels.audit import meaning
 from labkernels.audit.dumps import audit, judge
 from labkernels.audit.harnesses import judged
-from labkernels.audit.names import REFUSED
+from labkernels.audit.names import REFUSED, Take
 from labkernels.measure.strangers import inputs, right
 
 B, H, HKV, S, D = 2, 4, 2, 24, 32
@@ -162,3 +164,27 @@ def test_rows_that_are_not_finite_are_listed():
 def test_a_flag_of_numpy_or_torch_is_a_flag():
     assert meaning.flag("causal", np.bool_(True))
     assert not meaning.flag("causal", torch.tensor(0))
+
+
+def rows_of_the_page():
+    """Return the rows of the table of names: what is saved, and what it is read as."""
+    page = (Path(__file__).parents[2] / "book/coming_from.md").read_text(encoding="utf-8")
+    table = page.partition("## Names in a dump")[2].partition("\n`labkernels tolerance`")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    assert len(rows) >= 10
+    return [(saved.strip(" `"), read.strip()) for saved, _, read in rows]
+
+
+@pytest.mark.parametrize(("saved", "read"), rows_of_the_page())
+def test_each_row_of_the_page_on_coming_from_other_tools(saved, read):
+    given = eval(f"dict({saved})")  # the page's own text
+    ours = {name: given[theirs] for theirs, name in Take().chosen(given).items()}
+    assert len(ours) == len(given)
+    if read.startswith("refused"):
+        with pytest.raises(ValueError, match="cannot be judged|without causal"):
+            judge(dump(output()) | ours)
+        return
+    expected = {} if read == "no window" else eval(f"dict({read.strip('`')})")
+    found = meaning.with_one_window(ours)
+    assert {name: found[name] for name in expected} == expected
+    assert ("window_left" in found) == ("window_left" in expected)
