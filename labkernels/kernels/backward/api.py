@@ -87,8 +87,11 @@ def backward(
     given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
     if torch.compiler.is_compiling():
         return in_graph("backward", Gradients, *given, **options)
-    require_options("backward", options, BackwardOptions)
-    step = backward_step(*map(arguments.resolved, given), **options)
+    if not options.keys() <= BackwardOptions.__annotations__.keys():
+        require_options("backward", options, BackwardOptions)
+    if True in [getattr(x, "is_neg", bool)() for x in given]:  # a generator is called for each
+        given = tuple(map(arguments.resolved, given))
+    step = backward_step(*given, **options)
     step.run()
     return step
 

@@ -60,8 +60,10 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
     """
     if torch.compiler.is_compiling():
         return in_graph("decode", Attention, q, *cache.tensors.values(), **options)
-    require_options("decode", options, DecodeOptions)
-    step = decode_step(arguments.resolved(q), cache, **options)
+    if not options.keys() <= DecodeOptions.__annotations__.keys():
+        require_options("decode", options, DecodeOptions)
+    q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
+    step = decode_step(q, cache, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()
     return step

@@ -56,9 +56,11 @@ def mla_decode(
     if torch.compiler.is_compiling():
         tensors = (q_nope, q_pe, *cache.tensors.values(), cu_seqlens_q)
         return in_graph("mla_decode", Attention, *tensors, **options)
-    require_options("mla_decode", options, PackedOptions)
-    queries = (arguments.resolved(x) for x in (q_nope, q_pe))
-    step = mla_decode_step(*queries, cache, cu_seqlens_q, **options)
+    if not options.keys() <= PackedOptions.__annotations__.keys():
+        require_options("mla_decode", options, PackedOptions)
+    q_nope = q_nope.resolve_neg() if getattr(q_nope, "is_neg", bool)() else q_nope
+    q_pe = q_pe.resolve_neg() if getattr(q_pe, "is_neg", bool)() else q_pe
+    step = mla_decode_step(q_nope, q_pe, cache, cu_seqlens_q, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()
     return step
@@ -94,7 +96,8 @@ def mla_decode_step(
         arguments.require_tensor("q_nope", q_nope)
     if not isinstance(cache, LatentKV):
         arguments.refuse_kind("cache", cache, "LatentKV")
-    require_options("mla_decode_step", options, SplitOptions)
+    if not options.keys() <= SplitOptions.__annotations__.keys():
+        require_options("mla_decode_step", options, SplitOptions)
     total, asked = q_nope.shape[0], Asked(causal, **options)
     if cu_seqlens_q is None:
         cu_seqlens_q = _one_each(total, q_nope.device)

@@ -53,8 +53,10 @@ def prefill(
             tensors = (q, *kv.tensors.values(), cu_seqlens_q)
             return in_graph("prefill_paged", Attention, *tensors, **options)
         return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
-    require_options("prefill", options, PackedOptions)
-    step = prefill_step(arguments.resolved(q), kv, cu_seqlens_q, **options)
+    if not options.keys() <= PackedOptions.__annotations__.keys():
+        require_options("prefill", options, PackedOptions)
+    q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
+    step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
         kv.require_contents(options.get("kv_lens"))
     step.run()
@@ -108,7 +110,8 @@ def prefill_step(
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
-    require_options("prefill_step", options, SplitOptions)
+    if not options.keys() <= SplitOptions.__annotations__.keys():
+        require_options("prefill_step", options, SplitOptions)
     asked = Asked(causal, **options)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
