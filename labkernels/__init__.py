@@ -43,7 +43,14 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"labkernels has no name {name!r}; it has {', '.join(_HOMES)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        if _HOMES[name] != "labkernels.bench" or (error.name or "").startswith("labkernels"):
+            raise
+        words = f"labkernels.{name} needs {error.name}: pip install 'labkernels[plots]'"
+        raise ModuleNotFoundError(words, name=error.name) from error
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from labkernels.units import require_choice
 EXP2 = ("mufu", "poly3", "poly5")  # "library": the exponential function that torch calls
 DENOMINATORS = ("unrounded", "rounded")
 SIXTEEN_BITS = ("fp16", "bf16")
-P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
+P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2", "e4m3")  # x2: hi + lo
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,14 @@ class AttentionVariant:
 
     causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: with or
     without a causal mask, a query sees no key before L - n + i - window_left, as in FlashAttention
-    and FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
+    and FlashInfer. window_right: nor a key after L - n + i + window_right, as in FlashAttention.
+    soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
     each head has a sink score, or a slope by which scores fall with distance.
     """
 
     causal: bool = False
     window_left: int | None = None
+    window_right: int | None = None
     soft_cap: float | None = None
     sinks: bool = False
     alibi: bool = False
@@ -31,9 +33,10 @@ class AttentionVariant:
 
     def end(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
         """Return one past the last key that a query of a request sees; takes integers or arrays."""
-        if not self.causal:
+        right = 0 if self.causal else self.window_right
+        if right is None:
             return kv_len + 0 * query
-        return _clip(kv_len - q_len + query + 1, kv_len)
+        return _clip(kv_len - q_len + query + 1 + right, kv_len)
 
     def seen(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
         """Return how many keys a query of a request sees; takes integers or arrays."""

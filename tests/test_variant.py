@@ -39,7 +39,8 @@ def test_arrays_give_what_numbers_give():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("window_left", 4), ("soft_cap", 30.0), ("sinks", True), ("alibi", True)]
+    ("field", "value"),
+    [("window_left", 4), ("window_right", 4), ("soft_cap", 30.0), ("sinks", True), ("alibi", True)],
 )
 def test_what_no_kernel_computes_is_refused_by_name(field, value):
     kernel = discover()["prefill_mma"]
@@ -55,3 +56,17 @@ def test_an_unknown_option_is_a_type_error():
     q, ends = torch.zeros(1, 1, 64, dtype=torch.bfloat16), torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(TypeError, match="window_left"):
         ops.prefill(q, RaggedKV(q, q, ends), ends, window_left=4)
+
+
+@pytest.mark.parametrize("left", [None, 1])
+@pytest.mark.parametrize("right", [0, 2])
+def test_a_window_has_a_right_end(left, right):
+    variant = AttentionVariant(window_left=left, window_right=right)
+    for q_len, kv_len in ((3, 7), (5, 2), (4, 0), (1, 1)):
+        for query in range(q_len):
+            place = kv_len - q_len + query
+            first = 0 if left is None else place - left
+            keys = [key for key in range(kv_len) if first <= key <= place + right]
+            ends = (variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len))
+            assert list(range(*ends)) == keys
+    assert variant.end(0, 3, 7) == 5 + right

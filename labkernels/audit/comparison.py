@@ -4,18 +4,20 @@ The two may come from calls that differ: decode and prefill, another batch, othe
 matched if their queries have the same bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from labkernels.audit import dumps
-from labkernels.audit.names import DEFAULT_GIB
-from labkernels.numerics.arrays import to_numpy
+from labkernels.audit.names import DEFAULT_GIB, GIB, Take
+from labkernels.numerics.arrays import moved, to_numpy
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, LESS_EXACT, ROUNDING, Verdict
 
-EQUAL = "EQUAL BITS"
+EQUAL, OTHER_INPUTS = "EQUAL BITS", "OTHER INPUTS"
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 
 
@@ -23,7 +25,9 @@ _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 class Pair:
     """Two outputs of the same tokens, each with a verdict by its own inputs.
 
-    Shapes: tokens_a, tokens_b [n], which rows belong together; out_a, out_b [n, Hq, Dv].
+    Shapes: tokens_a, tokens_b [n], which rows belong together; out_a, out_b [n, Hq, Dv]. inputs:
+    what differs between the inputs of these tokens, in words. unread: names in a and in b that were
+    not read.
     """
 
     a: Verdict
@@ -32,6 +36,8 @@ class Pair:
     tokens_b: np.ndarray
     out_a: np.ndarray
     out_b: np.ndarray
+    inputs: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @cached_property
     def differs(self) -> np.ndarray:
@@ -41,19 +47,31 @@ class Pair:
 
     @property
     def answer(self) -> str:
-        """EQUAL BITS, ROUNDING, LESS EXACT, BUG or INCONCLUSIVE.
+        """EQUAL BITS, ROUNDING, LESS EXACT, BUG, OTHER INPUTS or INCONCLUSIVE.
 
-        Equal bits of two wrong outputs are a bug.
+        Equal bits of two wrong outputs are a bug. Of other inputs nothing is said but what differs.
         """
         answers = {self.a.answer, self.b.answer}
         for worst in (BUG, LESS_EXACT, INCONCLUSIVE):
             if worst in answers:
-                return worst
-        return ROUNDING if self.differs.any() else EQUAL
+                return worst if worst == BUG or not self.inputs else OTHER_INPUTS
+        if self.inputs:
+            return OTHER_INPUTS
+        if not self.differs.any():
+            return EQUAL
+        return ROUNDING if self._is_near else INCONCLUSIVE
+
+    @cached_property
+    def _is_near(self) -> bool:
+        """Whether the bounds of both outputs together allow every difference."""
+        bound = self.a.bound[self.tokens_a] + self.b.bound[self.tokens_b]
+        return bool((np.abs(self.out_a - self.out_b) <= bound)[self.differs].all())
 
     def summary(self) -> str:
         """Return text: the answer, how many elements differ, how much, where, and both verdicts."""
         lines = [f"{self.answer}: {self._sentence()}"]
+        lines += [f"  inputs of a and b: {words}" for words in self.inputs]
+        lines += [f"  {words}" for words in self.unread]
         if self.differs.any():
             lines.append(f"  where: {self._where()}")
         return "\n".join(
@@ -73,9 +91,10 @@ class Pair:
         expected = np.hypot(self.a.sigma[self.tokens_a], self.b.sigma[self.tokens_b])
         with np.errstate(all="ignore"):
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
+        far = off[~np.isnan(off)]
         return (
             f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by at most "
-            f"{float(off.max()):.3g} standard deviations of a difference by rounding"
+            f"{float(far.max(initial=0.0)):.3g} standard deviations of a difference by rounding"
         )
 
     def _where(self) -> str:
@@ -99,34 +118,95 @@ class Pair:
 
 
 def compare_dumps(
-    a: Path, b: Path, *, names: dict[str, str] | None = None, max_gib: float = DEFAULT_GIB, **how
+    a: Path,
+    b: Path,
+    *,
+    names: dict[str, str] | None = None,
+    max_gib: float = DEFAULT_GIB,
+    layout: str | None = None,
+    heads: tuple[int, int] | None = None,
+    **how,
 ) -> Pair:
     """Compare two files, as `audit` takes them; tensors that b lacks are those of a.
 
     Raises: ValueError naming the file, or where the two have no query in common.
     """
-    tensors_a = dumps.read(a, names=names, max_gib=max_gib)
-    try:
-        tensors_b = dumps.read(b, names=names, max_gib=max_gib)
-    except ValueError as error:
-        if "tensor q is missing" not in str(error):
-            raise
-        tensors_b = tensors_a | dumps.importers.read(
-            Path(b), dumps.Take(dict(names or {}), max_gib * dumps.GIB)
-        )
-    return compare(tensors_a, tensors_b, **how)
+    takes = [Take(dict(names or {}), max_gib * GIB) for _ in range(2)]
+    said = dumps.told(layout=layout, heads=heads)
+    tensors_a = dumps.read(a, takes[0]) | said
+    tensors_b = dumps.read(b, takes[1], needs=("out",)) | said
+    if not {"q", "qkv", "q_nope"} & tensors_b.keys():
+        tensors_b = tensors_a | tensors_b
+    pair = compare(tensors_a, tensors_b, **how)
+    words = (f"{name} is {text}" for name, text in zip("ab", map(dumps.unread, takes), strict=True))
+    return replace(pair, unread=tuple(word for word in words if not word.endswith("is ")))
 
 
-def compare(a: dict, b: dict, *, p_format: str | None = None) -> Pair:
+def compare(a: dict, b: dict, *, p_format: str | None = None, named: bool = True) -> Pair:
     """Compare two dumps as dicts of tensors by the names of names.NAMES."""
-    first = dumps.judge(a, p_format=p_format)
+    how = {"p_format": p_format, "named": named}
+    first = dumps.judge(a, **how)
     query = to_numpy(first.problem.q)
-    verdicts = [first, dumps.judge(b, p_format=p_format, query=query)]
+    verdicts = [first, dumps.judge(b, query=query, **how)]
     tokens = _matched(*(to_numpy(v.problem.q) for v in verdicts))
     outs = [v.out[some] for v, some in zip(verdicts, tokens, strict=True)]
     if outs[0].shape != outs[1].shape:
         raise ValueError(f"out of b is {outs[1].shape}, allowed: {outs[0].shape}, as of a")
-    return Pair(*verdicts, *tokens, *outs)
+    inputs = _different_inputs(*(v.problem for v in verdicts), *tokens)
+    return Pair(*verdicts, *tokens, *outs, inputs)
+
+
+def _different_inputs(a: Problem, b: Problem, tokens_a, tokens_b) -> tuple[str, ...]:
+    """Return, in words, what differs between what the tokens of two problems see."""
+    same_scale = np.float32(a.scale) == np.float32(b.scale)  # in which kernels hold it
+    found = [] if same_scale else [f"scale {a.scale:.6g} and {b.scale:.6g}"]
+    first, second = (p.variant or VariantTensors() for p in (a, b))
+    for item in fields(VariantTensors):
+        values = [getattr(x, item.name) for x in (first, second)]
+        if item.name in ("mask", "bias") and any(x is not None for x in values):
+            rows = [None if x is None else np.asarray(x) for x in values]
+            rows = [
+                x if x is None else x[..., t, :]
+                for x, t in zip(rows, (tokens_a, tokens_b), strict=True)
+            ]
+            if rows[0] is None or rows[1] is None or not np.array_equal(*rows):
+                found.append(f"{item.name} differs")
+        elif not np.array_equal(*values):
+            found.append(f"{item.name} {values[0]} and {values[1]}")
+    keys = a.n_keys[tokens_a] != b.n_keys[tokens_b]
+    if keys.any():
+        i = int(np.argmax(keys))
+        counts = int(a.n_keys[tokens_a[i]]), int(b.n_keys[tokens_b[i]])
+        found.append(
+            f"{int(keys.sum())} of {len(keys)} tokens see other keys, first: {counts[0]} and "
+            f"{counts[1]}; another length, causal, or window"
+        )
+    return (*found, *_different_keys(a, b, tokens_a, tokens_b))
+
+
+def _different_keys(a: Problem, b: Problem, tokens_a, tokens_b) -> list[str]:
+    """Return words for K and V whose values differ in the keys that two requests have."""
+    found = []
+    requests = np.stack([a.request_of[tokens_a], b.request_of[tokens_b]], 1)
+    counts = np.minimum(a.n_keys[tokens_a], b.n_keys[tokens_b])
+    for name in "kv":
+        pairs = 0
+        for one, other in np.unique(requests, axis=0).tolist():
+            n = int(counts[(requests == (one, other)).all(1)].max())
+            rows = [_keys_of(p, name, r, n) for p, r in ((a, one), (b, other))]
+            pairs += not np.array_equal(*rows, equal_nan=True)
+        if pairs:
+            found.append(f"{name.upper()} differs in {pairs} requests")
+    return found
+
+
+def _keys_of(problem: Problem, name: str, request: int, n: int) -> np.ndarray:
+    """Return the first n keys or values of a request, in float64. Shapes: [n, Hkv, D]."""
+    pool = getattr(problem, f"{name}_pool")
+    size = pool.shape[1]
+    pages = problem.page_table[request][: -(-n // size)]
+    rows = to_numpy(pool[moved(pages, pool)]).astype(np.float64)
+    return rows.reshape(-1, *pool.shape[2:])[:n]
 
 
 def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:

@@ -82,7 +82,9 @@ def _rows(name: str, tensor, found: Verdict, shape: tuple[int, ...]):
     """Return a tensor with one row per token. Its layout is that in which q was read."""
     array = rounding.from_bits(tensor, "bf16") if _is_bits(tensor) else to_numpy(tensor)
     if array.ndim == len(shape) + 1:
-        if "[B, S, H, D]" not in found.note:
+        if "[S, B, H, D]" in found.note:
+            array = np.swapaxes(array, 0, 1)
+        elif "[B, S, H, D]" not in found.note:
             array = np.swapaxes(array, 1, 2)
         array = array.reshape(-1, *array.shape[2:])
     if array.shape != shape:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkernels.audit.dumps import judge
-from labkernels.audit.names import canonical
+from labkernels.audit.names import Take
 from labkernels.numerics.verdict.verdict import INCONCLUSIVE, ROUNDING, Verdict
 
 _ATTENTION = ("gqa_", "mla_paged", "mha_")
@@ -22,8 +22,8 @@ def judged(inputs: Mapping[str, Any], outputs: Sequence, **how) -> Verdict:
 
     Raises: ValueError naming the tensor that is missing or malformed.
     """
-    tensors = {canonical(name): value for name, value in inputs.items() if value is not None}
-    tensors.pop(None, None)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    tensors = {ours: given[theirs] for theirs, ours in Take().chosen(given).items()}
     named = dict(zip(("out", "lse2"), outputs, strict=False))
     return judge(tensors | named, **how)
 

@@ -1,6 +1,11 @@
-"""The names of tensors in many tools, and which tensors are read."""
+"""The names of tensors in many tools, and which tensors of a file are read.
+
+NAMES and REFUSED follow the arguments of FlashInfer 0.7, flash-attn 2.8, FlashAttention 3 and 4,
+FlashMLA, transformers 4.57, vLLM 0.11, SGLang 0.5, TransformerEngine 2 and FlashInfer-Bench.
+"""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from labkernels.units import require_choice
@@ -10,7 +15,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "q": ("query", "query_states", "query_layer", "q_rope"),
     "k": ("key", "key_states", "key_layer", "k_cache", "key_cache", "paged_k_cache"),
     "v": ("value", "value_states", "value_layer", "v_cache", "value_cache", "paged_v_cache"),
-    "kv": ("kv_cache", "paged_kv_cache", "kv_data"),
+    "kv": ("kv_cache", "paged_kv_cache", "kv_data", "kv_packed"),
+    "qkv": ("qkv_packed", "mixed_qkv"),
     "out": ("output", "o", "attn_output", "attn_out", "attention_output", "result"),
     "lse2": ("lse_base2", "logsumexp2"),
     "lse": ("softmax_lse", "logsumexp", "log_sum_exp"),
@@ -22,8 +28,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "dq": ("grad_q", "grad_query"),
     "dk": ("grad_k", "grad_key"),
     "dv": ("grad_v", "grad_value"),
-    "cu_seqlens_q": ("qo_indptr", "cu_seq_lens_q", "q_indptr"),
+    "cu_seqlens_q": ("qo_indptr", "cu_seq_lens_q", "q_indptr", "query_start_loc"),
     "cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv", "cu_seq_lens_k"),
+    "cu_seqlens_q_padded": (),
+    "cu_seqlens_kv_padded": ("cu_seqlens_padded", "cu_seqlens_k_padded"),
     "kv_indptr": ("paged_kv_indptr", "indptr"),
     "kv_indices": ("paged_kv_indices", "indices"),
     "kv_last_page_len": ("paged_kv_last_page_len", "last_page_len"),
@@ -31,16 +39,40 @@ NAMES: dict[str, tuple[str, ...]] = {
     "page_table": ("block_table", "block_tables"),
     "scale": ("sm_scale", "softmax_scale", "scaling", "attn_scale"),
     "causal": ("is_causal",),
-    "window_left": ("sliding_window_left",),
-    "soft_cap": ("softcap", "logits_soft_cap", "logit_cap"),
+    "mask_type": ("attn_mask_type",),
+    "window_left": ("window_size_left", "sliding_window_left", "sliding_window_size"),
+    "window_right": ("window_size_right",),
+    "window_size": (),
+    "sliding_window": (),
+    "soft_cap": ("softcap", "logits_soft_cap", "logit_cap", "attn_logit_softcapping"),
     "alibi": ("alibi_slopes", "slopes"),
-    "sinks": ("sink", "s_aux", "attention_sinks"),
+    "sinks": ("sink", "s_aux", "attention_sinks", "attn_sink", "learnable_sink", "softmax_offset"),
     "mask": ("custom_mask", "attn_mask", "attention_mask"),
+    "bias": ("attn_bias", "attention_bias", "core_attention_bias"),
+    "q_scale": ("q_descale", "descale_q"),
     "k_scale": ("k_descale", "descale_k"),
     "v_scale": ("v_descale", "descale_v"),
     "kv_layout": (),
+    "layout": ("qkv_format", "qkv_layout"),
+    "q_heads": ("num_qo_heads", "num_q_heads", "num_attention_heads"),
+    "kv_heads": ("num_kv_heads", "num_key_value_heads", "num_gqa_groups"),
 }
-_BY_NAME = {other: name for name, others in NAMES.items() for other in (name, *others)}
+# Names of what is not judged: their other names, the values that change nothing, and the reason.
+REFUSED: dict[str, tuple[tuple[str, ...], tuple, str]] = {
+    "dropout": (("dropout_p", "p_dropout", "attention_dropout"), (0,), "it is random"),
+    "attention_chunk": (("attention_chunk_size",), (0, -1), "a mask tensor says the same"),
+    "qv": ((), (), "save q_nope and q_pe, or q and qv side by side"),
+    "cache_leftpad": (("leftpad_k",), (), "a mask tensor says the same"),
+    "rotary_cos": ((), (), "save q and the cache after the rotation"),
+    "pos_encoding_mode": ((), ("NONE", 0), "save q and k after the rotation, or alibi_slopes"),
+    "packed_custom_mask": ((), (), "save custom_mask before it is packed"),
+    "out_scale": (("o_scale", "output_scale", "scale_o"), (1,), "save the output divided by it"),
+}
+_BY_NAME = {
+    other: name
+    for name, others in (NAMES | {name: row[0] for name, row in REFUSED.items()}).items()
+    for other in (name, *others)
+}
 GIB = 2**30
 DEFAULT_GIB = 4.0
 _MOST_DIMENSIONS = 8
@@ -48,8 +80,11 @@ _MOST_DIMENSIONS = 8
 
 def canonical(name: str) -> str | None:
     """Return our name for a tensor; None for an unknown one. The last part of a path counts."""
-    last = name.replace("/", ".").rpartition(".")[2].lower()
-    return _BY_NAME.get(last)
+    return _BY_NAME.get(_last(name))
+
+
+def _last(name: str) -> str:
+    return name.replace("/", ".").rpartition(".")[2].lower()
 
 
 def parse_map(pairs: list[str] | None) -> dict[str, str]:
@@ -80,16 +115,30 @@ class Take:
     unread: list[str] = field(default_factory=list)
     bytes: int = 0
 
-    def name(self, theirs: str) -> str | None:
-        """Return our name for a tensor that is to be read; None for any other."""
-        mapped = {v: k for k, v in self.map.items()}
-        found = mapped.get(theirs)
-        if found is None:
-            found = canonical(theirs)
-            if found in self.map:  # the map names another tensor for it
-                found = None
-        if found is None:
-            self.unread.append(theirs)
+    def chosen(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names of one file that are to be read, each with ours; others are unread.
+
+        A name that is ours to the letter goes before other names of the same thing.
+        Raises: ValueError where two have the same right to one of our names.
+        """
+        mapped = {theirs: ours for ours, theirs in self.map.items()}
+        candidates: dict[str, list[str]] = {}
+        for theirs in names:
+            ours = mapped.get(theirs) or canonical(theirs)
+            if ours is None or (ours in self.map and theirs not in mapped):
+                self.unread.append(theirs)
+            else:
+                candidates.setdefault(ours, []).append(theirs)
+        found = {}
+        for ours, all_of_it in candidates.items():
+            best = [x for x in all_of_it if x == ours] or [x for x in all_of_it if _last(x) == ours]
+            best = best or all_of_it
+            if len(best) > 1:
+                named = ", ".join(best[:4])
+                allowed = f"one, or --map {ours}=NAME"
+                raise ValueError(f"{len(best)} tensors may be {ours}: {named}; allowed: {allowed}")
+            found[best[0]] = ours
+            self.unread += [x for x in all_of_it if x != best[0]]
         return found
 
     def claim(self, theirs: str, shape, item_bytes: float) -> int:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from labkernels.audit import meaning
+from labkernels.audit.layouts import swapped
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import moved, namespace, to_numpy
 from labkernels.numerics.truth.layouts import of_dense, of_packed, tokens
@@ -17,7 +19,8 @@ from labkernels.units import require_choice
 TAKEN_AS_BSHD = "tensors taken as [B, S, H, D]"
 LAYOUTS = ("bhsd", "bshd")
 _NO_OPTIONS = ("out", "q", "k", "v", "layout", "named")
-_VARIANT = ("window_left", "soft_cap", "alibi", "sinks", "mask")
+_VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks")
+_MASKS = ("mask", "bias")
 _FORMATS = {
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -44,10 +47,12 @@ def verdict(
     denominator: str | None = None,
     exp2: str = "mufu",
     window_left: int | None = None,
+    window_right: int | None = None,
     soft_cap: float | None = None,
     alibi=None,
     sinks=None,
     mask=None,
+    bias=None,
     layout: str | None = None,
     named: bool = True,
 ) -> Verdict:
@@ -59,9 +64,11 @@ def verdict(
     [pages, page_size, Hkv, D], page_table and kv_len, as PagedKV. lse2 as q without D, base 2.
     causal: the last query of a request sees all of its keys, and each earlier query one key less
     than the next. For MLA: q is the pair (q_nope, q_pe), and cache a LatentKV, which gives the
-    default scale. Variants: window_left, no key more than window_left before a row's own place, as
-    in FlashAttention and FlashInfer; soft_cap; alibi, slopes [Hq]; sinks [Hq], logits only in the
-    denominator; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
+    default scale. Variants: window_left and window_right, no key more than so many before or after
+    a row's own place, as in FlashAttention; soft_cap; alibi, slopes [Hq], on both sides of a row's
+    place as in flash-attn or, where the output is right so, as in FlashInfer; sinks [Hq], logits
+    only in the denominator; mask, True where a row sees a key, or floats that are added, and bias,
+    of [total_q, longest request] or any shape that broadcasts to [B, Hq, M, L].
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
     tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. layout:
@@ -75,6 +82,7 @@ def verdict(
     ('ROUNDING', 'BUG')
     """
     how = {name: x for name, x in locals().items() if name not in _NO_OPTIONS}
+    how["causal"] = meaning.flag("causal", causal)
     tensors = out, _query(q), k, v
     if layout is None and _may_be_bshd(*tensors):
         return _in_either_layout(tensors, named, how)
@@ -85,8 +93,15 @@ def verdict(
 def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
     """Return the verdict on tensors as [B, H, S, D]; how: further options of `verdict`."""
     out_format, in_format, q = _format("out", out), _format("q", q), _array("q", q)
-    variant = _variant(*(how.pop(name) for name in _VARIANT))
+    if q.ndim > 2 and 0 in q.shape[:-1]:
+        raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: one row or more, of a head or more")
+    variant = _variant(**{name: how.pop(name) for name in _VARIANT})
+    masks = {name: how.pop(name) for name in _MASKS}
+    masks = {name: mask for name, mask in masks.items() if mask is not None}
     problem = _problem(q, k, v, variant=variant, **how)
+    if masks:
+        queries = None if how["cu_seqlens_q"] is not None else _queries(q)
+        problem = meaning.with_masks(problem, masks, queries)
     ends = how["cu_seqlens_q"]
     out = to_numpy(_rows("out", _array("out", out), q, ends, 1))
     if out.shape[:2] != problem.out_shape[:2]:
@@ -97,14 +112,21 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
     told = in_format.replace("fp64", "fp32") if p_format is None else p_format
     require_choice("p_format", told, P_FORMATS)
     policy = NumericPolicy(told, denominator, exp2, out=out_format)
-    found = decide(problem, out, policy=policy, lse2=lse2, named=named)
+    has_bias = problem.variant is not None and problem.variant.bias is not None
+    how_named = {"policy": policy, "lse2": lse2, "named": named and not has_bias}
+    found = decide(problem, out, **how_named)
+    if alibi_may_differ(problem) and found.answer == BUG:
+        one_side = replace(problem, variant=replace(problem.variant, both_sides=False))
+        second = decide(one_side, out, **how_named)
+        if second.answer != BUG:
+            found, problem = second, one_side
     return replace(found, problem=problem, out=out)
 
 
-def swapped(tensor, first: int = 1):
-    """Return the tensor with the dimensions `first` and `first` + 1 exchanged."""
-    swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
-    return swap(first, first + 1)
+def alibi_may_differ(problem: Problem) -> bool:
+    """Return whether slopes on both sides of a place differ from slopes times distance."""
+    variant = problem.variant
+    return variant is not None and variant.alibi is not None and not problem.causal
 
 
 def _may_be_bshd(out, q, k, v) -> bool:
@@ -250,27 +272,28 @@ def _problem(
         )
     rows = _rows("q", q, q, cu_seqlens_q, 1)
     if cu_seqlens_q is None:
-        n_q = 1 if q.ndim == 3 else q.shape[2]
-        cu_seqlens_q = np.arange(len(q) + 1) * n_q
+        cu_seqlens_q = np.arange(len(q) + 1) * _queries(q)
     if scale is None:
         scale = getattr(cache, "default_scale", 1 / math.sqrt(q.shape[-1]))
     if not 0 < scale < math.inf:
         raise ValueError(f"scale = {scale}, allowed: a positive number")
     keys = _keys(q, k, v, kv_len, cu_seqlens, cache)
-    how = {"scale": scale, "cu_seqlens_q": cu_seqlens_q, "causal": bool(causal)}
+    how = {"scale": scale, "cu_seqlens_q": cu_seqlens_q, "causal": causal}
     return Problem(rows, *keys, **how, variant=variant).on_cpu_in_numpy()
 
 
-def _variant(window_left, soft_cap, alibi, sinks, mask) -> VariantTensors | None:
-    tensors = {"alibi": alibi, "sinks": sinks, "mask": mask}
-    found = {n: to_numpy(x) for n, x in tensors.items() if x is not None}
-    if "mask" in found:
-        found["mask"] = found["mask"].reshape(-1, found["mask"].shape[-1])
+def _queries(q) -> int:
+    return 1 if q.ndim == 3 else q.shape[2]
+
+
+def _variant(window_left, window_right, soft_cap, alibi, sinks) -> VariantTensors | None:
+    found = {n: to_numpy(x) for n, x in (("alibi", alibi), ("sinks", sinks)) if x is not None}
     if soft_cap:  # 0 means that there is none
         found["soft_cap"] = float(soft_cap)
-    if window_left is not None and window_left >= 0:  # -1 means that there is none
-        found["window_left"] = int(window_left)
-    return VariantTensors(**found) if found else None
+    for name, size in (("window_left", window_left), ("window_right", window_right)):
+        if size is not None and size >= 0:  # -1 means that there is none
+            found[name] = int(size)
+    return VariantTensors(**found, both_sides=alibi is not None) if found else None
 
 
 def _keys(q, k, v, kv_len, cu_seqlens, cache) -> tuple:

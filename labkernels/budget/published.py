@@ -1,12 +1,23 @@
-"""Shared-memory ledgers of kernels by others for 16-bit elements, from their sources."""
+"""Ledgers of kernels by others for 16-bit elements, from their sources: bytes and registers."""
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import Quantity, number, symbol
+from labkernels.budget.registers import fragment
 from labkernels.units import require_int
 
 POINTER_BYTES = 8
 VECTOR_BYTES = 16
 STAGES = 2
+MAX_REGISTERS = 255  # per thread; ptxas spills what does not fit
+# Addresses and fragments of Q, K and V in flight: the mean of 180 - 112 and 240 - 176, by ptxas for
+# sm_80, of tiles 64 x 64 with four warps and 128 x 64 of 256 channels with eight (issues 1630 and
+# 340 of flash-attention).
+_FA2_IN_FLIGHT = 66
+# Rows, keys and warps of FlashAttention-2's forward tiles by head_dim, without dropout.
+FA2_TILES = {32: (128, 128, 4), 64: (128, 128, 4), 96: (128, 64, 4), 128: (128, 64, 4)} | {
+    192: (128, 64, 8),
+    256: (128, 64, 8),
+}
 WIDTH = symbol("b", 2, "bytes of an element", "B")  # fp16 or bf16
 
 
@@ -66,6 +77,31 @@ def flash_attention_2(*, block_m: int, block_n: int, head_dim: int) -> Ledger:
     Source: FlashAttention, csrc/flash_attn/src/kernel_traits.h, kSmemSize.
     """
     return Ledger("FlashAttention-2 forward", "bytes", _q_k_v(block_m, block_n, head_dim))
+
+
+def flash_attention_2_registers(
+    *, block_m: int, block_n: int, head_dim: int, warps: int = 4
+) -> Ledger:
+    """Return the registers per thread that FlashAttention-2's forward kernel needs.
+
+    A need above MAX_REGISTERS is spilled.
+    Error: 2 registers on the two reports that gave the last line; no report without spills is left.
+    Raises: ValueError if a size is not an integer >= 1 or a fragment does not divide evenly.
+    Source: csrc/flash_attn/src/flash_fwd_kernel.h, acc_s, acc_o and rP.
+
+    >>> flash_attention_2_registers(block_m=64, block_n=64, head_dim=128).total  # ptxas: 180
+    178
+    """
+    rows, channels = _rows(block_m), _channels(head_dim)
+    keys = symbol("T", require_int("block_n", block_n, minimum=1), "keys of a step", "keys")
+    of_warps = symbol("W", require_int("warps", warps, minimum=1), "warps of a block", "warps")
+    lines = (
+        Line("O, sums", fragment(rows, channels, warps=of_warps)),
+        Line("S, sums", fragment(rows, keys, warps=of_warps)),
+        Line("P, 16 bits", fragment(rows, keys, bits=16, warps=of_warps)),
+        Line("addresses, fragments", _FA2_IN_FLIGHT, "from two reports of ptxas"),
+    )
+    return Ledger("FlashAttention-2 forward", "registers", lines)
 
 
 def _q_k_v(rows: int, keys: int, head_dim: int, **where: str) -> tuple[Line, ...]:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from labkernels.cli.options import DONE, FAILED, LESS_EXACT, USAGE
+from labkernels.cli.options import DONE, FAILED, LESS_EXACT, USAGE, add_heads, judging
 
 CODES = {"ROUNDING": DONE, "BUG": FAILED, "LESS EXACT": LESS_EXACT}  # anything else: USAGE
 HELP = "rounding or bug, for saved tensors"
@@ -20,10 +20,12 @@ it. It needs
            FlashInfer's kv_indptr, kv_indices, kv_last_page_len. fp8 with k_scale, v_scale
   or, of a single request q, out [Hq, D] or [M, Hq, D], and k, v [L, Hkv, D]
   or MLA   q_nope, q_pe, ckv, kpe with pages and a scale
-and takes, where they are there, lse (base e or 2), lse2, scale, causal (unless it is 0, a request's
-last query sees all keys and each one before it one key less), window_left, soft_cap, sinks, alibi,
-mask, and of a backward pass dout, dq, dk, dv. Tensors are found by the names that common libraries
-give them; --map says others. In an npz, uint16 holds the bits of bf16.
+and takes, where they are there, lse (base e or 2), lse2, scale, causal (1: a request's last query
+sees all keys and each one before it one key less), window_left, window_right, soft_cap, sinks,
+alibi, mask, bias, descales q_scale, k_scale, v_scale of each request and head, and of a backward
+pass dout, dq, dk, dv. Q, K and V may be packed as qkv or kv, flat with --heads, or in the layout
+that --layout says. Tensors are found by the names that common libraries give them; --map says
+others, and the answer lists what was not read. In an npz, uint16 holds the bits of bf16.
 
 examples:
   labkernels audit dump.npz                             the verdict, the place, and the likely cause
@@ -31,6 +33,7 @@ examples:
   labkernels audit dump.npz --verbose                   and every test behind it
   labkernels audit dump.npz --html report.html          the same as a page with figures
   labkernels audit dump.npz --p-format fp32             a kernel that keeps P in fp32
+  labkernels audit dump.pt --heads 32/8 --layout sbhd   tensors [S, B, H D] of 32 and of 8 heads
 
 exit codes: 0 rounding; 1 bug; 2 inconclusive, or a file that cannot be judged, said in one line;
 3 less exact than the format allows: something was rounded that need not have been.
@@ -44,32 +47,43 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--html", type=Path, default=None, help="write a page with figures here")
     sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
     sub.add_argument("--verbose", action="store_true", help="print every test with its limits")
-    sub.add_argument(
-        "--p-format", default=None, help="fp32, fp16, bf16, fp16x2, bf16x2 (default: q's)"
-    )
 
 
 def add_reading(sub: argparse.ArgumentParser) -> None:
     """Add the names of a file's tensors, and how much of a file is read."""
     sub.add_argument("--map", action="append", metavar="OURS=THEIRS", help="a tensor's name")
     sub.add_argument("--max-gib", type=float, default=4.0, help="read no more than this (4)")
+    lies = "bhsd, bshd, sbhd, thd, or of the cache nhd, hnd (default: as names and shapes say)"
+    sub.add_argument("--layout", default=None, help=lies)
+    add_heads(sub, None, "heads of flat tensors [T, H D]")
+    formats = "fp32, fp16, bf16, fp16x2, bf16x2, e4m3 (default: q's)"
+    sub.add_argument("--p-format", default=None, help=formats)
+    sub.add_argument("--quick", action="store_true", help="the answer without the names of a bug")
+
+
+def how_read(options: argparse.Namespace) -> dict:
+    """Return what the options of `add_reading` say."""
+    from labkernels.audit.names import parse_map
+
+    return {
+        "p_format": options.p_format,
+        "names": parse_map(options.map),
+        "max_gib": options.max_gib,
+        "layout": options.layout,
+        "heads": options.heads,
+        "named": not options.quick,
+    }
 
 
 def run(options: argparse.Namespace) -> int:
     """Judge the file; the exit code is the verdict."""
     from labkernels.audit.dumps import audit
-    from labkernels.audit.names import parse_map
 
     page = options.html
     if page is not None and page.resolve().suffix not in (".html", ".htm"):
         raise ValueError(f"--html = {page}, allowed: a name that ends in .html, unlike a dump")
-    found = audit(
-        options.file,
-        scale=options.scale,
-        p_format=options.p_format,
-        names=parse_map(options.map),
-        max_gib=options.max_gib,
-    )
+    with judging(options.file):
+        found = audit(options.file, scale=options.scale, **how_read(options))
     print(found.summary(verbose=options.verbose))
     if options.html is not None:
         try:

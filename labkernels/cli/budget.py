@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING
 
 from labkernels import hardware
-from labkernels.budget import compiler, roofline
+from labkernels.budget import compiler, published, roofline
 from labkernels.budget import registers as formulas
-from labkernels.cli.options import DONE, add_shape, add_tokens, head_dim_of, workload_of
+from labkernels.cli.options import (
+    DEFAULT_HEAD_DIM,
+    DONE,
+    add_shape,
+    add_tokens,
+    head_dim_of,
+    workload_of,
+)
 from labkernels.hardware import Gpu
-from labkernels.units import format_bytes, format_time, require_int
+from labkernels.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from labkernels.budget.compiler import Prediction
@@ -26,14 +34,16 @@ compiler says, the blocks that an SM holds, and, for a workload, its grid and wa
 
 examples:
   labkernels budget decode_mma --head-dim 128 --gpu h200
-  labkernels budget decode_fma --group 8 --arch sm_80   compile for another architecture
+  labkernels budget decode_fma --heads 64/8 --arch sm_80   compile for another architecture
   labkernels budget decode_mma --batch 57 --kv-len 8192 with grid, waves and expected time
-  labkernels budget prefill_wgmma --batch 4 --kv-len 4096 --kv-heads 16 --group 1 --causal
-  labkernels budget mla_wgmma --batch 64 --kv-len 4096 --q-heads 128 --kv-heads 1
+  labkernels budget prefill_wgmma --batch 4 --kv-len 4096 --heads 16/16 --causal
+  labkernels budget mla_wgmma --batch 64 --kv-len 4096 --heads 128/1
   labkernels budget decode_mma --tile 4x32x2x1          another tile; a wrong one lists them all
+  labkernels budget --published fa2 --head-dim 64       FlashAttention-2's forward kernel
+  labkernels budget --published fa2 --head-dim 128 --tile 64x64x4   rows x keys x warps
 """
-DEFAULT_GROUP = 4
 DEFAULT_GPU = "h200"
+PUBLISHED = ("fa2", "flashinfer-decode", "flashinfer-prefill")
 _SPILLS = {
     compiler.FITS: "",
     compiler.EDGE: " (at the edge: ptxas would take {need})",
@@ -43,11 +53,10 @@ _SPILLS = {
 
 def add_options(sub: argparse.ArgumentParser) -> None:
     """Add the kernel, the GPU, and perhaps a workload."""
-    add_shape(sub)
+    add_shape(sub, optional=True)
+    sub.add_argument("--published", choices=PUBLISHED, help="a kernel by others, from its source")
     sub.add_argument("--gpu", default="", help="h200, a100, ... (default h200, or one of --arch)")
     sub.add_argument("--arch", default="", help="architecture to compile for, such as sm_80")
-    sub.add_argument("--group", type=int, default=0, help="query heads per KV head (default 4)")
-    sub.add_argument("--q-heads", type=int, default=0, help="query heads, in place of --group")
     sub.add_argument("--batch", type=int, default=0, help="requests, for grid and waves")
     sub.add_argument("--kv-len", type=int, default=0, help="keys per request, with --batch")
     add_tokens(sub)
@@ -57,29 +66,52 @@ def run(options: argparse.Namespace) -> int:
     """Print the report."""
     from labkernels.measure import resources
 
+    if bool(options.kernel) == bool(options.published):
+        raise ValueError(f"kernel = {options.kernel!r}, allowed: a name, or --published and none")
     group = _group(options)
+    if options.published:
+        print(_of_others(options, group))
+        return DONE
     known = _resources(options, group)
     workload = None
     if options.kv_len:
-        q_heads = options.q_heads or group * options.kv_heads
-        workload = workload_of(resources.find(options.kernel), options, q_heads=q_heads)
+        workload = workload_of(resources.find(options.kernel), options)
     print(text(known, workload))
     return DONE
 
 
 def _group(options: argparse.Namespace) -> int:
-    if options.group and options.q_heads:
-        raise ValueError(f"group = {options.group} and q_heads = {options.q_heads}, allowed: one")
     if bool(options.batch) != bool(options.kv_len):
         raise ValueError(
             f"batch = {options.batch} and kv_len = {options.kv_len}, allowed: both or neither"
         )
-    if options.kv_heads < 1 or options.q_heads % options.kv_heads:
-        raise ValueError(
-            f"q_heads = {options.q_heads}, kv_heads = {options.kv_heads}, allowed: a multiple of it"
-        )
-    group = options.group or options.q_heads // options.kv_heads or DEFAULT_GROUP
-    return require_int("group", group, minimum=1)
+    q_heads, kv_heads = options.heads
+    if kv_heads < 1 or q_heads < 1 or q_heads % kv_heads:
+        raise ValueError(f"heads = {q_heads}/{kv_heads}, allowed: a multiple of the KV heads")
+    return q_heads // kv_heads
+
+
+def _of_others(options: argparse.Namespace, group: int) -> str:
+    """Return the ledgers of a published kernel, and what ptxas makes of FlashAttention-2."""
+    head_dim = options.head_dim or DEFAULT_HEAD_DIM
+    if options.published == "flashinfer-decode":
+        return published.flashinfer_decode(head_dim=head_dim, group=group).table()
+    fa2 = options.published == "fa2"
+    usual = published.FA2_TILES.get(head_dim) if fa2 else (64, 64, 4)
+    tile = tuple(map(int, re.findall("[0-9]+", options.tile))) or usual
+    if tile is None or len(tile) != 3:
+        allowed = f"rows x keys x warps, such as {'x'.join(map(str, usual or (128, 64, 4)))}"
+        raise ValueError(f"tile = {options.tile!r}, allowed: {allowed}")
+    rows, keys, warps = tile
+    if not fa2:
+        return published.flashinfer_prefill(cta_q=rows, cta_kv=keys, head_dim=head_dim).table()
+    sizes = {"block_m": rows, "block_n": keys, "head_dim": head_dim}
+    needs = published.flash_attention_2_registers(**sizes, warps=warps)
+    most = published.MAX_REGISTERS
+    over = needs.total - most
+    words = f"{most}, and {over} more are spilled" if over > 0 else f"about {needs.total}"
+    smem = published.flash_attention_2(**sizes)
+    return f"{smem.table()}\n\n{needs.table()}\n\nregisters per thread, by ptxas: {words}"
 
 
 def _resources(options: argparse.Namespace, group: int) -> Resources:

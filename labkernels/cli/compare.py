@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from labkernels.cli.audit import CODES, add_reading
-from labkernels.cli.options import DONE, USAGE
+from labkernels.cli.audit import CODES, add_reading, how_read
+from labkernels.cli.options import DONE, USAGE, judging
 
 HELP = "two outputs of the same tokens: equal, rounding, or a bug"
 DESCRIPTION = """\
@@ -15,6 +15,7 @@ their queries have the same bits. The answer is
   ROUNDING     equal but for rounding, and where they first part: at which number of keys
   LESS EXACT   one of them rounds more than the format needs
   BUG          one of them is wrong, and which
+  OTHER INPUTS the same queries see other keys, another scale or mask, and which
 
 Both files are as for `labkernels audit`; where b has an output alone, the inputs are those of a.
 
@@ -22,8 +23,8 @@ examples:
   labkernels compare prefill.pt decode.pt
   labkernels compare train.safetensors rollout.npz --map out=hidden
 
-exit codes: 0 equal bits or rounding; 1 a bug; 2 inconclusive, or a file that cannot be judged;
-3 less exact.
+exit codes: 0 equal bits or rounding; 1 a bug; 2 inconclusive, other inputs, or a file that cannot
+be judged; 3 less exact.
 """
 
 
@@ -32,20 +33,13 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("a", type=Path, help="a file of tensors, or a folder of dumps")
     sub.add_argument("b", type=Path, help="another, for the same tokens")
     add_reading(sub)
-    sub.add_argument("--p-format", default=None, help="as for audit")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare the files; the exit code is the answer."""
     from labkernels.audit.comparison import EQUAL, compare_dumps
-    from labkernels.audit.names import parse_map
 
-    found = compare_dumps(
-        options.a,
-        options.b,
-        names=parse_map(options.map),
-        max_gib=options.max_gib,
-        p_format=options.p_format,
-    )
+    with judging(f"{options.a} and {options.b}"):
+        found = compare_dumps(options.a, options.b, **how_read(options))
     print(found.summary())
     return DONE if found.answer == EQUAL else CODES.get(found.answer, USAGE)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -11,17 +16,59 @@ if TYPE_CHECKING:
     from labkernels.kernels.workload import Workload
 
 DEFAULT_HEAD_DIM = 128
+QUIET_S = 2.0
 DONE, FAILED, USAGE, LESS_EXACT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def add_shape(sub: argparse.ArgumentParser) -> None:
-    """Add a kernel and the shape of its heads."""
-    sub.add_argument("kernel", help="a kernel folder's name, such as decode_mma")
+def heads(text: str) -> tuple[int, int]:
+    """Return the query and KV heads of an option such as 32/8; a single number is both."""
+    if not re.fullmatch(r"[0-9]{1,9}(/[0-9]{1,9})?", text):
+        words = f"{text!r}, allowed: query heads / KV heads, such as 32/8"
+        raise argparse.ArgumentTypeError(words)
+    q_heads, _, kv_heads = text.partition("/")
+    return int(q_heads), int(kv_heads or q_heads)
+
+
+def add_heads(sub: argparse.ArgumentParser, default: tuple[int, int] | None, what: str) -> None:
+    """Add --heads Q/KV, which every command spells alike."""
+    sub.add_argument("--heads", type=heads, default=default, metavar="Q/KV", help=what)
+
+
+@contextmanager
+def told_to_wait(words: str) -> Iterator[None]:
+    """Say on stderr what takes so long, once, if it takes longer than two seconds."""
+    timer = threading.Timer(QUIET_S, lambda: print(f"labkernels: {words}", file=sys.stderr))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def judging(what: object) -> Iterator[None]:
+    """Make a line and exit code 2 of every error: exit code 1 says that an output is a bug."""
+    with told_to_wait(f"judging {what} against float64; --quick seeks no names"):
+        try:
+            yield
+        except (ValueError, FileNotFoundError):
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())[:200]
+            words = f"{what}: cannot be judged: {type(error).__name__}: {text}"
+            raise ValueError(words) from error
+
+
+def add_shape(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add a kernel, perhaps an optional one, and the shape of its heads."""
+    what = "a kernel folder's name, such as decode_mma"
+    sub.add_argument("kernel", nargs="?" if optional else None, help=what)
     of_head = "elements per head (default 128, or what the kernel offers)"
     sub.add_argument("--head-dim", type=int, default=None, help=of_head)
     sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
     sub.add_argument("--tile", default="", help="tile option; default: the preferred one")
-    sub.add_argument("--kv-heads", type=int, default=8, help="key/value heads (default 8)")
+    add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
 
 
@@ -32,7 +79,7 @@ def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
     return DEFAULT_HEAD_DIM if DEFAULT_HEAD_DIM in spec.head_dims else spec.head_dims[0]
 
 
-def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> Workload:
+def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
     """Return the workload for a kernel's operation, from the options that the operation uses.
 
     By default a prefill has as many tokens as keys; the other operations have one token.
@@ -49,8 +96,8 @@ def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> W
         "q_lens": (q_len,) * options.batch,
         "new_lens": (q_len,) * options.batch,
         "q_len": q_len,
-        "q_heads": q_heads,
-        "kv_heads": options.kv_heads,
+        "q_heads": options.heads[0],
+        "kv_heads": options.heads[1],
         "head_dim": head_dim,
         "head_dim_v": head_dim_v(head_dim),
         "page_size": options.page_size if "paged" in spec.layouts else None,

@@ -25,11 +25,11 @@ build, and compare it with float64.
 
 examples:
   labkernels run decode_mma --batch 4 --kv-len 2048
-  labkernels run decode_fma --q-heads 64 --dtype fp16
+  labkernels run decode_fma --heads 64/8 --dtype fp16
   labkernels run triton_decode --tensor-cores off --kv-len 64
   labkernels run prefill_mma --batch 2 --kv-len 256 --causal
-  labkernels run mla_mma --head-dim 576 --kv-heads 1 --q-heads 16 --kv-len 300
-  labkernels run backward_mma --batch 2 --kv-len 64 --q-heads 8
+  labkernels run mla_mma --head-dim 576 --heads 16/1 --kv-len 300
+  labkernels run backward_mma --batch 2 --kv-len 64 --heads 8/8
   labkernels run decode_mma --cpu --checks              with races and uninitialised reads reported
 """
 
@@ -41,7 +41,6 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--batch", type=int, default=4, help="requests (default 4)")
     keys = f"keys per request (default {GPU_KEYS}, and {CPU_KEYS} for the CPU build)"
     sub.add_argument("--kv-len", type=int, default=None, help=keys)
-    sub.add_argument("--q-heads", type=int, default=32, help="query heads (default 32)")
     sub.add_argument("--tensor-cores", default="", help="on or off, where a kernel has both")
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     sub.add_argument("--repeats", type=int, default=3, help="timed repeats (default 3)")
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     spec = _kernel(kernel)
     if checks and spec.language != "cuda":
         raise ValueError(f"checks = True, allowed: a CUDA kernel; {kernel} is in {spec.language}")
-    workload = workload_of(spec, options, q_heads=options.q_heads)
+    workload = workload_of(spec, options)
     policy = _policy(spec, options.tensor_cores)
     of = operations()[spec.operation]
     inputs = of.inputs(workload, Normal(options.seed, device))

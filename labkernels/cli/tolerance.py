@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from labkernels.cli.options import DONE
+from labkernels.cli.options import DONE, add_heads, told_to_wait
 
 HELP = "an atol and rtol that a right kernel keeps"
 DESCRIPTION = """\
@@ -27,7 +27,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sizes = sub.add_mutually_exclusive_group(required=True)
     sizes.add_argument("--decode", metavar="BxL", help="requests x keys, one query per request")
     sizes.add_argument("--prefill", metavar="BxL", help="requests x keys, as many queries as keys")
-    sub.add_argument("--heads", default="32/8", metavar="Q/KV", help="heads (default 32/8)")
+    add_heads(sub, (32, 8), "heads (default 32/8)")
     sub.add_argument("--head-dim", type=int, default=128, help="elements per head (default 128)")
     sub.add_argument("--dtype", default="bf16", help="of q, k, v: fp16, bf16, fp32 (default bf16)")
     sub.add_argument("--out", default="input", help="format of the output (default that of q)")
@@ -37,7 +37,9 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--delta", type=float, default=1e-6, help="chance of failing a right output (1e-6)"
     )
-    sub.add_argument("--no-bugs", action="store_true", help="do not look for mistakes that pass")
+    sub.add_argument(
+        "--no-bugs", "--quick", action="store_true", help="do not look for mistakes that pass"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     require_choice("dtype", options.dtype, ("fp16", "bf16", "fp32"))
     name = "decode" if options.decode else "prefill"
     batch, keys = _pair(name, options.decode or options.prefill, "x")
-    q_heads, kv_heads = _pair("heads", options.heads, "/")
+    q_heads, kv_heads = options.heads
     found = tolerance(
         batch,
         keys,
@@ -65,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
     )
     print(found.summary())
     if not options.no_bugs:
-        _print_unseen(found, options, (batch, q_heads, kv_heads, keys))
+        with told_to_wait("looking for bugs that pass; --no-bugs looks for none"):
+            _print_unseen(found, options, (batch, q_heads, kv_heads, keys))
     return DONE
 
 

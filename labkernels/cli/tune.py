@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from labkernels import hardware
-from labkernels.cli.options import DONE
+from labkernels.cli.options import DONE, add_heads
 from labkernels.hardware import Gpu
 from labkernels.units import format_time
 
@@ -42,8 +42,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
     sub.add_argument("--batch", type=int, default=4, help="requests (default 4)")
     sub.add_argument("--seqlen", type=int, default=4096, help="tokens per request (default 4096)")
-    sub.add_argument("--q-heads", type=int, default=0, help="query heads (default: 2048 channels)")
-    sub.add_argument("--kv-heads", type=int, default=0, help="key/value heads (default: as many)")
+    add_heads(sub, None, "query heads / KV heads (default: 2048 channels, as many KV heads)")
     sub.add_argument("--page-size", type=int, default=0, help="keys per page (default 0: ragged)")
     sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")
     sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
@@ -57,13 +56,14 @@ def run(options: argparse.Namespace) -> int:
     """Search, and print each stage."""
     from labkernels.kernels.prefill.workload import Prefill
 
-    heads = options.q_heads or max(1, TUNED_CHANNELS // max(1, options.head_dim))
+    heads = max(1, TUNED_CHANNELS // max(1, options.head_dim))
+    q_heads, kv_heads = options.heads or (heads, heads)
     lengths = (options.seqlen,) * options.batch
     workload = Prefill(
         lengths,
         lengths,
-        heads,
-        options.kv_heads or heads,
+        q_heads,
+        kv_heads,
         options.head_dim,
         causal=options.causal,
         dtype=options.dtype,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
@@ -72,6 +72,14 @@ class AttentionOptions(Options, total=False):
     scale: float | None
     out: torch.Tensor | None
     lse2: torch.Tensor | None
+
+
+def require_options(verb: str, options: Mapping[str, object], kind: type) -> None:
+    """Raise TypeError, naming the verb that was called, for an option that `kind` lacks."""
+    for name in options:
+        if name not in kind.__annotations__:
+            known = ", ".join(kind.__annotations__)
+            raise TypeError(f"{verb}() got an unexpected option {name!r}; it has {known}")
 
 
 class Asked(NamedTuple):

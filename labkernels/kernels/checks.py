@@ -17,6 +17,7 @@ from labkernels.units import CHUNK, COPY_BYTES, require_int
 
 MAX_KEYS = 2**30  # keys per request: 32 bits count these keys and one step of keys beyond them
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
+SCALES = (2.0**-64, 2.0**64)  # in fp32, products of 2^63 times these neither vanish nor overflow
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
 
@@ -65,7 +66,9 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
 
 
 def require_place(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError unless the first element lies where a 16-byte copy can start."""
+    """Raise ValueError unless the first element lies where a 16-byte copy can start, unnegated."""
+    if tensor.is_neg():  # the memory holds the values' negatives, which a kernel cannot know
+        raise ValueError(f"{name}.is_neg() = True, allowed: False, as {name}.resolve_neg() is")
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:
@@ -76,6 +79,11 @@ def require_place(name: str, tensor: torch.Tensor) -> None:
             f"{name}: address {address:#x}, strides {tensor.stride()},"
             f" allowed: rows that start at multiples of {COPY_BYTES} bytes"
         )
+
+
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, with a negation that torch has put off carried out."""
+    return tensor.resolve_neg() if isinstance(tensor, torch.Tensor) else tensor
 
 
 def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
@@ -290,8 +298,9 @@ def scale_of(scale: float | None, head_dim: int | None = None) -> float:
     """Return the softmax scale, by default 1 / sqrt(head_dim)."""
     value = 1 / math.sqrt(head_dim) if scale is None else scale
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (is_number and 0 < value < math.inf):
-        raise ValueError(f"scale = {value}, allowed: a positive number")
+    if not (is_number and SCALES[0] <= value <= SCALES[1]):
+        words = f"{SCALES[0]:g} to {SCALES[1]:g}"
+        raise ValueError(f"scale = {value}, allowed: a positive number, {words}")
     return value
 
 
@@ -357,6 +366,8 @@ def output(name: str, given: torch.Tensor | None, like: torch.Tensor) -> torch.T
     if given is None:
         return torch.empty_like(like)
     require_tensor(name, given)
+    if given.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name}.requires_grad = True, allowed: False, or torch.no_grad()")
     require_device(name, given, like.device)
     if given.dtype != like.dtype:
         raise ValueError(f"{name}.dtype = {given.dtype}, allowed: {like.dtype}")

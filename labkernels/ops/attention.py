@@ -165,12 +165,17 @@ class _Transformed(Function):
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
+    """Return the tensors, with a copy of each whose rows a kernel cannot load or would negate."""
     # not contiguous(), which returns a tensor without elements unchanged, whatever its strides
-    return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+    return [
+        x if _has_rows(x) else x.resolve_neg().clone(memory_format=torch.contiguous_format)
+        for x in tensors
+    ]
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
+    if tensor.is_neg():
+        return False
     if tensor.is_contiguous() and tensor.stride(-1) == 1:  # a copy would have the same fault
         return True
     *outer, inner = tensor.stride()

@@ -7,8 +7,8 @@ import torch
 
 from labkernels.kernels.append.api import append_step, lengths_after
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.call import Attention, Step, in_graph
-from labkernels.kernels.checks import read_lengths, refuse_kind, require_cu_seqlens
+from labkernels.kernels.call import Attention, Step, in_graph, require_options
+from labkernels.kernels.checks import read_lengths, refuse_kind, require_cu_seqlens, resolved
 from labkernels.kernels.packed_gqa.call import SplitOptions
 from labkernels.kernels.prefill.api import prefill_step
 
@@ -43,18 +43,19 @@ def with_kvcache(
         given = (q, *cache.tensors.values(), k_new, v_new, cu_seqlens_q)
         asked = {"causal": causal, "q_lens": q_lens, "kv_lens": kv_lens, **options}
         return in_graph("with_kvcache", Attention, *given, **asked)
+    require_options("with_kvcache", options, SplitOptions)
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
     chosen: dict[str, Any] = {
         name: options[name] for name in ("target", "checks") if name in options
     }
-    append = append_step(cache, k_new, v_new, cu_seqlens_q, **chosen)
+    append = append_step(cache, resolved(k_new), resolved(v_new), cu_seqlens_q, **chosen)
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
     after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
     step = prefill_step(
-        q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
+        resolved(q), cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )
     append.run()
     step.run()

@@ -1,15 +1,18 @@
 """Two outputs are equal, differ by rounding or by a bug; [B, S, H, D] is told from [B, H, S, D]."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import labkernels
 from labkernels import cli
-from labkernels.audit import dumps
+from labkernels.audit import comparison, dumps
 from labkernels.audit.comparison import EQUAL, compare
 from labkernels.audit.verdict import TAKEN_AS_BSHD
 from labkernels.measure.strangers import inputs, right
+from labkernels.numerics.truth import oracle
 from labkernels.numerics.verdict.diagnosis import search
 
 PREFILL = inputs.Shape(1, 2, 1, 90, 90, 32, causal=True)
@@ -144,3 +147,38 @@ def test_two_outputs_as_bshd_are_compared_in_their_own_order():
     wrong[0, 3, 1, 7] += 1
     found = labkernels.compare(out, wrong, q, k, v, causal=True, named=False)
     assert (found.wrong, found.first) == ("b", (3, 1, 7))
+
+
+OTHERS = {
+    "another K": lambda given: {"k": given["k"].roll(1, 2)},
+    "another V": lambda given: {"v": given["v"] * 2},
+    "another scale": lambda given: {"scale": 0.5},
+    "another flag": lambda given: {"causal": False},
+    "a window": lambda given: {"window_left": 3},
+    "a soft cap": lambda given: {"soft_cap": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_inputs_are_no_rounding(name, tmp_path, capsys):
+    """Each output is right for its own inputs, so that nothing but the inputs differs."""
+    call = inputs.call("normal", PREFILL, "bf16", 3)
+    given = dump(call, FLASH(call))
+    other = given | OTHERS[name](given)
+    problem = dumps.judge(other, named=False).problem
+    exact = oracle.attention(problem)[0].reshape(*call.q.transpose(1, 2).shape)
+    other["out"] = torch.from_numpy(exact).transpose(1, 2).bfloat16()
+    for path, tensors in (("a.pt", given), ("b.pt", other)):
+        torch.save(tensors, tmp_path / path)
+    code = cli.main(["compare", str(tmp_path / "a.pt"), str(tmp_path / "b.pt")])
+    out = capsys.readouterr().out
+    assert (code, out.partition(":")[0]) == (2, "OTHER INPUTS"), out
+    assert "inputs of a and b: " in out
+
+
+def test_a_distance_beyond_both_bounds_is_never_rounding():
+    call = inputs.call("normal", PREFILL, "bf16", 3)
+    found = comparison.compare(dump(call, FLASH(call)), dump(call, SHORT(call)), named=False)
+    assert found.answer == "ROUNDING"
+    far = dataclasses.replace(found, out_b=found.out_b + 1.0)
+    assert far.answer == "INCONCLUSIVE"

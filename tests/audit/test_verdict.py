@@ -268,7 +268,7 @@ def test_audit_never_writes_over_a_dump(tmp_path, capsys):
     ("changes", "message"),
     [
         ({"v": None}, "v is missing"),
-        ({"mask": np.zeros((1, 1))}, "mask.shape"),
+        ({"mask": np.zeros((3, 5))}, "mask.shape"),
         ({"page_table": np.zeros((2, 1), int)}, "kv_len is missing"),
         ({"q": np.zeros((2, 8, 64), int)}, "q.dtype = int64"),
         ({"q": np.array([{}], object)}, "tensor q cannot be read"),

@@ -10,7 +10,7 @@ from tests.cli.test_cli import call
 
 
 def test_budget_takes_the_head_dim_that_a_kernel_offers(capsys):
-    code, out, _ = call(capsys, "budget", "mla_mma", "--kv-heads", "1", "--group", "16")
+    code, out, _ = call(capsys, "budget", "mla_mma", "--heads", "16/1")
     assert code == 0
     assert "head_dim 576" in out
     code, _, error = call(capsys, "budget", "mla_mma", "--head-dim", "128")

@@ -98,8 +98,11 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "decode_mma", "--gpu", "a100", "--arch", "sm_90"), "allowed for gpu = 'a100'"),
         (("budget", "decode_mma", "--tile", "9x9"), "tile = '9x9', allowed for decode_mma"),
         (("budget", "decode_mma", "--head-dim", "96"), "head_dim = 96, allowed for decode_mma"),
-        (("budget", "decode_mma", "--group", "4", "--q-heads", "32"), "allowed: one"),
-        (("budget", "decode_mma", "--q-heads", "9"), "q_heads = 9, kv_heads = 8, allowed"),
+        (("budget", "decode_mma", "--heads", "9/8"), "heads = 9/8, allowed"),
+        (("budget", "decode_mma", "--heads", "0/8"), "heads = 0/8, allowed"),
+        (("budget",), "kernel = None, allowed: a name"),
+        (("budget", "decode_mma", "--published", "fa2"), "allowed: a name, or --published"),
+        (("budget", "--published", "fa2", "--tile", "64"), "allowed: rows x keys x warps"),
         (("budget", "decode_mma", "--batch", "4"), "allowed: both or neither"),
         (("run", "nope"), "kernel = 'nope', allowed: append, decode_fma"),
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
@@ -165,7 +168,7 @@ def test_budget_plans_as_the_operation_does_on_tensors_with_numbers(name):
 @pytest.mark.parametrize(
     ("kernel", "shape", "words"),
     [
-        ("mla_mma", ("--head-dim", "576", "--kv-heads", "1", "--group", "16"), "16 heads, d512+64"),
+        ("mla_mma", ("--head-dim", "576", "--heads", "16/1"), "16 heads, d512+64"),
         ("backward_mma", ("--causal",), "4 x 512 on 4 x 512, 32/8, d128, causal"),
         ("prefill_mma", ("--q-len", "64"), "4 x 64 on 4 x 512, 32/8, d128, page 16, full"),
         ("append", ("--q-len", "7"), "4 x 7 after 4 x 512, 8 heads, d128, page 16"),
@@ -182,7 +185,7 @@ def test_budget_counts_the_work_of_the_kernels_own_operation(capsys, kernel, sha
 
 
 def test_budget_counts_a_latent_cache_once(capsys):
-    shape = ("--head-dim", "576", "--kv-heads", "1", "--group", "16")
+    shape = ("--head-dim", "576", "--heads", "16/1")
     _, out, _ = call(capsys, "budget", "mla_mma", *shape, "--batch", "64", "--kv-len", "4096")
     gpu, work = hardware.gpu("h200"), MlaDecode((4096,) * 64, 16, page_size=16)
     memory_s = work.bytes / gpu.measured_copy_bytes_per_s
@@ -191,7 +194,7 @@ def test_budget_counts_a_latent_cache_once(capsys):
 
 
 def test_budget_compiles_for_another_architecture_or_says_so(capsys):
-    code, out, _ = call(capsys, "budget", "decode_fma", "--arch", "sm_120", "--group", "8")
+    code, out, _ = call(capsys, "budget", "decode_fma", "--arch", "sm_120", "--heads", "64/8")
     assert code == 0
     assert "compiled for sm_120" in out
     assert "reported_register_formula" not in out
@@ -212,7 +215,6 @@ def test_budget_says_what_a_thread_has_once_warps_have_traded_registers(capsys):
         (("prefill_wgmma", "--gpu", "a100"), "prefill_wgmma needs sm_90a, this is NVIDIA A100"),
         (("decode_mma", "--gpu", "t4"), "decode_mma needs sm_80 or newer, this is NVIDIA T4"),
         (("decode_mma", "--arch", "sm_75"), "needs sm_80 or newer, this is NVIDIA T4 (sm_75)"),
-        (("decode_mma", "--group", "-3"), "group = -3, allowed: an integer >= 1"),
     ],
 )
 def test_budget_says_in_a_line_what_a_kernel_needs(capsys, asked, words):
@@ -237,7 +239,7 @@ def test_what_the_compiler_refuses_is_one_line(capsys, monkeypatch):
 
 
 def test_budget_takes_all_heads_of_mla(capsys):
-    shape = ("--head-dim", "576", "--kv-heads", "1", "--q-heads", "128")
+    shape = ("--head-dim", "576", "--heads", "128/1")
     code, out, _ = call(capsys, "budget", "mla_mma", *shape, "--batch", "2", "--kv-len", "64")
     assert code == 0
     assert "2 x 64, 128 heads" in out
@@ -247,7 +249,7 @@ def test_run_prints_time_error_and_machine(capsys):
     pytest.importorskip("torch")
     if not next(check for check in doctor.checks() if check.name == "C++ compiler").there:
         pytest.skip("needs a C++ compiler")
-    shape = ("--batch", "1", "--kv-len", "40", "--q-heads", "4", "--kv-heads", "2")
+    shape = ("--batch", "1", "--kv-len", "40", "--heads", "4/2")
     code, out, err = call(capsys, "run", "decode_mma", "--cpu", *shape, "--dtype", "fp16")
     assert (code, err) == (0, "")
     for words in ("CPU build, sm_90 arithmetic", "1 x 40, 4/2", "median of 3", "passed"):
@@ -297,7 +299,7 @@ def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
     pytest.importorskip("torch")
     if not next(check for check in doctor.checks() if check.name == "C++ compiler").there:
         pytest.skip("needs a C++ compiler")
-    heads = ("--batch", "1", "--q-heads", "4", "--kv-heads", "2")
+    heads = ("--batch", "1", "--heads", "4/2")
     code, out, err = call(capsys, "run", kernel, "--cpu", *heads, *options)
     assert (code, err) == (0, "")
     for word in (*words, "of a simulation: it says nothing of a GPU"):
@@ -311,7 +313,7 @@ def test_the_checker_of_races_is_refused_where_there_is_none(capsys):
 
 
 def test_budget_of_a_latent_decode_takes_all_its_heads(capsys):
-    heads = ("--head-dim", "576", "--q-heads", "128", "--kv-heads", "1")
+    heads = ("--head-dim", "576", "--heads", "128/1")
     code, out, _ = call(capsys, "budget", "mla_wgmma", *heads, "--batch", "64", "--kv-len", "4096")
     assert code == 0
     assert "64 x 4096, 128 heads" in out

@@ -59,10 +59,11 @@ def _call(path: Path, take: Take) -> tuple[dict, dict]:
     tensors = {}
     for kind in ("inputs", "outputs"):
         tensors |= _tensors(path, kind, order, take)
-    for theirs, value in (about.get("input_metadata") or {}).items():
-        name = take.name(_named(theirs, order))
-        if name and name not in tensors and _is_number(value):
-            tensors[name] = value
+    given = about.get("input_metadata") or {}
+    known = {_named(theirs, order): value for theirs, value in given.items()}
+    known = {name: value for name, value in known.items() if _is_plain(value)}
+    for theirs, name in take.chosen(known).items():
+        tensors.setdefault(name, known[theirs])
     return tensors, about
 
 
@@ -71,16 +72,18 @@ def _tensors(path: Path, kind: str, order: list[str], take: Take) -> dict:
     found = {}
     if (path / f"{kind}.safetensors").is_file():
         file = path / f"{kind}.safetensors"
-        for theirs, entry in safetensors.header_of(file).items():
-            name = take.name(names.get(theirs) or _named(theirs, order))
-            if name:
-                found[name] = safetensors.tensor(file, theirs, entry, take)
+        header = safetensors.header_of(file)
+        given = {names.get(theirs) or _named(theirs, order): theirs for theirs in header}
+        for named, name in take.chosen(given).items():
+            theirs = given[named]
+            found[name] = safetensors.tensor(file, theirs, header[theirs], take)
     elif (path / f"{kind}.pt").is_file():
-        for theirs, value in torch_pt.load(path / f"{kind}.pt", take.limit_bytes).items():
-            name = take.name(names.get(theirs) or _named(theirs, order))
-            if name:
-                take.claim(theirs, value.shape, value.element_size())
-                found[name] = value
+        values = torch_pt.load(path / f"{kind}.pt", take.limit_bytes)
+        given = {names.get(theirs) or _named(theirs, order): theirs for theirs in values}
+        for named, name in take.chosen(given).items():
+            value = values[given[named]]
+            take.claim(named, value.shape, value.element_size())
+            found[name] = value
     return found
 
 
@@ -102,7 +105,7 @@ def _parameters(signature: str) -> list[str]:
     return re.findall(r"[(,]\s*\*?([A-Za-z_]\w*)\s*(?=[:=,)])", flat)
 
 
-def _is_number(value) -> bool:
+def _is_plain(value) -> bool:
     return isinstance(value, int | float | bool | str)
 
 

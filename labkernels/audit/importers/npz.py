@@ -29,13 +29,13 @@ def read(path: Path, take: Take) -> dict:
         raise ValueError(f"{path}: cannot be read: it is not an npz file, or was cut short")
     found = {}
     with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            theirs = member.filename.removesuffix(".npy")
-            name = take.name(theirs)
-            if name is None:
+        members = [(m.filename.removesuffix(".npy"), m) for m in archive.infolist()]
+        chosen = take.chosen(theirs for theirs, _ in members)
+        for theirs, member in members:
+            if theirs not in chosen:
                 continue
             try:
-                found[name] = _member(archive, member, theirs, take)
+                found[chosen[theirs]] = _member(archive, member, theirs, take)
             except (zipfile.BadZipFile, zlib.error, struct.error) as error:
                 raise ValueError(f"{path}: tensor {theirs} cannot be read: {error}") from None
             except (RuntimeError, EOFError, ValueError, SyntaxError) as error:

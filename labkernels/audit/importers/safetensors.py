@@ -36,12 +36,11 @@ def takes(path: Path) -> bool:
 
 def read(path: Path, take: Take) -> dict:
     """Return arrays by our names; bf16 as its bits, fp8 as torch's tensors."""
-    found = {}
-    for theirs, entry in header_of(path).items():
-        name = take.name(theirs)
-        if name is not None:
-            found[name] = tensor(path, theirs, entry, take)
-    return found
+    header = header_of(path)
+    return {
+        name: tensor(path, theirs, header[theirs], take)
+        for theirs, name in take.chosen(header).items()
+    }
 
 
 def header_of(path: Path) -> dict[str, dict]:
@@ -52,11 +51,26 @@ def header_of(path: Path) -> dict[str, dict]:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
-        header = json.loads(file.read(length).decode("utf-8"))
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_once)
     if not isinstance(header, dict):
         raise ValueError("its header is not a table of tensors")
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        lists = (offsets, entry.get("shape")) if offsets is not None else (None,)
+        if not all(isinstance(x, list) and all(type(n) is int for n in x) for x in lists):
+            raise ValueError(f"tensor {name}: its entry has no shape and data_offsets of integers")
+        if len(offsets) != 2:
+            raise ValueError(f"tensor {name}: {len(offsets)} data_offsets, allowed: 2")
     return {name: entry | {"start": 8 + length, "file": size} for name, entry in header.items()}
+
+
+def _once(pairs: list[tuple]) -> dict:
+    """Return a JSON object. Raises: ValueError where two entries have one name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("two entries of its header have one name")
+    return found
 
 
 def tensor(path: Path, theirs: str, entry: dict, take: Take):

@@ -1,6 +1,7 @@
 """torch.save's files: a dict of tensors, read without running code."""
 
 import importlib
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -18,10 +19,9 @@ def takes(path: Path) -> bool:
 def read(path: Path, take: Take) -> dict:
     """Return tensors by our names. In nested dicts the last part of a name counts."""
     found = {}
-    for theirs, value in _flat(load(path, take.limit_bytes)).items():
-        name = take.name(theirs)
-        if name is None or value is None:
-            continue
+    given = {n: x for n, x in _flat(load(path, take.limit_bytes)).items() if x is not None}
+    for theirs, name in take.chosen(given).items():
+        value = given[theirs]
         if hasattr(value, "element_size"):  # a tensor may claim more elements than it has bytes for
             take.claim(theirs, value.shape, value.element_size())
             value = value.detach()
@@ -44,6 +44,11 @@ def load(path: Path, limit_bytes: float):
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and torch have errors of their own
+        if isinstance(error, pickle.UnpicklingError):  # torch advises to run the file's code here
+            raise ValueError(
+                "it holds more than tensors, numbers and text, which might run code; allowed: a "
+                "dict of these, saved by torch.save"
+            ) from None
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(first[:200]) from None
 

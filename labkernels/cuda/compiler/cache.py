@@ -48,7 +48,7 @@ def cache_dir() -> Path:
     chosen = os.environ.get("LABKERNELS_CACHE")
     base = chosen or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        folder = Path(base).expanduser()
+        folder = Path(base).expanduser().absolute()
     except RuntimeError as error:
         raise CacheError(f"no folder for compiled kernels: {error} Set LABKERNELS_CACHE") from None
     return _private(folder if chosen else folder / "labkernels")

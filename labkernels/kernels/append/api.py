@@ -19,6 +19,7 @@ from labkernels.kernels.checks import (
     require_device,
     require_place,
     require_rows,
+    resolved,
 )
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.kernel import Kernel, Shape, head_dim_v
@@ -58,7 +59,8 @@ def append(
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
         known = {"new_lens": new_lens, "kv_lens": kv_lens}
         return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
-    step = append_step(cache, k_new, v_new, cu_seqlens_new, target=target, checks=checks)
+    new = (resolved(x) for x in (k_new, v_new))
+    step = append_step(cache, *new, cu_seqlens_new, target=target, checks=checks)
     lengths_after(cache, cu_seqlens_new, len(k_new), new_lens, kv_lens)
     step.run()
     return step

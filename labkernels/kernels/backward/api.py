@@ -19,6 +19,7 @@ from labkernels.kernels.call import (
     in_graph,
     keep,
     kept,
+    require_options,
 )
 from labkernels.kernels.checks import (
     DTYPES,
@@ -86,6 +87,10 @@ def backward(
     given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
     if torch.compiler.is_compiling():
         return in_graph("backward", Gradients, *given, **options)
+    if not options.keys() <= BackwardOptions.__annotations__.keys():
+        require_options("backward", options, BackwardOptions)
+    if True in [getattr(x, "is_neg", bool)() for x in given]:  # a generator is called for each
+        given = tuple(map(arguments.resolved, given))
     step = backward_step(*given, **options)
     step.run()
     return step

@@ -17,6 +17,7 @@ from labkernels.kernels.call import (
     in_graph,
     keep,
     kept,
+    require_options,
 )
 from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
@@ -59,6 +60,9 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
     """
     if torch.compiler.is_compiling():
         return in_graph("decode", Attention, q, *cache.tensors.values(), **options)
+    if not options.keys() <= DecodeOptions.__annotations__.keys():
+        require_options("decode", options, DecodeOptions)
+    q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
     step = decode_step(q, cache, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()

@@ -10,7 +10,7 @@ from labkernels.kept import Kept
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.kernels.caches.page_guard import guarded
-from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept
+from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept, require_options
 from labkernels.kernels.checks import (
     read_lengths,
     require_cu_seqlens,
@@ -56,6 +56,10 @@ def mla_decode(
     if torch.compiler.is_compiling():
         tensors = (q_nope, q_pe, *cache.tensors.values(), cu_seqlens_q)
         return in_graph("mla_decode", Attention, *tensors, **options)
+    if not options.keys() <= PackedOptions.__annotations__.keys():
+        require_options("mla_decode", options, PackedOptions)
+    q_nope = q_nope.resolve_neg() if getattr(q_nope, "is_neg", bool)() else q_nope
+    q_pe = q_pe.resolve_neg() if getattr(q_pe, "is_neg", bool)() else q_pe
     step = mla_decode_step(q_nope, q_pe, cache, cu_seqlens_q, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()
@@ -92,6 +96,8 @@ def mla_decode_step(
         arguments.require_tensor("q_nope", q_nope)
     if not isinstance(cache, LatentKV):
         arguments.refuse_kind("cache", cache, "LatentKV")
+    if not options.keys() <= SplitOptions.__annotations__.keys():
+        require_options("mla_decode_step", options, SplitOptions)
     total, asked = q_nope.shape[0], Asked(causal, **options)
     if cu_seqlens_q is None:
         cu_seqlens_q = _one_each(total, q_nope.device)

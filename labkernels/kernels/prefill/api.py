@@ -9,7 +9,7 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept
+from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept, require_options
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.call import (
@@ -53,6 +53,9 @@ def prefill(
             tensors = (q, *kv.tensors.values(), cu_seqlens_q)
             return in_graph("prefill_paged", Attention, *tensors, **options)
         return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
+    if not options.keys() <= PackedOptions.__annotations__.keys():
+        require_options("prefill", options, PackedOptions)
+    q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
     step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
         kv.require_contents(options.get("kv_lens"))
@@ -72,6 +75,7 @@ def varlen_qkvpacked(
     >>> varlen_qkvpacked(qkv, torch.tensor([0, 3, 8], dtype=torch.int32)).out.shape
     torch.Size([8, 2, 64])
     """
+    require_options("varlen_qkvpacked", options, PackedOptions)
     arguments.require_tensor("qkv", qkv)
     if qkv.dim() != 4 or qkv.shape[1] != 3:
         raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: [total, 3, heads, head_dim]")
@@ -106,6 +110,8 @@ def prefill_step(
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
+    if not options.keys() <= SplitOptions.__annotations__.keys():
+        require_options("prefill_step", options, SplitOptions)
     asked = Asked(causal, **options)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)

@@ -138,7 +138,9 @@ class Problem:
         request = self.request_of
         query = np.arange(len(request)) - self.q_ends[:-1][request]
         q_lens = np.diff(self.q_ends)[request]
-        return AttentionVariant(self.causal).seen(query, q_lens, self.kv_lens[request])
+        right = None if self.variant is None else self.variant.window_right
+        seen = AttentionVariant(self.causal, window_right=right)
+        return seen.end(query, q_lens, self.kv_lens[request])
 
     def row_name(self, token: int, head: int) -> str:
         """Return a row in words: its sample, its query where a sample has several, its head."""

@@ -87,7 +87,8 @@ class Rows:
         m = largest - math.inf
         for block in self.blocks():
             score = block.score_log2
-            seen = score if block.hidden is None else xp.where(block.hidden, 0.0, score)
+            unseen = block.hidden if block.unbiased else score == -math.inf
+            seen = score if unseen is None else xp.where(unseen, 0.0, score)
             highest = xp.amax(score, -1)
             top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
             m = xp.maximum(m, highest)
@@ -110,6 +111,11 @@ class Rows:
         group = self.problem.group
         of_row = np.arange((self.last - self.first) * group) % group
         return np.arange(self.kv_first, self.kv_last)[:, None] * group + of_row
+
+    @computed_once
+    def tokens(self) -> np.ndarray:
+        """The token of each row. Shapes: [R]."""
+        return np.repeat(np.arange(self.first, self.last), self.problem.group)
 
     @computed_once
     def places(self) -> Array:
@@ -279,7 +285,14 @@ class Block:
         if variant is None:
             return score
         keys = namespace(score).arange(self.first, self.last, device=score.device)
-        return variant.shaped(score, rows.heads, rows.places, keys)
+        score = variant.shaped(score, rows.heads, rows.places, keys)
+        return variant.biased(score, rows.tokens, rows.heads, slice(self.first, self.last))
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether no bias is added, which might hide keys as well."""
+        variant = self.rows.problem.variant
+        return variant is None or variant.bias is None
 
     @property
     def score_log2(self) -> Array:

@@ -1,4 +1,4 @@
-"""The variants of attention: a cap, slopes, a window, a mask or a sink on the scores."""
+"""The variants of attention: a cap, slopes, a window, a mask, a bias or a sink on the scores."""
 
 from dataclasses import dataclass
 
@@ -13,23 +13,30 @@ class VariantTensors:
     """The variant besides the causal mask, with its tensors; a field that is None is not used.
 
     window_left: a row sees no key more than window_left before its own place, with a causal mask or
-    without; query i of n, in a request of L keys, has place L - n + i. soft_cap: scores s become c
-    tanh(s / c). alibi: slopes [Hq]; a score gets slope times (key - place of the query) added.
-    sinks [Hq]: one logit per head that counts in the denominator alone. mask [total_q, longest
-    request]: True where a row sees a key.
+    without; query i of n, in a request of L keys, has place L - n + i. window_right: nor a key more
+    than window_right after its place. soft_cap: scores s become c tanh(s / c). alibi: slopes [Hq];
+    a score gets slope times (key - place of the query) added, as in FlashInfer, or with
+    both_sides minus slope times |key - place|, as in FlashAttention. sinks [Hq]: one logit per head
+    that counts in the denominator alone. mask [total_q, longest request]: True where a row sees a
+    key. bias [1 or Hq, total_q, longest request]: is added to scores; -inf hides a key.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
     window_left: int | None = None
+    window_right: int | None = None
     soft_cap: float | None = None
     alibi: np.ndarray | None = None
+    both_sides: bool = False
     sinks: np.ndarray | None = None
     mask: np.ndarray | None = None
+    bias: np.ndarray | None = None
 
     def check(self, total_q: int, q_heads: int, longest: int) -> None:
         """Raise unless the tensors fit a problem."""
-        if self.window_left is not None and self.window_left < 0:
-            raise ValueError(f"window_left = {self.window_left}, allowed: 0 or more")
+        for name in ("window_left", "window_right"):
+            size = getattr(self, name)
+            if size is not None and size < 0:
+                raise ValueError(f"{name} = {size}, allowed: 0 or more")
         if self.soft_cap is not None and not 0 < self.soft_cap < np.inf:
             raise ValueError(f"soft_cap = {self.soft_cap}, allowed: a positive number")
         shapes = {"alibi": (q_heads,), "sinks": (q_heads,), "mask": (total_q, longest)}
@@ -37,6 +44,23 @@ class VariantTensors:
             found = getattr(self, name)
             if found is not None and tuple(found.shape) != allowed:
                 raise ValueError(f"{name}.shape = {tuple(found.shape)}, allowed: {allowed}")
+        if self.bias is not None and self.bias.shape not in (
+            (1, total_q, longest),
+            (q_heads, total_q, longest),
+        ):
+            allowed = f"[1 or {q_heads}, {total_q}, {longest}]"
+            raise ValueError(f"bias.shape = {tuple(self.bias.shape)}, allowed: {allowed}")
+
+    def biased(self, score: Array, tokens: Array, heads: Array, keys: slice) -> Array:
+        """Return scores in log2 units with the bias added.
+
+        Shapes: score [..., R, n]; tokens [R] and heads [..., R], of each row.
+        """
+        if self.bias is None:
+            return score
+        of_head = heads if len(self.bias) > 1 else 0 * heads
+        added = np.asarray(self.bias, np.float64)[of_head, tokens, keys]
+        return score + LOG2_E * moved(added, score)
 
     def shaped(self, score: Array, heads: Array, places: Array, keys: Array) -> Array:
         """Return scores in log2 units after the cap and the slopes.
@@ -49,7 +73,8 @@ class VariantTensors:
             score = cap * xp.tanh(score / cap)
         if self.alibi is not None:
             slopes = float64(moved(np.asarray(self.alibi), score))[heads]
-            score = score + LOG2_E * slopes[..., None] * (keys - places)
+            distance = -abs(keys - places) if self.both_sides else keys - places
+            score = score + LOG2_E * slopes[..., None] * distance
         return score
 
     def hides(

@@ -79,4 +79,8 @@ def _variant(
     }
     mask = variant.mask
     mask = None if mask is None else np.asarray(mask)[tokens, :longest]
-    return replace(variant, **of_heads, mask=mask)
+    bias = variant.bias
+    if bias is not None:
+        of_bias = heads if len(bias) > 1 else [0]
+        bias = np.asarray(bias)[np.ix_(of_bias, tokens, np.arange(longest))]
+    return replace(variant, **of_heads, mask=mask, bias=bias)

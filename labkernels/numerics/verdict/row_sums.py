@@ -91,7 +91,7 @@ class Directions:
         both = error_sigma.side_by_side(p, 2)
         scored = both[:, 0]
         scored[...] = score
-        if block.hidden is not None:
+        if block.hidden is not None or not block.unbiased:
             scored[p == 0] = 0.0  # where the score is -inf
         scored *= p
         both[:, 1] = spacing

@@ -1,0 +1,252 @@
+"""What the names of a dump mean: one window, one mask and one bias, or a refusal.
+
+Conventions and their sources:
+- window_left, window_right: keys before and after a query's own place; -1 or None: no end
+  (flash_attn_interface.py, and window_size of TransformerEngine's DotProductAttention; FlashInfer
+  has window_left alone; sliding_window_size of SGLang's RadixAttention is window_left).
+- sliding_window: a query sees so many keys, its own among them (masking_utils.py of transformers,
+  flash_attn.py of vLLM: the left end is sliding_window - 1). Without causal the two differ.
+- attn_mask_type and attention_mask of TransformerEngine: "causal" is aligned to the first key, a
+  type that ends in bottom_right to the last; True hides a key (dot_product_attention.py).
+- masks and biases: torch.nn.functional.scaled_dot_product_attention. True and 1 show a key, floats
+  are added; of two dimensions, [B, L] is the padding mask of transformers.
+- custom_mask of FlashInfer: one row of pairs per request, flattened and joined.
+- alibi_slopes: -slope |i + L - n - j| (flash-attn), slope (j - i) with causal or by FlashInfer.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.audit.names import REFUSED
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
+
+HIDES_BELOW = -9999.0  # Megatron adds -10,000, others the least number of a format
+_TOP_LEFT = ("causal", "padding_causal")
+_MASK_TYPES = {
+    "no_mask": False,
+    "padding": False,
+    "arbitrary": False,
+    **dict.fromkeys((*_TOP_LEFT, "causal_bottom_right", "padding_causal_bottom_right"), True),
+}
+
+
+def number(name: str, value) -> float:
+    """Return one number, also of a tensor with one element."""
+    if hasattr(value, "reshape"):
+        if int(np.prod(value.shape, dtype=object)) != 1:
+            raise ValueError(f"{name}.shape = {tuple(value.shape)}, allowed: one number")
+        value = (to_numpy(value) if hasattr(value, "detach") else np.asarray(value)).reshape(-1)[0]
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {str(value)[:40]!r}, allowed: one number") from None
+
+
+def text(value) -> str:
+    """Return a string, also of NumPy's array of one."""
+    return str(value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value)
+
+
+def flag(name: str, value) -> bool:
+    """Return True or False. Raises: ValueError for anything but a bool, 0 and 1."""
+    known = value if isinstance(value, bool) else _number_or_nan(value)
+    if known not in (0, 1):
+        raise ValueError(f"{name} = {str(value)[:40]!r}, allowed: True, False, 1, 0")
+    return bool(known)
+
+
+def _number_or_nan(value) -> float:
+    try:
+        return np.nan if isinstance(value, str) else number("", value)
+    except ValueError:
+        return np.nan
+
+
+def refuse_unknown_mathematics(found: dict) -> None:
+    """Remove names of REFUSED whose values change nothing. Raises: ValueError for other values."""
+    for name, (_, neutral, why) in REFUSED.items():
+        if name not in found:
+            continue
+        value = found.pop(name)
+        plain = text(value).upper() if isinstance(value, str) else _number_or_nan(value)
+        if plain not in neutral:
+            allowed = " or ".join(map(str, neutral)) or "a dump without it"
+            raise ValueError(f"{name} cannot be judged: {why}; allowed: {allowed}")
+
+
+def with_one_window(found: dict) -> dict:
+    """Return the tensors with causal, window_left and window_right in place of all their names."""
+    found = dict(found)
+    if "mask_type" in found:
+        found |= _of_mask_type(text(found.pop("mask_type")), found)
+    if "causal" in found:
+        found["causal"] = flag("causal", found["causal"])
+    ends: dict[str, list[int | None]] = {"window_left": [], "window_right": []}
+    for name, values in ends.items():
+        if name in found:
+            values.append(_end(name, found.pop(name)))
+    if "window_size" in found:
+        pair = found.pop("window_size")
+        if np.ndim(pair) != 1 or len(pair) != 2:
+            raise ValueError(
+                f"window_size = {text(pair)[:40]}, allowed: (left, right); a number means "
+                "different windows in different tools: save window_left or sliding_window"
+            )
+        for values, value in zip(ends.values(), pair, strict=True):
+            values.append(None if value is None else _end("window_size", value))
+    if "sliding_window" in found:
+        size = _end("sliding_window", found.pop("sliding_window"))
+        if size and not found.get("causal"):
+            raise ValueError(
+                f"sliding_window = {size} without causal, allowed: with causal; tools differ here, "
+                "so that window_left and window_right are needed"
+            )
+        ends["window_left"].append(size - 1 if size else None)
+    for name, values in ends.items():
+        if len(set(values)) > 1:
+            said = " and ".join(map(str, values))
+            raise ValueError(f"{name} is {said} by different names, allowed: one window")
+        if values and values[0] is not None:
+            found[name] = values[0]
+    return found
+
+
+def _end(name: str, value) -> int | None:
+    """Return how many keys lie before or after; None where there is no end."""
+    size = number(name, value)
+    if size != int(size) if np.isfinite(size) else True:
+        raise ValueError(f"{name} = {size}, allowed: a whole number")
+    return int(size) if size >= 0 else None
+
+
+def _of_mask_type(kind: str, found: dict) -> dict:
+    if kind not in _MASK_TYPES:
+        raise ValueError(f"attn_mask_type = {kind!r}, allowed: {', '.join(_MASK_TYPES)}")
+    if kind in _TOP_LEFT and not _same_lengths(found):
+        raise ValueError(
+            f"attn_mask_type = {kind!r} with other lengths of q than of k, allowed: "
+            f"{kind}_bottom_right, or a mask"
+        )
+    mask = found.get("mask")
+    of_tool = {} if mask is None else {"mask": to_numpy(mask) == 0}
+    return {"causal": _MASK_TYPES[kind]} | of_tool
+
+
+def _same_lengths(found: dict) -> bool:
+    """Return whether requests have as many queries as keys, in whatever layout."""
+    ends = [found.get(name) for name in ("cu_seqlens_q", "cu_seqlens")]
+    if all(x is not None for x in ends):
+        return np.array_equal(*map(to_numpy, ends))
+    shapes = [getattr(found.get(name), "shape", None) for name in "qk"]
+    if None in shapes:  # in one tensor, qkv
+        return "qkv" in found
+    lengths = [{(shape[0], shape[1]), (shape[0], shape[-2])} for shape in shapes]
+    return bool(lengths[0] & lengths[1])
+
+
+def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:
+    """Return the problem with what masks and biases of any shape that broadcasts do to it.
+
+    Shapes: what torch broadcasts to [B, Hq, M, L], where queries is M; [B, L], of padding;
+    [total_q, longest]; FlashInfer's [pairs].
+    Raises: ValueError naming the mask, its shape or number, and what is allowed.
+    """
+    hides, added = np.zeros((1, 1, 1), bool), np.zeros((1, 1, 1))
+    for name, mask in masks.items():
+        values = _values(name, mask)
+        of_rows = _of_rows(name, values, problem, queries)
+        if values.dtype == bool:
+            hides = hides | ~of_rows
+        else:
+            hides, added = hides | (of_rows <= HIDES_BELOW), added + of_rows
+            _require_one_meaning(name, of_rows, problem)
+    added = np.where(hides, 0.0, added)
+    given = problem.variant or VariantTensors()
+    if not added.any() and len(hides) == 1:
+        return replace(problem, variant=replace(given, mask=~hides[0]))
+    bias = np.where(hides, -np.inf, added)
+    return replace(problem, variant=replace(given, bias=bias))
+
+
+def _values(name: str, mask) -> np.ndarray:
+    """Return a mask as bools, or a bias as float64."""
+    values = to_numpy(mask)
+    if isinstance(mask, np.ndarray) and mask.dtype == np.uint16:
+        values = rounding.from_bits(mask, "bf16")
+    if values.dtype.kind in "iu" and name == "mask":
+        if not np.isin(values, (0, 1)).all():
+            raise ValueError(f"{name} of integers other than 0 and 1, allowed: bool, 0 and 1")
+        values = values == 1
+    if values.dtype == bool and name == "mask":
+        return values
+    if values.dtype.kind != "f":
+        raise ValueError(
+            f"{name}.dtype = {values.dtype}, allowed: bool or floats, for a bias floats"
+        )
+    values = values.astype(np.float64)
+    if np.isnan(values).any() or (values == np.inf).any():
+        raise ValueError(f"{name} holds NaN or inf, allowed: finite numbers and -inf")
+    return values
+
+
+def _require_one_meaning(name: str, of_rows: np.ndarray, problem: Problem) -> None:
+    """Raise where a finite number hides all keys of a row: that is the mean of V, or 0."""
+    keys = np.arange(of_rows.shape[-1]) < problem.n_keys[:, None]
+    seen = np.where(keys, of_rows, -np.inf)
+    dark = (seen <= HIDES_BELOW).all(-1) & np.isfinite(seen).any(-1)
+    if dark.any():
+        raise ValueError(
+            f"{name} hides all keys of {int(dark.any(0).sum())} rows by a finite number, "
+            "allowed: -inf, or rows that see a key"
+        )
+
+
+def _of_rows(name: str, values: np.ndarray, problem: Problem, queries: int | None) -> np.ndarray:
+    """Return a mask as [1 or Hq, total_q, longest]."""
+    batch, (total, heads), longest = problem.batch, problem.q.shape[:2], int(problem.kv_lens.max())
+    lens = np.diff(problem.q_ends)
+    if values.ndim == 1 and values.size == int((lens * problem.kv_lens).sum()):
+        return _unflattened(values, lens, problem.kv_lens, longest)[None]
+    rows = (total, longest)
+    if values.ndim >= 2 and values.shape[-2] == total and (queries is None or values.ndim == 2):
+        return _cut(name, values, rows)
+    if queries is None:
+        raise ValueError(f"{name}.shape = {values.shape}, allowed: [total_q, longest], {rows}")
+    grid = (batch, heads, queries)
+    if values.ndim in (2, 3) and values.shape[0] == batch > 1:
+        other = {2: queries, 3: heads}[values.ndim]  # what torch takes the first dimension for
+        if other == batch:
+            words = f"{name}.shape = {values.shape} has two meanings where B = {batch}"
+            raise ValueError(f"{words}, allowed: four dimensions, [B, Hq, M, L] or 1 for each")
+        values = values[:, None, None] if values.ndim == 2 else values[:, None]
+    shaped = values.reshape((1,) * (4 - values.ndim) + values.shape) if values.ndim < 5 else values
+    fits = shaped.ndim == 4 and all(a in (1, b) for a, b in zip(shaped.shape, grid, strict=False))
+    if not fits or (shaped.shape[-1] != 1 and shaped.shape[-1] < longest):
+        allowed = f"what broadcasts to {(*grid, longest)}, [B, Hq, M, L]"
+        raise ValueError(f"{name}.shape = {values.shape}, allowed: {allowed}")
+    of_head = np.broadcast_to(shaped, (batch, shaped.shape[1], queries, shaped.shape[-1]))
+    return _cut(name, of_head.swapaxes(0, 1).reshape(shaped.shape[1], total, -1), rows)
+
+
+def _cut(name: str, values: np.ndarray, rows: tuple[int, int]) -> np.ndarray:
+    """Return [1 or Hq, total_q, longest], of masks for longer requests the first keys."""
+    if values.ndim == 2:
+        values = values[None]
+    if values.ndim != 3 or (values.shape[-1] != 1 and values.shape[-1] < rows[1]):
+        raise ValueError(f"{name}.shape = {values.shape}, allowed: [1 or Hq, total_q, {rows[1]}]")
+    return np.broadcast_to(values, (len(values), rows[0], max(values.shape[-1], rows[1])))[
+        ..., : rows[1]
+    ]
+
+
+def _unflattened(values, q_lens, kv_lens, longest: int) -> np.ndarray:
+    """Return FlashInfer's mask as [total_q, longest]."""
+    found, first, row = np.zeros((int(q_lens.sum()), longest), values.dtype), 0, 0
+    for n, keys in zip(q_lens.tolist(), kv_lens.tolist(), strict=True):
+        found[row : row + n, :keys] = values[first : first + n * keys].reshape(n, keys)
+        first, row = first + n * keys, row + n
+    return found

@@ -1,0 +1,190 @@
+"""Every name of a dump that changes the mathematics is read as its tool means it, or refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.audit import meaning
+from labkernels.audit.dumps import audit, judge
+from labkernels.audit.harnesses import judged
+from labkernels.audit.names import REFUSED, Take
+from labkernels.measure.strangers import inputs, right
+
+B, H, HKV, S, D = 2, 4, 2, 24, 32
+CALL = inputs.call("normal", inputs.Shape(B, H, HKV, S, S, D), "bf16", 1)
+PLACE, KEY = torch.arange(S)[:, None], torch.arange(S)[None]
+DIFF = KEY - PLACE
+SLOPES = 2.0 ** -torch.arange(1, H + 1)
+BIAS = torch.randn(B, H, S, S, generator=torch.Generator().manual_seed(1))
+SEEN = torch.rand(B, 1, S, S, generator=torch.Generator().manual_seed(2)) < 0.7
+SEEN[..., 0] = True
+
+
+def output(added=0.0, cap=None, sinks=None):
+    """Return softmax(s + added) V in float64, rounded once as kernels round: P and out in bf16."""
+    q, k, v = right.grouped(CALL, torch.float64)
+    s = q @ k.mT * CALL.scale
+    s = cap * torch.tanh(s / cap) if cap else s
+    s = s + added
+    top = s.amax(-1, keepdim=True)
+    p = torch.exp(s - top)
+    total = p.sum(-1, keepdim=True)
+    total = total if sinks is None else total + torch.exp(sinks[:, None, None] - top)
+    return (p.bfloat16().double() @ v / total).bfloat16()
+
+
+def hidden(where):
+    return torch.zeros(where.shape, dtype=torch.float64).masked_fill(where, -torch.inf)
+
+
+def dump(out, **names):
+    return {"q": CALL.q, "k": CALL.k, "v": CALL.v, "out": out} | names
+
+
+CAUSAL = DIFF > 0
+LOW = torch.finfo(torch.bfloat16).min
+WINDOW = (DIFF < -4) | (DIFF > 2)
+# What a tool saves, and what it adds to scores: FlashAttention 2 and 3, FlashInfer, vLLM, SGLang,
+# transformers, TransformerEngine, FlashMLA, torch.
+NAMED = {
+    "window_size": ({"window_size": (4, 2)}, hidden(WINDOW)),
+    "window_size of FA4": ({"window_size": (None, 2)}, hidden(DIFF > 2)),
+    "window_size_left, _right": ({"window_size_left": 4, "window_size_right": 2}, hidden(WINDOW)),
+    "no window": ({"window_size": torch.tensor([-1, -1])}, torch.zeros(S, S)),
+    "window_left": ({"window_left": 4, "causal": 1}, hidden((DIFF < -4) | CAUSAL)),
+    "sliding_window": ({"sliding_window": 5, "is_causal": True}, hidden((DIFF < -4) | CAUSAL)),
+    "sliding_window_size": ({"sliding_window_size": 4, "causal": 1}, hidden((DIFF < -4) | CAUSAL)),
+    "attn_mask_type": ({"attn_mask_type": "causal"}, hidden(CAUSAL)),
+    "attention_mask of TransformerEngine": (
+        {"attn_mask_type": "arbitrary", "attention_mask": ~SEEN},
+        hidden(~SEEN),
+    ),
+    "alibi_slopes of flash-attn": ({"alibi_slopes": SLOPES}, -SLOPES[:, None, None] * DIFF.abs()),
+    "alibi_slopes of FlashInfer": ({"alibi_slopes": SLOPES}, SLOPES[:, None, None] * DIFF),
+    "bool mask": ({"attn_mask": SEEN}, hidden(~SEEN)),
+    "mask of 0 and 1": ({"attention_mask": SEEN.long()}, hidden(~SEEN)),
+    "float mask of -inf": ({"attn_mask": hidden(~SEEN)}, hidden(~SEEN)),
+    "float mask of finfo.min": ({"attention_mask": (~SEEN).bfloat16() * LOW}, hidden(~SEEN)),
+    "mask [S, S]": ({"attn_mask": SEEN[0, 0]}, hidden(~SEEN[0, 0])),
+    "mask [1, 1, S, S]": ({"attn_mask": SEEN[:1]}, hidden(~SEEN[:1])),
+    "padding mask [B, S]": ({"attention_mask": SEEN[:, 0, 0]}, hidden(~SEEN[:, :, :1])),
+    "bias per head": ({"attn_bias": BIAS}, BIAS.double()),
+    "bias [1, H, S, S] as mask": ({"attn_mask": BIAS[:1]}, BIAS[:1].double()),
+    "core_attention_bias and mask": (
+        {"core_attention_bias": BIAS[:1], "mask": SEEN},
+        BIAS[:1].double() + hidden(~SEEN),
+    ),
+    "custom_mask of FlashInfer": ({"custom_mask": SEEN.flatten()}, hidden(~SEEN)),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_name_means_what_its_tool_means(name):
+    names, added = NAMED[name]
+    given = {"q": CALL.q, "k": CALL.k, "v": CALL.v} | names
+    found = judged(given, [output(added)], named=False)
+    assert found.answer == "ROUNDING", found.summary()
+    if added.abs().max() > 0:
+        assert judged(given, [output()], named=False).answer == "BUG"
+
+
+@pytest.mark.parametrize("name", ["attn_logit_softcapping", "softcap", "logits_soft_cap"])
+def test_a_soft_cap_has_many_names(name, tmp_path):
+    torch.save(dump(output(cap=2.0), **{name: 2.0}), tmp_path / "cap.pt")
+    assert audit(tmp_path / "cap.pt").answer == "ROUNDING"
+
+
+@pytest.mark.parametrize("name", ["attn_sink", "s_aux", "learnable_sink", "softmax_offset"])
+def test_sinks_have_many_names(name, tmp_path):
+    sinks = torch.linspace(-1, 3, H, dtype=torch.float64)
+    torch.save(dump(output(sinks=sinks), **{name: sinks}), tmp_path / "sinks.pt")
+    assert audit(tmp_path / "sinks.pt").answer == "ROUNDING"
+
+
+REFUSALS = [
+    ({"dropout_p": 0.1}, "dropout cannot be judged: it is random"),
+    ({"attention_chunk": 128}, "attention_chunk cannot be judged"),
+    ({"pos_encoding_mode": "ROPE_LLAMA"}, "pos_encoding_mode cannot be judged"),
+    ({"out_scale": 0.5}, "out_scale cannot be judged"),
+    ({"sliding_window": 5}, "sliding_window = 5 without causal"),
+    ({"window_size": 5}, "window_size = 5, allowed: .left, right"),
+    ({"window_size": (4, 0), "window_left": 5}, "window_left is 5 and 4 by different names"),
+    ({"window_left": 2.5}, "window_left = 2.5, allowed: a whole number"),
+    ({"attn_mask": torch.full((S, S), 2)}, "integers other than 0 and 1"),
+    ({"attn_mask": torch.full((S, S), torch.nan)}, "mask holds NaN"),
+    ({"attn_mask": torch.full((S, S), LOW)}, "hides all keys of 48 rows by a finite number"),
+    ({"attn_mask": torch.ones(3, S)}, "mask.shape = .3, 24., allowed: what broadcasts"),
+    ({"attn_bias": torch.ones(S, S).bool()}, "bias.dtype = bool"),
+]
+
+
+@pytest.mark.parametrize(("names", "words"), REFUSALS)
+def test_what_cannot_be_judged_is_refused_in_a_line(names, words, tmp_path):
+    torch.save(dump(output(), **names), tmp_path / "dump.pt")
+    with pytest.raises(ValueError, match=words):
+        audit(tmp_path / "dump.pt")
+
+
+@pytest.mark.parametrize("value", ["no", float("nan"), 2, -1, 0.5])
+def test_causal_takes_yes_and_no_alone(value):
+    with pytest.raises(ValueError, match="causal = .*, allowed: True, False, 1, 0"):
+        judge(dump(output(), causal=value))
+
+
+def test_refused_names_whose_values_change_nothing_are_read_past(tmp_path):
+    plain = {name: row[1][0] for name, row in REFUSED.items() if row[1]}
+    torch.save(dump(output(), **plain), tmp_path / "dump.pt")
+    found = audit(tmp_path / "dump.pt")
+    assert (found.answer, found.note) == ("ROUNDING", "")
+
+
+def test_what_was_not_read_is_listed(tmp_path):
+    torch.save(dump(output(), seed=3, other=torch.ones(2)), tmp_path / "dump.pt")
+    assert "read as: without other, seed (not read)" in audit(tmp_path / "dump.pt").summary()
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path):
+    found = dump(output())
+    torch.save(found | {"output": found["out"], "a.out": 0 * found["out"]}, tmp_path / "dump.pt")
+    assert audit(tmp_path / "dump.pt").answer == "ROUNDING"  # out is ours to the letter
+    out = found.pop("out")
+    torch.save(found | {"a.out": out, "b.out": 0 * out}, tmp_path / "dump.pt")
+    with pytest.raises(ValueError, match="2 tensors may be out: a.out, b.out; allowed: one, or"):
+        audit(tmp_path / "dump.pt")
+
+
+def test_rows_that_are_not_finite_are_listed():
+    out = output()
+    out[1, 2, 3, 4] = torch.nan
+    assert "NaN or inf in 1 rows of the output: sample 1, query 3, head 2" in judge(dump(out)).note
+
+
+def test_a_flag_of_numpy_or_torch_is_a_flag():
+    assert meaning.flag("causal", np.bool_(True))
+    assert not meaning.flag("causal", torch.tensor(0))
+
+
+def rows_of_the_page():
+    """Return the rows of the table of names: what is saved, and what it is read as."""
+    page = (Path(__file__).parents[2] / "book/coming_from.md").read_text(encoding="utf-8")
+    table = page.partition("## Names in a dump")[2].partition("\n`labkernels tolerance`")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    assert len(rows) >= 10
+    return [(saved.strip(" `"), read.strip()) for saved, _, read in rows]
+
+
+@pytest.mark.parametrize(("saved", "read"), rows_of_the_page())
+def test_each_row_of_the_page_on_coming_from_other_tools(saved, read):
+    given = eval(f"dict({saved})")  # the page's own text
+    ours = {name: given[theirs] for theirs, name in Take().chosen(given).items()}
+    assert len(ours) == len(given)
+    if read.startswith("refused"):
+        with pytest.raises(ValueError, match="cannot be judged|without causal"):
+            judge(dump(output()) | ours)
+        return
+    expected = {} if read == "no window" else eval(f"dict({read.strip('`')})")
+    found = meaning.with_one_window(ours)
+    assert {name: found[name] for name in expected} == expected
+    assert ("window_left" in found) == ("window_left" in expected)

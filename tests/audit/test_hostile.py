@@ -1,0 +1,127 @@
+"""Whatever a file holds, audit and compare answer in one line, and exit code 1 says BUG alone."""
+
+import json
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels import cli
+from labkernels.cli import audit as command
+from labkernels.measure.strangers import inputs, right
+
+CALL = inputs.call("normal", inputs.Shape(2, 4, 2, 8, 8, 32), "bf16", 1)
+GIVEN = {"q": CALL.q, "k": CALL.k, "v": CALL.v, "out": right.RIGHT["flash, blocks of 64"](CALL)}
+
+
+def refused(capsys, path, *more):
+    """Return the line on stderr that refuses a file."""
+    code = cli.main(["audit", str(path), *more])
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    return err
+
+
+def header(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+HEADERS = {
+    "a list": b"[1, 2]",
+    "an entry of a number": json.dumps({"q": 3}).encode(),
+    "no offsets": json.dumps({"q": {"dtype": "F32", "shape": [1]}}).encode(),
+    "offsets of text": json.dumps(
+        {"q": {"dtype": "F32", "shape": [1], "data_offsets": ["a", "b"]}}
+    ).encode(),
+    "three offsets": json.dumps(
+        {"q": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 4]}}
+    ).encode(),
+    "a shape of text": json.dumps(
+        {"q": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}
+    ).encode(),
+    "a name twice": b'{"q": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "q": {}}',
+    "a deep nest": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_that_is_none(name, tmp_path, capsys):
+    (tmp_path / "x.safetensors").write_bytes(header(HEADERS[name]) + bytes(8))
+    assert "x.safetensors: " in refused(capsys, tmp_path / "x.safetensors")
+
+
+DUMPS = {
+    "pages without v": ({"k": CALL.k, "page_table": torch.zeros(2, 1).int()}, "v is missing"),
+    "pages without k": ({"k": None, "v": CALL.v, "page_table": torch.zeros(2, 1)}, "is missing"),
+    "no heads": ({name: x[:, :0] for name, x in GIVEN.items()}, "allowed"),
+    "no rows": ({name: x[:0] for name, x in GIVEN.items()}, "allowed: one row or more"),
+    "no queries": ({name: GIVEN[name][:, :, :0] for name in ("q", "out")}, "one row or more"),
+    "text": ({"k": "nothing"}, "k is a str, allowed: a tensor"),
+    "a number": ({"k": 3.0}, "k is a float, allowed: a tensor"),
+    "integers": ({"k": CALL.k.long()}, "k.dtype = int64, allowed"),
+    "complex": ({"q": CALL.q.to(torch.complex64)}, "q.dtype = complex64"),
+    "a tensor of no dimensions": ({"k": torch.tensor(1.0)}, "k"),
+    "page numbers of floats": (
+        {"k": CALL.k, "v": CALL.v, "page_table": torch.rand(2, 1), "kv_len": torch.ones(2).int()},
+        "page_table.dtype",
+    ),
+    "scale of text": ({"scale": "small"}, "scale = 'small', allowed: one number"),
+    "descales of text": ({"k_scale": "small"}, "k_scale"),
+    "window of text": ({"window_size": "small"}, "window_size = small, allowed"),
+}
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_a_dump_that_cannot_be_judged(name, tmp_path, capsys):
+    given, words = DUMPS[name]
+    found = {n: x for n, x in (GIVEN | given).items() if x is not None}
+    if name == "pages without v":
+        del found["v"]
+    torch.save(found, tmp_path / "x.pt")
+    assert words in refused(capsys, tmp_path / "x.pt")
+
+
+def test_two_members_of_one_name(tmp_path, capsys):
+    arrays = {name: x.float().numpy() for name, x in GIVEN.items()}
+    np.savez(tmp_path / "x.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
+        member = archive.read("out.npy")
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive, pytest.warns(match="Duplicate"):
+        archive.writestr("out.npy", member)
+    assert "2 tensors may be out: out, out" in refused(capsys, tmp_path / "x.npz")
+
+
+def test_a_pickle_of_code_is_refused_without_advice_to_run_it(tmp_path, capsys):
+    torch.save(GIVEN | {"code": cli.main}, tmp_path / "x.pt")
+    line = refused(capsys, tmp_path / "x.pt")
+    assert "might run code; allowed: a dict of these" in line
+    assert "weights_only" not in line
+
+
+def test_an_error_that_nobody_thought_of_is_one_line_too(tmp_path, capsys, monkeypatch):
+    torch.save(GIVEN, tmp_path / "x.pt")
+
+    def fail(*_, **__):
+        raise IndexError("index 3 is out of bounds")
+
+    monkeypatch.setattr("labkernels.audit.dumps.verdict", fail)
+    line = refused(capsys, tmp_path / "x.pt")
+    assert "x.pt: cannot be judged: IndexError: index 3 is out of bounds" in line
+    assert cli.main(["compare", str(tmp_path / "x.pt"), str(tmp_path / "x.pt")]) == 2
+
+
+def test_rows_without_keys_beside_a_bug(tmp_path):
+    wrong = GIVEN["out"].clone()
+    wrong[1] *= 1.5
+    torch.save(GIVEN | {"out": wrong, "kv_len": torch.tensor([0, 8])}, tmp_path / "x.pt")
+    assert cli.main(["audit", str(tmp_path / "x.pt"), "--quick"]) == 1
+
+
+def test_an_answer_that_takes_long_is_announced(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("labkernels.cli.options.QUIET_S", 0.0)
+    torch.save(GIVEN, tmp_path / "x.pt")
+    assert command.CODES["BUG"] == 1
+    assert cli.main(["audit", str(tmp_path / "x.pt")]) == 0
+    assert "x.pt against float64" in capsys.readouterr().err

@@ -1,0 +1,141 @@
+"""Tensors are read in the layout that names, options or shapes say, or refused with the option."""
+
+import pytest
+import torch
+
+from labkernels.audit.dumps import judge
+from labkernels.measure.strangers import inputs, right
+
+FLASH = right.RIGHT["flash, blocks of 64"]
+B, H, HKV, S, D = 2, 4, 2, 24, 32
+CALL = inputs.call("normal", inputs.Shape(B, H, HKV, S, S, D, causal=True), "bf16", 1)
+MHA = inputs.call("normal", inputs.Shape(B, H, H, S, S, D, causal=True), "bf16", 1)
+NAMES = ("q", "k", "v", "out")
+
+
+def bhsd(call=CALL):
+    return {"q": call.q, "k": call.k, "v": call.v, "out": FLASH(call)}
+
+
+def moved(order, call=CALL):
+    return {name: x.permute(*order).contiguous() for name, x in bhsd(call).items()}
+
+
+def judged(tensors, **more):
+    given = tensors | {"causal": True} | more
+    found = judge(given, named=False)
+    wrong = judge(given | {"out": given["out"].flip(0)}, named=False)
+    return found.answer, wrong.answer
+
+
+SBHD, BSHD = moved((2, 0, 1, 3)), moved((0, 2, 1, 3))
+FLAT = {name: x.flatten(0, 1).flatten(1) for name, x in BSHD.items()}
+ENDS = {name: torch.arange(B + 1) * S for name in ("cu_seqlens_q", "cu_seqlens")}
+PACKED = moved((0, 2, 1, 3), MHA)
+QKV = torch.stack([PACKED[name] for name in "qkv"], 2)
+HEADS = {"q_heads": H, "kv_heads": HKV}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        SBHD,
+        SBHD | {"layout": "sbhd"},
+        SBHD | {"layout": "sbhd_sbhd_sbhd"},
+        BSHD | {"layout": "bshd"},
+        FLAT | ENDS | HEADS,
+        {name: x.flatten(2) for name, x in BSHD.items()} | HEADS,
+        {"qkv": QKV, "out": PACKED["out"]},
+        {"qkv": QKV.flatten(0, 1), "out": PACKED["out"].flatten(0, 1)} | ENDS,
+        {"qkv": torch.cat([FLAT[n] for n in "qkv"], -1), "out": FLAT["out"]} | ENDS | HEADS,
+        {"kv": torch.stack([BSHD["k"], BSHD["v"]], 2), "q": BSHD["q"], "out": BSHD["out"]},
+    ],
+    ids=["sbhd", "sbhd told", "TE's", "bshd", "flat", "flat 3", "qkv", "thd qkv", "GQA qkv", "kv"],
+)
+def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
+    assert judged(tensors) == ("ROUNDING", "BUG")
+
+
+def test_flat_tensors_without_heads_are_refused_with_the_option():
+    with pytest.raises(ValueError, match="allowed with --heads Q/KV"):
+        judge(FLAT | ENDS)
+    with pytest.raises(ValueError, match="heads = 4/3, allowed"):
+        judge(FLAT | ENDS | {"q_heads": 4, "kv_heads": 3})
+    with pytest.raises(ValueError, match="layout = 'bxsd', allowed: bhsd, bshd, sbhd"):
+        judge(BSHD | {"layout": "bxsd"})
+
+
+def test_padding_between_requests_is_left_out():
+    """TransformerEngine pads each request to a multiple of a number; padded rows hold anything."""
+    room, found = 32, {}
+    for name, x in BSHD.items():
+        rows = torch.full((B * room, *x.shape[2:]), 9.0, dtype=x.dtype)
+        for b in range(B):
+            rows[b * room : b * room + S] = x[b]
+        found[name] = rows
+    places = torch.arange(B + 1) * room
+    padded = {f"cu_seqlens_{name}_padded": places for name in ("q", "kv")}
+    assert judged(found | ENDS | padded) == ("ROUNDING", "BUG")
+    with pytest.raises(ValueError, match="cu_seqlens_q_padded = .*, allowed: room for"):
+        judge(found | ENDS | {"cu_seqlens_q_padded": places // 2})
+
+
+def pages(x, size=8):
+    """Return keys [B, Hkv, L, D] as pages in order, with their table."""
+    x = x.transpose(1, 2)
+    pool = x.reshape(-1, size, *x.shape[2:])
+    table = torch.arange(len(pool)).reshape(len(x), -1)
+    return pool, {"page_table": table, "kv_len": torch.full((len(x),), x.shape[1])}
+
+
+@pytest.mark.parametrize("way", ["NHD", "HND", "FlashInfer's kv", "vLLM's kv"])
+def test_pools_of_keys_and_values(way):
+    (k, about), (v, _) = pages(CALL.k), pages(CALL.v)
+    pools = {"k": k, "v": v}
+    if way == "HND":
+        pools = {name: x.transpose(1, 2) for name, x in pools.items()} | {"kv_layout": "HND"}
+    elif way.endswith("kv"):
+        pools = {"kv": torch.stack([k, v], 1 if way.startswith("Flash") else 0)}
+    assert judged({"q": CALL.q, "out": FLASH(CALL)} | pools | about) == ("ROUNDING", "BUG")
+
+
+def test_a_pool_that_holds_k_and_v_gives_both():
+    """FlashMLA's k_cache has one head, whose first channels are V."""
+    one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
+    out = FLASH(inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale))
+    pool, about = pages(one.k)
+    given = {"q": one.q, "out": out, "k_cache": pool}
+    given = {"k": pool, "q": one.q, "out": out, "scale": one.scale} | about
+    assert judged(given) == ("ROUNDING", "BUG")
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("p", ["bf16", "e4m3"])
+def test_8_bits_with_descales_of_each_request_and_head(p, paged):
+    """As FlashAttention 3 takes them: q, k and v in e4m3, and descales [B, Hkv]."""
+    scales = [torch.linspace(0.5, 1.5, B * HKV).reshape(B, HKV) * c for c in (1.0, 2.0, 0.25)]
+    stored = [x.to(torch.float8_e4m3fn) for x in (CALL.q, CALL.k, CALL.v)]
+    q, k, v = (
+        x.double() * s.repeat_interleave(x.shape[1] // HKV, 1)[:, :, None, None]
+        for x, s in zip(stored, scales, strict=True)
+    )
+    k, v = (x.repeat_interleave(H // HKV, 1) for x in (k, v))
+    s = (q @ k.mT * CALL.scale).masked_fill(right.hidden_of(CALL), -torch.inf)
+    weights = torch.exp(s - s.amax(-1, keepdim=True))
+    rounded = weights.to(torch.float8_e4m3fn if p == "e4m3" else torch.bfloat16).double()
+    out = (rounded @ v / weights.sum(-1, keepdim=True)).bfloat16()
+    given = {"q": stored[0], "k": stored[1], "v": stored[2], "out": out}
+    if paged:
+        (pool_k, about), (pool_v, _) = (pages(x) for x in stored[1:])
+        given |= {"k": pool_k, "v": pool_v} | about
+    given |= dict(zip(("q_scale", "k_scale", "v_scale"), scales, strict=True))
+    assert judged(given)[0] == "ROUNDING"
+    assert judged(given | {"v_scale": scales[2].flip(0)})[0] == "BUG"
+    if p == "e4m3":
+        assert "P taken to be in e4m3" in judge(given | {"causal": True}, named=False).note
+
+
+def test_a_query_saved_in_16_bits_with_its_descale():
+    scale = torch.full((B, HKV), 0.5)
+    call = inputs.Call(CALL.q * 0.5, CALL.k, CALL.v, True, CALL.scale)
+    assert judged(bhsd() | {"q_scale": scale, "out": FLASH(call)}) == ("ROUNDING", "BUG")

@@ -1,0 +1,83 @@
+"""A verb computes what a tensor holds, and refuses by its own name what it does not compute."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import labkernels
+from labkernels import PagedKV, RaggedKV, attention, decode, ops
+from labkernels.cuda.compiler import cache
+
+Q = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0)).half()
+POOLS = torch.randn(2, 1, 16, 2, 64, generator=torch.Generator().manual_seed(1)).half()
+ENDS = torch.tensor([0, 1], dtype=torch.int32)
+
+
+def paged():
+    return PagedKV(*POOLS, ENDS[:1].view(1, 1), torch.tensor([5], dtype=torch.int32))
+
+
+def test_a_negation_that_torch_put_off_is_carried_out():
+    put_off = torch.complex(Q.float(), Q.float()).conj().imag
+    assert put_off.is_neg()
+    later = torch._neg_view(Q)
+    assert torch.equal(decode(later, paged()).out, decode(-Q, paged()).out)
+    k = POOLS[0, 0, :1].contiguous()
+    out, _ = attention(later, torch._neg_view(k), k, ENDS, ENDS)
+    assert torch.equal(out, attention(-Q, -k, k, ENDS, ENDS)[0])
+
+
+def test_where_memory_is_kept_a_negation_is_refused():
+    with pytest.raises(ValueError, match=r"q.is_neg\(\) = True, allowed: False, as q.resolve_neg"):
+        labkernels.decode_step(torch._neg_view(Q), paged())
+    with pytest.raises(ValueError, match="k.is_neg"):
+        RaggedKV(torch._neg_view(POOLS[0, 0]), POOLS[1, 0], ENDS * 16)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-38, 1e38, 2.0**65])
+def test_a_scale_whose_products_leave_fp32_is_refused(scale):
+    with pytest.raises(ValueError, match="scale = .*, allowed: a positive number, 5.42"):
+        decode(Q, paged(), scale=scale)
+
+
+def test_an_output_that_requires_grad_is_refused_unless_gradients_are_off():
+    out = torch.zeros_like(Q).requires_grad_()
+    with pytest.raises(ValueError, match="out.requires_grad = True, allowed: False"):
+        decode(Q, paged(), out=out)
+    with torch.no_grad():
+        assert decode(Q, paged(), out=out).out is out
+
+
+def test_an_unknown_option_is_refused_in_the_name_of_the_verb():
+    kv = RaggedKV(POOLS[0, 0], POOLS[1, 0], ENDS * 16)
+    calls = {
+        "decode": lambda: decode(Q, paged(), window_left=4),
+        "prefill": lambda: labkernels.prefill(Q, kv, ENDS, window_left=4),
+        "prefill_step": lambda: ops.prefill_step(Q, kv, ENDS, window_left=4),
+        "mla_decode": lambda: labkernels.mla_decode(Q, Q, None, window_left=4),
+        "with_kvcache": lambda: labkernels.with_kvcache(Q, paged(), Q, Q, ENDS, window_left=4),
+        "backward": lambda: labkernels.backward(*(Q,) * 6, ENDS, ENDS, window_left=4),
+        "varlen_qkvpacked": lambda: labkernels.varlen_qkvpacked(Q, ENDS, window_left=4),
+    }
+    for verb, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^{verb}\(\) got an unexpected option 'window_left'"):
+            call()
+
+
+def test_a_relative_cache_is_the_same_folder_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKERNELS_CACHE", "kernels")
+    assert cache.cache_dir() == tmp_path / "kernels"
+
+
+def test_the_bench_of_a_bare_wheel_names_the_extra():
+    code = (
+        "import sys; sys.modules['pandas'] = None\n"
+        "import labkernels\n"
+        "try: labkernels.Bench\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "labkernels.Bench needs pandas: pip install 'labkernels[plots]'\n"
