@@ -39,7 +39,7 @@ def live_rows(found: Benchmark) -> list[dict]:
             times = {"time_ms": "median_s", "q25_ms": "q25_s", "q75_ms": "q75_s"}
             row |= {name: 1e3 * getattr(item.times, field) for name, field in times.items()}
             row["kind"] = LIVE
-        rows.append(row | {"note": item.note or _note(item, found.inputs.workload)})
+        rows.append(row | {"note": item.note or note_of(item, found.inputs.workload)})
     for reason in found.reasons:
         left = reason.implementation
         row = {"kernel": left.kernel, "language": left.library, "tensor_cores": left.tensor_cores}
@@ -52,7 +52,7 @@ def live_rows(found: Benchmark) -> list[dict]:
     return rows
 
 
-def _note(item: Measured, workload) -> str:
+def note_of(item: Measured, workload) -> str:
     """Return how a simulation's arithmetic differs from a GPU's, as text."""
     interpreted = item.simulated_s is not None and item.implementation.library == "triton"
     if interpreted and workload.dtype == "bf16" and item.implementation.policy.tensor_cores:
