@@ -58,6 +58,9 @@ def test_a_framed_notebook_has_its_header_below_the_title():
     assert first.index(":::{admonition}") < first.index("## Question")
     assert "It needs: {doc}`a_gpu_in_one_sitting`." in first
     assert "1. A row of attention" in last
+    assert "The next chapter is {doc}`fragments_and_rounding`." in last
+    assert len(framed.cells) == n_cells + 1
+    nbformat.validate(framed)
 
 
 def test_a_chapter_that_answers_at_once_has_its_header_folded_below_the_answer():
@@ -66,9 +69,6 @@ def test_a_chapter_that_answers_at_once_has_its_header_folded_below_the_answer()
     first = chapter_frame.framed(notebook, "the_ladder").cells[0].source
     assert first.startswith(f"{source}\n")
     assert ":class: tip chapter-head dropdown" in first
-    assert "The next chapter is {doc}`fragments_and_rounding`." in last
-    assert len(framed.cells) == n_cells + 1
-    nbformat.validate(framed)
 
 
 def test_the_pictures_are_those_of_the_chapters(tmp_path):
