@@ -33,6 +33,7 @@ _HOMES = {
     "error_table": "labkernels.numerics.metrics",
     "attention_float64": "labkernels.numerics.truth.oracle",
     "scoreboard": "labkernels.records.scoreboard",
+    "probe": "labkernels.probing",
     "Bench": "labkernels.bench",
     "source": "labkernels.bench",
 }

@@ -1,0 +1,182 @@
+"""A kernel at fixed sizes: what attention is meant, the float64 answer, and calls that read weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from labkernels.probing.layouts import Answer, Kernel, Memory, rounded, smallest, unit
+from labkernels.variant import AttentionVariant
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Requests, query and KV heads, queries, keys, channels; lens: the keys of each request."""
+
+    batch: int
+    q_heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    dim_v: int
+    lens: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """The attention that outputs are judged by. top_left: query i sees keys 0 to i.
+
+    Shapes: sinks, slopes [query heads], natural units.
+    """
+
+    variant: AttentionVariant = AttentionVariant()
+    scale: float = 1.0
+    sinks: np.ndarray | None = None
+    slopes: np.ndarray | None = None
+    top_left: bool = False
+
+
+@dataclass
+class Case:
+    """A kernel at fixed sizes, with the model that it is judged by and random inputs.
+
+    row: one row of V, without small numbers. Shapes: as in labkernels.probing.layouts.
+    """
+
+    kernel: Kernel
+    s: Sizes
+    model: Model
+    label: str
+    seed: int = 0
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    raw: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        s, self.rng = self.s, np.random.default_rng(self.seed)
+        self.group = s.q_heads // s.kv_heads
+        self.lens = np.array(s.lens or (s.keys,) * s.batch)
+        sign = self.rng.choice([-1, 1], s.dim_v)
+        self.row = self.rounded(self.rng.uniform(1, 2, s.dim_v) * sign)
+        self.q = self.normal(s.batch, s.q_heads, s.queries, s.dim)
+        self.k = self.normal(s.batch, s.kv_heads, s.keys, s.dim)
+        self.v = self.normal(s.batch, s.kv_heads, s.keys, s.dim_v)
+        self.zero = np.zeros_like(self.q)
+        self.judge_by(self.model)
+
+    def judge_by(self, model: Model) -> None:
+        """Take another model to judge by."""
+        s, self.model = self.s, model
+        query = np.arange(s.queries)[:, None]
+        length = self.lens[:, None, None]
+        place = query + (0 if model.top_left else length - s.queries)
+        key = np.arange(s.keys)
+        seen = np.broadcast_to(key < length, (s.batch, s.queries, s.keys)).copy()
+        if model.variant.causal:
+            seen &= key <= place
+        if model.variant.window_left is not None:
+            seen &= key >= place - model.variant.window_left
+        self.distance = np.broadcast_to(place - key, seen.shape)
+        self.seen = np.broadcast_to(seen[:, None], (s.batch, s.q_heads, s.queries, s.keys))
+        self.seen_any = self.seen.any(-1)
+
+    @property
+    def u(self) -> float:
+        """The larger of the unit roundoffs of the inputs and the output."""
+        out = self.kernel.out_dtype or self.kernel.dtype
+        return max(unit(self.kernel.dtype), unit(out))
+
+    @property
+    def floor(self) -> float:
+        """Weights below this may be lost."""
+        out = self.kernel.out_dtype or self.kernel.dtype
+        return max(smallest(self.kernel.dtype), smallest(out))
+
+    @property
+    def tol(self) -> float:
+        """How far, relatively, a right weight may be off.
+
+        P and the output are rounded once each, and a sum may add half a unit: 3 units; an exp2 by a
+        cubic adds 1e-4 (1e-5 in fp32, where none is as coarse).
+        """
+        return max(3 * self.u + (2e-4 if self.u > 1e-6 else 0), 3e-5)
+
+    def rounded(self, x: np.ndarray) -> np.ndarray:
+        """Return numbers rounded to the dtype of the inputs."""
+        return rounded(x, self.kernel.dtype)
+
+    def normal(self, *shape: int) -> np.ndarray:
+        """Return random normal numbers of the inputs' dtype."""
+        return self.rounded(self.rng.standard_normal(shape))
+
+    def q_like(self, x: np.ndarray) -> np.ndarray:
+        """Return queries that are all x."""
+        return np.broadcast_to(self.rounded(x), self.q.shape)
+
+    def k_like(self, x: np.ndarray) -> np.ndarray:
+        """Return keys that are all x, or x [N, D] in all requests and heads."""
+        return np.broadcast_to(self.rounded(x), self.k.shape)
+
+    def v_like(self, x: np.ndarray) -> np.ndarray:
+        """Return values that are all x, or x [N, Dv] in all requests and heads."""
+        return np.broadcast_to(self.rounded(x), self.v.shape)
+
+    def of_heads(self, x: np.ndarray) -> np.ndarray:
+        """Return K or V repeated for the query heads of each group."""
+        return np.repeat(x, self.group, 1)
+
+    def scores(self, q: np.ndarray, k: np.ndarray, more: np.ndarray | float = 0.0) -> np.ndarray:
+        """Return natural scores, -inf where hidden; more: a further product of Q and K."""
+        m = self.model
+        x = (q @ self.of_heads(k).swapaxes(-1, -2) + more) * m.scale
+        if m.variant.soft_cap:
+            x = m.variant.soft_cap * np.tanh(x / m.variant.soft_cap)
+        if m.slopes is not None:
+            x = x - np.asarray(m.slopes)[:, None, None] * self.distance[:, None]
+        return np.where(self.seen, x, -np.inf)
+
+    def weights(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return softmax with sinks, zeros for rows without keys, and the log-sum-exp."""
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, 0)
+        p = np.exp(scores - top)
+        total = p.sum(-1, keepdims=True)
+        if self.model.sinks is not None:
+            total = total + np.exp(np.asarray(self.model.sinks)[:, None, None] - top)
+        with np.errstate(divide="ignore"):
+            lse = (np.log(total) + top)[..., 0]
+        return p / np.where(total == 0, 1, total), lse
+
+    def expected(self, q: np.ndarray, k: np.ndarray, v: np.ndarray):
+        """Return output, the same with |V|, and the log-sum-exp, in float64."""
+        p, lse = self.weights(self.scores(q, k))
+        v = self.of_heads(v)
+        return p @ v, p @ np.abs(v), lse
+
+    def answer(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, memory=Memory(), **how) -> Answer:
+        """Call the kernel at this case's lengths."""
+        return self.kernel(q, k, v, self.s.lens, memory, self.knobs, **how)
+
+    def call(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **how) -> np.ndarray:
+        """Call the kernel, and return its output alone."""
+        return self.answer(q, k, v, **how).out
+
+    def read(self, q: np.ndarray, k: np.ndarray, tag: np.ndarray | None = None) -> np.ndarray:
+        """Return the weights [B, H, M, N] that the kernel gives: V is one-hot, block by block.
+
+        tag [B, Hkv]: a number for each head by which its V is multiplied.
+        """
+        s, found = self.s, []
+        for block in range(0, s.keys, s.dim_v):
+            width = min(s.dim_v, s.keys - block)
+            # No channel stays with its key from block to block.
+            channel = (np.arange(width) * 5 + 11 * block // s.dim_v) % s.dim_v
+            if len(set(channel)) < width:  # 5 divides the number of channels
+                channel = (np.arange(width) + 11 * block // s.dim_v) % s.dim_v
+            v = np.zeros((s.keys, s.dim_v))
+            v[block + np.arange(width), channel] = 1
+            v = np.broadcast_to(v, self.v.shape)
+            v = v if tag is None else v * tag[:, :, None, None]
+            found.append(self.call(q, k, v)[..., channel])
+        return np.concatenate(found, -1)

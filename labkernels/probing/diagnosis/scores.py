@@ -1,0 +1,121 @@
+"""Sums, counts and heads are right; K or Q as read is not: the parts of the scores."""
+
+import numpy as np
+
+from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, SCORES, WEIGHTS
+from labkernels.probing.diagnosis.maps import channel_map, k_map, q_map
+from labkernels.probing.experiments.p_format import coarse_p
+from labkernels.probing.observed import Q_READ, RANDOM, Observed
+from labkernels.probing.reading import (
+    BY_KEY,
+    CELLS,
+    DISTANCE,
+    FUNCTION,
+    LEAK,
+    MISSING,
+    OK,
+    ROW,
+    SCALE,
+    SMALL_LOST,
+    Reading,
+)
+from labkernels.probing.report import Defect, defect
+
+# Log weights that are off by less than this, in no pattern, are roundings and no other scores.
+ROUNDING = 0.15
+
+
+def of_scores(o: Observed) -> Defect | None:
+    """Read which of Q, K and the score itself is altered."""
+    q, k = q_map(o), k_map(o)
+    if not (q.wrong or k.wrong):
+        return None
+    reads = [*o.k_reads, o.reads[Q_READ]]
+    bad = [x for x in reads if x.kind != OK]
+    kinds = {x.kind for x in bad}
+    rows = np.logical_or.reduce([x.rows for x in reads])
+    if max(x.most for x in reads) < ROUNDING and not kinds & {SCALE, LEAK, MISSING, FUNCTION}:
+        return _rounding(o, bad, rows)
+    if q.moved and not k.other:
+        right = "wrong" if k.wrong else "right"
+        sentence = f"rows have another row's q: {q.words}"
+        return defect(INDEX_Q, sentence, f"Q read; K read {right}", q.rows)
+    if k.other:
+        return defect(INDEX_K, k.words, "K read", rows, keys=k.keys)
+    found = _k_is_0(o) or _by_kind(bad, kinds, rows) or _channels(o)
+    return found or _altered(o, bad, rows)
+
+
+def _rounding(o: Observed, bad: list[Reading], rows) -> Defect:
+    coarse = coarse_p(o.c, rows)
+    if coarse is not None:
+        return coarse
+    q, k = q_map(o), k_map(o)
+    whose = "K" if not q.wrong else "Q" if not k.wrong else "Q, K or the scores"
+    most = max(x.most for x in bad)
+    sentence = f"{whose}: rounded more than the formats need, log weights off by up to {most:.3g}"
+    return defect(LESS_EXACT, sentence, ", ".join(x.name for x in bad), rows)
+
+
+def _by_kind(bad: list[Reading], kinds: set[str], rows) -> Defect | None:
+    """Kinds of difference that say what it is."""
+    if kinds <= {CELLS, ROW, MISSING, SMALL_LOST} and CELLS in kinds:
+        x = next(x for x in bad if x.kind == CELLS)
+        sentence = f"weights have {x.words}, which move with the scores"
+        return defect(WEIGHTS, sentence, f"{x.name}; q = 0 right", rows, keys=x.keys)
+    if kinds == {SCALE}:
+        own = next((x.words for x in bad if "each row" in x.words), "")
+        a = [x.value for x in bad]
+        same = np.ptp(a) < 0.02 and len(bad) == 4
+        words = f"some channels by {min(a):.4g} to {max(a):.4g}"
+        words = own or (f"scores by {np.median(a):.5g}" if same else words)
+        channels = None
+        if not own and not same:
+            return None
+        return defect(SCORES, words, "K read and Q read times this", rows, channels=channels)
+    if SMALL_LOST in kinds:
+        return defect(WEIGHTS, "the smallest weights are lost, in both sums", "K read", rows)
+    return None
+
+
+def _channels(o: Observed) -> Defect | None:
+    found = channel_map(o)
+    if found is None:
+        return None
+    rule, channels, words = found
+    r, k = o.reads[Q_READ], k_map(o)
+    kind = INDEX_Q if rule == "row" or (rule == "channel" and not k.wrong) else SCORES
+    if rule == "channel" and k.wrong:
+        kind = INDEX_K
+    return defect(kind, words, "Q read", r.rows, channels=channels)
+
+
+def _altered(o: Observed, bad: list[Reading], rows) -> Defect:
+    q, k = q_map(o), k_map(o)
+    alone = "" if q.wrong and k.wrong else " (K alone)" if k.wrong else " (Q alone)"
+    candidates = [*bad, o.reads[RANDOM]]
+    function = next((x for x in candidates if x.kind == FUNCTION), None)
+    if function is not None:
+        return defect(SCORES, f"scores are {function.words}", function.name, rows)
+    x = next((x for x in bad if x.kind in (BY_KEY, DISTANCE)), bad[0])
+    ev = ", ".join(f"{y.name}: {y.kind}" for y in bad)
+    keys = x.off[x.rows].any(0)
+    return defect(SCORES, f"K, Q or the scores are altered{alone}: {x.words}", ev, rows, keys=keys)
+
+
+def _k_is_0(o: Observed) -> Defect | None:
+    """Whether some keys have one score, 0, whatever channel is asked for."""
+    zero = np.zeros(o.c.s.keys, bool)
+    for r in o.k_reads:
+        if r.kind == OK:
+            return None
+        with np.errstate(all="ignore"):
+            x = np.where(r.valid & (r.got > 0), np.log(r.got), np.nan)
+            const = np.nanmedian(np.where(r.off, np.nan, x - r.scores), -1, keepdims=True)
+            flat = np.abs(x - const) <= 3 * o.c.tol
+        off = (r.off & r.valid)[r.rows]
+        if not np.isfinite(const[r.rows]).all() or (flat[r.rows] & off).sum() < 0.9 * off.sum():
+            return None
+        zero |= r.off[r.rows].any(0)
+    rows = np.logical_or.reduce([r.rows for r in o.k_reads])
+    return defect(SCORES, "K of these keys is read as 0", "K read: scores 0", rows, keys=zero)

@@ -1,0 +1,146 @@
+"""V has one row alone, and yet the output is another: channels, stores, factors, sums of weights."""
+
+import math
+
+import numpy as np
+
+from labkernels.defects import INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.probing.experiments.p_format import coarse_p
+from labkernels.probing.observed import COUNTS, MIXED, ONE_SCORE, SAME, Observed
+from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OTHER, SMALL_LOST
+from labkernels.probing.report import Defect, defect
+
+
+def of_sums(o: Observed) -> Defect | None:
+    """Read the three calls with the same V everywhere."""
+    ratio, wrong, out = o.same[SAME]
+    if not wrong.any():
+        return _with_scores(o)
+    rows, c = wrong.any(-1), o.c
+    ev = "same V, q = 0"
+    if not np.isfinite(out[rows]).all():
+        bad = (~np.isfinite(out)).any((0, 1, 2))
+        return defect(STORE, "NaN or infinity in the output", ev, rows, channels=bad)
+    lost = (out == 0) & wrong
+    if (lost == wrong).all():
+        if lost[rows].all():
+            return defect(STORE, "rows never written, or written as 0", f"{ev}: out = 0", rows)
+        channels = lost.any((0, 1, 2))
+        return defect(STORE, "channels of the output or of V are 0", ev, rows, channels=channels)
+    moved = _channel_map(o, out, wrong, rows)
+    if moved is not None:
+        return moved
+    f = ratio[rows]
+    if (np.ptp(f, -1) <= 3 * c.tol * np.abs(f).max(-1)).all():
+        return _row_factor(o, ratio.mean(-1), rows)
+    by_channel, channels = f.mean(0), wrong.any((0, 1, 2))
+    if np.abs(f - by_channel).max() <= 3 * c.tol:
+        odd = np.abs(by_channel - 1) > c.tol
+        words = f"{by_channel[odd].min():.4g} to {by_channel[odd].max():.4g}"
+        sentence = f"channels of V or of the output by a factor, or in another format: {words}"
+        return defect(VALUES, sentence, ev, rows, channels=odd)
+    if wrong.mean() < 0.2:
+        first = f"{out[wrong][0]:.4g} for {np.broadcast_to(c.row, out.shape)[wrong][0]:.4g}"
+        sentence = f"{int(wrong.sum())} elements of the output are others"
+        return defect(STORE, sentence, f"{ev}: {first}", rows, channels=channels)
+    sentence = "the output is not V's row: channels mixed, rows of several added, or a wrong store"
+    return defect(STORE, sentence, f"{ev}: ratios {f.min():.3g} to {f.max():.3g}", rows)
+
+
+def _channel_map(o: Observed, out, wrong, rows) -> Defect | None:
+    """Find for each wrong channel the one whose value it has."""
+    c, best = o.c, {}
+    channels = wrong.any((0, 1, 2))
+    for i in np.flatnonzero(channels):
+        x = out[..., i][wrong[..., i]]
+        near = (np.abs(x[:, None] - c.row) <= 2 * c.tol * np.abs(c.row)).all(0)
+        near[i] = False
+        if not near.any():
+            return None
+        best[i] = int(np.flatnonzero(near)[0])
+    shift = {(j - i) % c.s.dim_v for i, j in best.items()}
+    listed = "as " + ", ".join(f"{i}<-{j}" for i, j in list(best.items())[:4])
+    how = f"shifted by {shift.pop()}" if len(shift) == 1 else listed
+    # Reading V and storing the output look alike in channels: only the permutation is read off.
+    kind = INDEX_OUT if sorted(best.values()) == sorted(best) else INDEX_V
+    sentence = f"channels of V or of the output are others: {how}"
+    return defect(kind, sentence, "same V, q = 0", rows, channels=channels)
+
+
+def _row_factor(o: Observed, f, rows) -> Defect | None:
+    """All channels of a row by one factor with q = 0: keys lost in o, more in l, or a factor."""
+    c, u = o.c, o.reads[COUNTS]
+    if u.kind == MISSING:
+        here = u.got[u.rows].sum(-1) / np.maximum(u.want[u.rows].sum(-1), 1e-30)
+        sentence = "V of these keys is read as 0: their weights count in the denominator alone"
+        ev = f"q = 0: weights sum to {here.min():.4g}"
+        return defect(VALUES, sentence, ev, rows, keys=u.keys_gone)
+    if u.kind in (CELLS, BY_KEY, OTHER, LEAK):
+        sentence = f"V of some keys by a factor, counted twice or from elsewhere: {u.words}"
+        return defect(VALUES, sentence, "q = 0, same V", rows, keys=u.off[u.rows].any(0))
+    one, mixed = (o.same[x][0].mean(-1) for x in (ONE_SCORE, MIXED))
+    steady = np.abs(f[rows] - one[rows]).max() <= 2 * c.tol
+    away = np.where(o.own > 0, 0, o.share)[rows & o.map_wrong]
+    if len(away) and np.abs(away).max() > 0.05 and steady:
+        much = np.abs(away).sum((-1, -2)).max()
+        sentence = "another row's output is added: V of another request or KV head is in it"
+        return defect(STORE, sentence, f"head map: {much:.3g} of it", rows)
+    if steady and np.abs(mixed[rows] / f[rows] - 1).max() > 3 * c.tol:
+        sentence = "some keys count otherwise in the denominator alone"
+        sums = f"{mixed[rows].min():.4g} to {mixed[rows].max():.4g}"
+        ev = f"same V: sums {np.median(f[rows]):.4g} with equal scores, {sums} with others"
+        return defect(WEIGHTS, sentence, ev, rows)
+    if steady:
+        factor = np.median(f[rows])
+        if np.ptp(f[rows]) > 3 * c.tol:
+            return _denominator(o, f, one, rows)
+        sentence = f"V, the output or 1 / l by a factor of {factor:.5g} in every call"
+        return defect(STORE, sentence, "same V, with all scores", rows)
+    return _denominator(o, f, one, rows)
+
+
+def _denominator(o: Observed, f, one, rows) -> Defect:
+    """Say which further term the denominator has, by how it changes with the score."""
+    n = o.c.seen.sum(-1)
+    with np.errstate(all="ignore"):
+        e0 = (n / f - n)[rows]
+        e1 = (n / one - n)[rows] * math.exp(o.flat_score)
+    what = f"further terms of about {np.median(e0):.4g} keys"
+    if abs(np.median(e1 / e0) - 1) < 0.1:
+        what = f"a further weight of {np.median(e0):.4g} with score 0"
+    sums = f"{np.median(f[rows]):.4g} with q = 0, {np.median(one[rows]):.4g} with one score"
+    sentence = f"the denominator has {what}: a sink, padding, or a start of l"
+    return defect(WEIGHTS, sentence, f"same V: sum {sums}", rows)
+
+
+def _with_scores(o: Observed) -> Defect | None:
+    """With q = 0 the sums are right: are they with scores?"""
+    ratio, wrong, out = o.same[MIXED]
+    if not wrong.any():
+        ratio, wrong, out = o.same[ONE_SCORE]
+        if not wrong.any():
+            return None
+        words = f"the weights do not sum to 1 if all scores are {o.flat_score:.3g}"
+        return _sums(o, words, wrong.any(-1), ratio)
+    rows = wrong.any(-1)
+    part, near = ~wrong[rows].all(0), ratio[wrong]
+    if part.any() and np.isfinite(near).all() and not wrong[rows].any(0)[part].any():
+        sentence = "a rescale or normalisation reaches some channels alone"
+        ev = f"same V: weights sum to {near.min():.3g} to {near.max():.3g}; q = 0 right"
+        return defect(WEIGHTS, sentence, ev, rows, channels=~part)
+    return _sums(o, "with scores the weights do not sum to 1, with q = 0 they do", rows, ratio)
+
+
+def _sums(o: Observed, words: str, rows, ratio) -> Defect | None:
+    f = ratio[rows]
+    f = f[np.isfinite(f)]
+    if len(f) and np.abs(f - 1).max() < 0.15:
+        found = coarse_p(o.c, rows)
+        if found is not None:
+            return found
+    bad = {r.kind: r for r in o.reads.values()}
+    words += f": {f.min():.4g} to {f.max():.4g}" if len(f) else ": not finite"
+    if SMALL_LOST in bad:
+        words += "; the smallest weights count in the denominator alone"
+    keys = bad[CELLS].words if CELLS in bad else ""
+    return defect(WEIGHTS, words + (f"; {keys}" if keys else ""), "same V: q = 0 right", rows)

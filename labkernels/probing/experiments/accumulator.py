@@ -1,0 +1,43 @@
+"""Bits of the sums over keys: M, 1 and -M, far apart and side by side.
+
+Isolates: with q = 0 all weights are equal; channel c has M = 2^c, so that the channel where the 1 is
+lost tells how many bits the sum keeps. Calls: 1. Read: the first channel that is wrong, for a 1
+between tiles and for one beside M in the same tile.
+"""
+
+import numpy as np
+
+from labkernels.defects import LESS_EXACT
+from labkernels.probing.case import Case
+from labkernels.probing.report import Defect, Fact, defect
+
+MOST = 26
+ENOUGH = 16  # fewer bits than any fp32 or 22-bit accumulator keeps: 16-bit sums
+
+
+def bits(c: Case) -> tuple[Fact, Defect | None]:
+    """Return the fact, and a defect if the sums keep 16 bits or fewer."""
+    s = c.s
+    n = int(c.lens.min())
+    if n < 16 or s.dim_v < 2 * MOST or c.u > 0.02:
+        why = "needs 16 keys, 52 channels, and V in 16 or 32 bits"
+        return Fact("accumulator", "not read", why, 0), None
+    half = s.dim_v // 2
+    v, unit = np.zeros((s.keys, s.dim_v)), 2.0**-10
+    m = unit * 2.0 ** np.minimum(np.arange(s.dim_v) % half, MOST - 1)
+    places = [n // 5, n // 5 + 1, n // 2, n * 4 // 5]
+    v[places[0]], v[places[3]], v[places[2], :half], v[places[1], half:] = m, -m, unit, unit
+    out = c.call(c.zero, c.k, c.v_like(v))
+    w, _ = c.weights(c.scores(c.zero, c.k))
+    want = w @ c.v_like(v)[0, 0]
+    sees = c.seen[..., places].all(-1)
+    if not sees.any():
+        return Fact("accumulator", "not read", "no row sees all places", 1), None
+    near = np.abs(out - want) <= 0.2 * np.abs(want) + 2 * c.floor
+    good = near[sees].mean(0) > 0.9
+    kept = [int(np.argmin(np.r_[x[:MOST], False])) for x in (good[:half], good[half:])]
+    value = f"{kept[0]} bits between tiles, {kept[1]} within one"
+    fact = Fact("accumulator", value, f"M, 1, -M with M to 2^26, {c.label}", 1)
+    if min(kept) >= ENOUGH:
+        return fact, None
+    return fact, defect(LESS_EXACT, f"sums over keys or partial outputs keep {value}", "M, 1, -M")

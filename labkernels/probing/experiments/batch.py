@@ -1,0 +1,91 @@
+"""Batch invariance: a request's bits do not depend on what else is in the call.
+
+Isolates: another request or KV head changes; each request alone; permuted; among 17; other pages.
+Calls: 6 and one for each request. Read: bits that differ are a fact; numbers that differ by more
+than rounding, a defect.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.defects import BATCH
+from labkernels.probing.case import Case
+from labkernels.probing.layouts import Memory, Refused
+from labkernels.probing.report import Defect, Fact, defect
+
+LARGE = 17  # planners that split by the batch show at more requests than a few
+
+
+def invariance(c: Case) -> tuple[list[Fact], Defect | None]:
+    """Return the fact "batch-invariant", and a defect if another request's numbers matter."""
+    before = c.kernel.calls
+    base = c.call(c.q, c.k, c.v)
+    found = _neighbours(c, base)
+    ways, most, wrong = {}, 0.0, np.zeros(base.shape[:3], bool)
+    _, mass, _ = c.expected(c.q, c.k, c.v)
+    for name, of, out in _calls(c):
+        same = (out == base[of]) | (np.isnan(out) & np.isnan(base[of]))
+        ways[name] = ways.get(name, True) and bool(same.all())
+        gap = np.abs(out - base[of])
+        far = ~(gap <= 4 * c.u * mass.max()) & ~same
+        wrong[of] |= far.any(-1)
+        most = max(most, float(gap.max()))
+    ways |= _other_pages(c, base)
+    no = [name for name, same in ways.items() if not same]
+    value = f"no: other bits {', '.join(no)}" if no else "yes"
+    fact = Fact("batch-invariant", value, f"{', '.join(ways)}, {c.label}", c.kernel.calls - before)
+    if found is None and wrong.any():
+        sentence = f"a request gives another output {', '.join(no)}, by {most:.3g}"
+        found = defect(BATCH, sentence, "the same request in other calls", wrong)
+    return [fact], found
+
+
+def _calls(c: Case):
+    """Yield the same requests in other calls: words, which requests, their output."""
+    lens = c.s.lens or (c.s.keys,) * c.s.batch
+    for b in range(c.s.batch):
+        one = np.array([b])
+        yield "alone", one, _of(c, one, (lens[b],))
+    turned = np.arange(c.s.batch)[::-1]
+    yield "permuted", turned, _of(c, turned, tuple(lens[i] for i in turned))
+    many = np.arange(LARGE) % c.s.batch
+    out = None
+    try:
+        out = _of(c, many, tuple(lens[i] for i in many))
+    except Refused:
+        return
+    yield f"among {LARGE}", many[: c.s.batch], out[: c.s.batch]
+
+
+def _of(c: Case, of: np.ndarray, lens: tuple[int, ...]) -> np.ndarray:
+    lens_or_none = lens if c.s.lens else None
+    return c.kernel(c.q[of], c.k[of], c.v[of], lens_or_none, Memory(), c.knobs).out
+
+
+def _other_pages(c: Case, base) -> dict[str, bool]:
+    if not c.kernel.pages:
+        return {}
+    out = c.call(c.q, c.k, c.v, memory=replace(Memory(), seed=5))
+    return {"in other pages": bool(np.array_equal(out, base, equal_nan=True))}
+
+
+def _neighbours(c: Case, base) -> Defect | None:
+    """Change one request, then one KV head: no other row may change."""
+    s = c.s
+    for what, last in (("request", s.batch - 1), ("KV head", s.kv_heads - 1)):
+        if last == 0:
+            continue
+        q, k, v = c.q.copy(), c.k.copy(), c.v.copy()
+        i = np.s_[last] if what == "request" else np.s_[:, last]
+        j = i if what == "request" else np.s_[:, last * c.group :]
+        q[j], k[i] = c.rounded(3 * q[j]), c.rounded(2 * k[i][..., ::-1])
+        v[i] = c.rounded((50 if c.u < 0.02 else 8) * v[i])
+        out = c.call(q, k, v)
+        changed = ((out != base) & ~(np.isnan(out) & np.isnan(base))).any(-1)
+        changed[j] = False
+        if changed.any():
+            most = float(np.where(changed, np.abs(out - base).max(-1), 0).max())
+            sentence = f"the numbers of another {what} change this output, by {most:.3g}"
+            return defect(BATCH, sentence, f"one {what} changed", changed)
+    return None

@@ -1,0 +1,202 @@
+"""Which attention this is, without being told: mask, window, slopes, sinks, scale and soft cap.
+
+Isolates: with q = 0 and one-hot V a weight says whether a key is seen, a slope along the keys is a
+bias by distance, and what is missing to a sum of 1 is a sink. With q = one channel and K a ramp, the
+log weights are the score as a function of q k: its slope is the scale, its bend the cap.
+Calls: the reading with q = 0 of each case, and 2 ramps. Read: the plain model that most rows agree
+with; what no model explains is left to the diagnosis.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.probing.case import Case, Model
+from labkernels.probing.observed import COUNTS
+from labkernels.variant import AttentionVariant
+
+MOST_ROWS = 0.5  # a model is taken if more rows than this agree with it: a bug seldom has more
+RAMPS = ((-6.0, 6.0), (28.0, 36.0))  # natural scores, where no bend and where any cap shows
+
+
+def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
+    """Return the model of all cases, and the factor by which scores are off the scale given."""
+    for c in cases:
+        c.raw[COUNTS] = c.read(c.zero, c.k)
+    slopes = _slopes(cases)
+    model = _mask(cases, Model(scale=scale, slopes=slopes))
+    model = replace(model, sinks=_sinks(cases, model))
+    if model.sinks is not None:
+        model = replace(model, variant=replace(model.variant, sinks=True))
+    factor, cap = _curve(cases, model)
+    known = _known_scale(scale * factor, cases[0])
+    if known is not None:
+        model = replace(model, scale=known)
+    if cap is not None:
+        model = replace(model, variant=replace(model.variant, soft_cap=cap))
+    return model, factor
+
+
+def _known_scale(found: float, c: Case) -> float | None:
+    """Return the scale that people use nearest to the one found, if it is that; else None."""
+    for known in (c.s.dim**-0.5, 1.0, 1.0 / c.s.dim, 192**-0.5, 576**-0.5):
+        if abs(found / known - 1) < 0.004:
+            return known
+    return None
+
+
+def _slopes(cases: list[Case]) -> np.ndarray | None:
+    """Return each head's slope by distance, if its log weights fall evenly towards old keys."""
+    c = max(cases, key=lambda x: x.s.queries * x.s.keys)
+    raw, key = c.raw[COUNTS], np.arange(c.s.keys)
+    heads = np.zeros(c.s.q_heads)
+    for h in range(c.s.q_heads):
+        found = []
+        for b in range(c.s.batch):
+            for m in range(0, c.s.queries, max(1, c.s.queries // 4)):
+                w = raw[b, h, m]
+                ok = np.isfinite(w) & (w > 200 * c.floor)
+                if ok.sum() < 4:
+                    continue
+                x, y = key[ok] - key[ok].mean(), np.log(w[ok])
+                a = float((x * y).sum() / (x * x).sum())
+                if np.abs(y - y.mean() - a * x).max() > 2.2 * c.tol:
+                    return None
+                found.append(a)
+        if not found or np.ptp(found) > 0.05 * abs(float(np.median(found))) + 1e-3:
+            return None
+        heads[h] = np.median(found)
+    reach = c.tol / max(1, c.s.keys // 2)
+    if (heads < -reach).any() or not (heads > reach).all():
+        return None
+    # One slope for all heads is no ALiBi.
+    return heads if c.s.q_heads == 1 or np.ptp(heads) > 0.05 * heads.max() else None
+
+
+def _mask(cases: list[Case], model: Model) -> Model:
+    """Return the model with the mask that agrees with most rows, the plainest first."""
+    plain = [
+        replace(model, variant=AttentionVariant(causal=causal, alibi=model.slopes is not None))
+        for causal in (False, True)
+    ]
+    candidates = [*plain, replace(plain[1], top_left=True)]
+    best = max(candidates, key=lambda x: _agree(cases, x))
+    if _agree(cases, best) > MOST_ROWS:
+        return best
+    windows = sorted({w for c in cases for w in _windows(c)})
+    candidates = [
+        replace(m, variant=replace(m.variant, window_left=w)) for m in candidates for w in windows
+    ]
+    # All cases must agree with a window: a key left out somewhere is no window.
+    for m in candidates:
+        if all(_agree([c], m) > 0.9 for c in cases):
+            return m
+    return best
+
+
+def _agree(cases: list[Case], model: Model) -> float:
+    """Return the smallest share, of all cases, of rows whose seen keys are the model's."""
+    shares = []
+    for c in cases:
+        before = c.model
+        c.judge_by(model)
+        want, _ = c.weights(c.scores(c.zero, c.k))
+        clear = (want > 200 * c.floor) | ~c.seen
+        with np.errstate(invalid="ignore"):
+            seen = c.raw[COUNTS] > 30 * c.floor
+        shares.append(float((~clear | (seen == c.seen)).all(-1).mean()))
+        c.judge_by(before)
+    return min(shares)
+
+
+def _windows(c: Case) -> set[int]:
+    """Return how far before its own place the last query of each request sees."""
+    with np.errstate(invalid="ignore"):
+        seen = c.raw[COUNTS][:, 0, -1] > 30 * c.floor
+    return {int(n - 1 - s.argmax()) for s, n in zip(seen, c.lens, strict=True) if s.any()}
+
+
+def _sinks(cases: list[Case], model: Model) -> np.ndarray | None:
+    """Return each head's sink, if it explains what is missing to sums of 1 in all rows."""
+    heads = []
+    for h in range(cases[0].s.q_heads):
+        found, missing = [], 0.0
+        for c in cases:
+            if c.s.q_heads != cases[0].s.q_heads:
+                continue
+            c.judge_by(model)
+            total = np.exp(c.scores(c.zero, c.k)[:, h]).sum(-1)
+            w = c.raw[COUNTS][:, h].sum(-1)
+            ok = c.seen_any[:, h] & np.isfinite(w) & (w > 0)
+            missing = max(missing, float(np.abs(1 - w[ok]).max(initial=0)))
+            with np.errstate(all="ignore"):
+                s = np.log((1 / w - 1) * total)
+            # A sum near 1 says little of the sink: a few units of the format are noise.
+            found.append(s[ok & (w < 1 - 12 * c.u)])
+        s = np.concatenate(found) if found else np.zeros(0)
+        s = s[np.isfinite(s)]
+        if missing <= 2 * cases[0].tol or not len(s):
+            heads.append(-np.inf)
+            continue
+        if np.percentile(s, 90) - np.percentile(s, 10) > 0.3:
+            return None
+        heads.append(float(np.median(s)))
+    sinks = np.array(heads)
+    if not np.isfinite(sinks).any() or np.ptp(sinks[np.isfinite(sinks)]) < 0.1:
+        return None  # one number in all heads: padding or a start of the sum, and no sink
+    return np.where(np.isfinite(sinks), sinks, -30.0)
+
+
+def _curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
+    """Return the factor of the scale and the soft cap, from two ramps of scores."""
+    c = max(cases, key=lambda x: x.s.keys)
+    c.judge_by(model)
+    x, y = zip(*(_ramp(c, low, high) for low, high in RAMPS), strict=True)
+    slopes = [_line(a, b)[0] for a, b in zip(x, y, strict=True)]
+    straight = max(_line(a, b)[1] for a, b in zip(x, y, strict=True)) < 2.2 * c.tol
+    if straight and abs(slopes[1] / slopes[0] - 1) < 0.004:
+        return float(np.mean(slopes)), None
+    best = (np.inf, 1.0, None)
+    caps = np.geomspace(2, 400, 120)
+    for _ in range(3):
+        for cap in caps:
+            for factor in (1.0, slopes[0]):
+                left = max(
+                    np.ptp(b - cap * np.tanh(factor * a / cap)) for a, b in zip(x, y, strict=True)
+                )
+                best = min(best, (float(left), float(factor), float(cap)), key=lambda z: z[0])
+        step = caps[1] / caps[0]
+        caps = np.geomspace(best[2] / step, best[2] * step, 40)
+    if best[0] > 6 * c.tol or slopes[0] <= 0:
+        return float(slopes[0]), None
+    near = float(f"{best[2]:.2g}")
+    return best[1], near if abs(best[2] / near - 1) < 0.02 else best[2]
+
+
+def _line(x, y) -> tuple[float, float]:
+    a = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    return a, float(np.abs(y - y.mean() - a * (x - x.mean())).max())
+
+
+def _ramp(c: Case, low: float, high: float):
+    """Return raw natural scores, as without a cap, and log weights of one row."""
+    a = 4.0
+    ramp = np.zeros((c.s.keys, c.s.dim))
+    ramp[:, 0] = np.linspace(low, high, c.s.keys) / (a * c.model.scale)
+    one = np.zeros(c.s.dim)
+    one[0] = a
+    q, k = c.q_like(one), c.k_like(ramp)
+    row = c.seen.sum(-1).argmax()
+    w = c.read(q, k).reshape(-1, c.s.keys)[row]
+    raw = (q @ c.of_heads(k).swapaxes(-1, -2) * c.model.scale).reshape(-1, c.s.keys)[row]
+    bias = 0.0
+    if c.model.slopes is not None:
+        h = row // c.s.queries % c.s.q_heads
+        b = row // (c.s.queries * c.s.q_heads)
+        bias = c.model.slopes[h] * c.distance[b, row % c.s.queries]
+    with np.errstate(all="ignore"):
+        y = np.log(np.where(w > 100 * c.floor, w, np.nan)) + bias
+    ok = np.isfinite(y) & c.seen.reshape(-1, c.s.keys)[row]
+    if ok.sum() < 8:
+        return np.arange(8.0), np.arange(8.0)
+    return raw[ok], y[ok]

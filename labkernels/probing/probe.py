@@ -1,0 +1,245 @@
+"""The order of the experiments, from a callable to its datasheet."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from labkernels.defects import MASK
+from labkernels.probing.case import Case, Model, Sizes
+from labkernels.probing.diagnosis import diagnose
+from labkernels.probing.experiments import (
+    accumulator,
+    batch,
+    discover,
+    edges,
+    inputs,
+    lengths,
+    lse,
+    memory,
+    p_format,
+    repeats,
+)
+from labkernels.probing.layouts import DECODE, DTYPES, LATENT, LAYOUTS, Kernel, Refused
+from labkernels.probing.observed import Observed
+from labkernels.probing.report import Datasheet, Defect, Fact
+from labkernels.units import require_choice
+from labkernels.variant import AttentionVariant
+
+MLA_SCALE = 192**-0.5  # DeepSeek's heads have 192 channels before absorption
+
+
+class _Probe:
+    """A sheet being filled: experiments add facts and defects; a refusal ends one experiment."""
+
+    def __init__(self, sheet: Datasheet, kernel: Kernel, progress: Callable[[str], None] | None):
+        self.sheet, self.kernel, self.progress = sheet, kernel, progress
+
+    def run(self, name: str, experiment: Callable, *arguments) -> Any:
+        """Run an experiment; note what it returns, or that the kernel refused."""
+        if self.progress is not None:
+            self.progress(name)
+        try:
+            found = experiment(*arguments)
+        except Refused as why:
+            self.sheet.refused.append(f"{name}: {why}")
+            return None
+        finally:
+            self.sheet.calls = self.kernel.calls
+        return found
+
+    def note(self, name: str, experiment: Callable, *arguments) -> None:
+        """Run an experiment that returns facts and perhaps a defect, and add them."""
+        found = self.run(name, experiment, *arguments)
+        if found is not None:
+            facts, mistake = found
+            self.add(facts if isinstance(facts, list) else [facts], mistake)
+
+    def add(self, facts: list[Fact], mistake: Defect | None) -> None:
+        """Add facts, the first of a name stays unless it is a better one, and a defect."""
+        for fact in facts:
+            old = self.sheet.facts.get(fact.name)
+            if old is None or (old.value == "yes" and fact.value != "yes"):
+                self.sheet.facts[fact.name] = fact
+        # What follows a cause is its consequence: only a cause is listed.
+        if mistake is not None and not self.sheet.defects:
+            self.sheet.defects.append(mistake)
+
+
+def _sizes(layout: str, heads, dim: int, dim_v: int) -> list[tuple[str, Sizes]]:
+    """Return the cases of a layout: decode, and prefill where it takes several queries."""
+    hq, hkv = heads or ((16, 1) if layout == "mla" else (8, 4))
+    lens = None if layout in ("bhsd", "bshd") else (277, 250, 131)
+    decode = ("decode", Sizes(3, hq, hkv, 1, 277, dim, dim_v, lens))
+    hq, hkv = heads or (4, 2)
+    lens = lens and (168, 139)
+    prefill = ("prefill", Sizes(2, hq, hkv, 40, 168, dim, dim_v, lens))
+    return [decode] if layout in DECODE else [decode, prefill]
+
+
+def probe(
+    fn: Callable,
+    layout: str = "bhsd",
+    dtype: str = "bf16",
+    variant: AttentionVariant | None = None,
+    *,
+    device: str = "cpu",
+    heads: tuple[int, int] | None = None,
+    head_dim: int = 64,
+    head_dim_v: int | None = None,
+    page_size: int = 16,
+    scale: float | None = None,
+    sinks: Sequence[float] | None = None,
+    alibi_slopes: Sequence[float] | None = None,
+    knobs: Mapping[str, Sequence[Any]] | None = None,
+    gradients: bool = False,
+    name: str = "",
+    progress: Callable[[str], None] | None = None,
+    quick: bool = False,
+) -> Datasheet:
+    """Return the datasheet of an attention kernel: its facts and defects, read from outside.
+
+    fn takes tensors of torch on `device`, and returns the output, or (output, log-sum-exp); layout
+    says which tensors, as `labkernels.probing.layouts` lists. variant: the attention that was asked
+    for; None: it is found. scale: 1 / sqrt(head_dim) if None (MLA: 1 / sqrt(192)). knobs: values of
+    keywords of fn, each of which is tried. gradients: also read dQ, dK and dV through autograd.
+    progress: called with each experiment's name. quick: leave out lengths and special inputs.
+    Raises: ValueError naming an argument that is not allowed. Whatever fn raises is a refusal.
+
+    >>> from torch.nn.functional import scaled_dot_product_attention
+    >>> sheet = probe(scaled_dot_product_attention, heads=(2, 2), dtype="fp32", quick=True)
+    >>> sheet.verdict, sheet.facts["mask"].value
+    ('no defect', 'none')
+    """
+    require_choice("layout", layout, LAYOUTS)
+    require_choice("dtype", dtype, tuple(DTYPES))
+    start = time.perf_counter()
+    sheet = Datasheet(name or getattr(fn, "__name__", ""), layout, dtype)
+    kernel = Kernel(fn, layout, DTYPES[dtype], device, page_size)
+    mla = layout == "mla"
+    dims = (head_dim, LATENT if mla else head_dim_v or head_dim)
+    scale = scale or (MLA_SCALE if mla else head_dim**-0.5)
+    slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
+    asked = Model(variant or AttentionVariant(), scale, sink, slopes)
+    p = _Probe(sheet, kernel, progress)
+    cases = []
+    for label, sizes in _sizes(layout, heads, *dims):
+        c = Case(kernel, sizes, asked, label)
+        what = f"{sizes.queries} queries, {sizes.keys} keys, {sizes.q_heads} heads"
+        if p.run(what, c.call, c.zero, c.k, c.v) is not None:
+            cases.append(c)
+    if not cases:
+        sheet.reason = sheet.refused[0] if sheet.refused else "no case was taken"
+    else:
+        _examine(p, cases, variant is None, quick, knobs or {}, gradients)
+    sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
+    return sheet
+
+
+def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradients) -> None:
+    """Run the experiments on the cases that the kernel takes."""
+    sheet = p.sheet
+    for c in cases:
+        p.note(f"equal calls, {c.label}", repeats.repeats, c)
+        p.note(f"unused memory, {c.label}", memory.unused, c)
+    if sheet.defects:
+        sheet.judged = True
+        return
+    p.note("model", _model, p, cases, find)
+    observed = [Observed(c, sheet) for c in cases]
+    for o in observed:
+        p.note(f"readings, {o.c.label}", _isolated, o)
+    compared = []
+    for c in cases:
+        if not quick:
+            found = p.run(f"special inputs, {c.label}", inputs.run, c)
+            if found is not None:
+                compared.append((c, found))
+    for c, found in compared:
+        p.note("special inputs", lambda c, x: ([], inputs.diagnosed(c, x)), c, found)
+        p.note("LSE", lse.judged, found)
+    if sheet.facts.get("deterministic", Fact("", "no", "", 0)).value == "yes":
+        for c in cases:
+            p.note(f"batch invariance, {c.label}", batch.invariance, c)
+    p.note("format of P", p_format.policy, cases[0])
+    p.note("accumulator", accumulator.bits, cases[0])
+    p.note("special numbers", edges.special_numbers, cases[0])
+    p.note("empty requests", edges.empty, cases[0])
+    if not quick:
+        for c in cases:
+            _lengths(p, c)
+    sheet.judged = bool(observed)
+
+
+def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect | None]:
+    """Find the model, or take the one asked for, and state it."""
+    before, how = p.kernel.calls, "as asked"
+    model = cases[0].model
+    if find:
+        scale = model.scale
+        found, factor = discover.discover(cases, scale)
+        sinks = model.sinks if model.sinks is not None else found.sinks
+        slopes = model.slopes if model.slopes is not None else found.slopes
+        model, how = replace(found, sinks=sinks, slopes=slopes), "found"
+        how = f"found; scores by {factor:.5g} of those of the scale {scale:.4g}"
+    for c in cases:
+        c.judge_by(model)
+    v, calls = model.variant, p.kernel.calls - before
+    mask = f"causal, {'top left' if model.top_left else 'bottom right'}" if v.causal else "none"
+    many = {
+        "mask": mask,
+        "window": "none" if v.window_left is None else f"{v.window_left} keys to the left",
+        "scale": f"{model.scale:.6g}",
+        "soft cap": "none" if v.soft_cap is None else f"{v.soft_cap:.4g}",
+        "sinks": _numbers(model.sinks),
+        "slopes": _numbers(model.slopes),
+    }
+    return [Fact(k, x, how, calls if k == "mask" else 0) for k, x in many.items()], None
+
+
+def _numbers(x: np.ndarray | None) -> str:
+    return "none" if x is None else ", ".join(f"{y:.3g}" for y in np.asarray(x)[:8])
+
+
+def _isolated(o: Observed) -> tuple[list[Fact], Defect | None]:
+    """Run the isolating experiments of a case, and diagnose what failed."""
+    before = o.c.kernel.calls
+    o.run()
+    mistake = diagnose(o)
+    calls = o.c.kernel.calls - before
+    value = "as asked" if not o.failed else f"wrong: {o.failed[0]}"
+    heads = f"query head h reads KV head h // {o.c.group}"
+    ev = "V constant for each request and head"
+    return [
+        Fact(
+            f"weights, {o.c.label}", value, "all weights of all rows, four kinds of scores", calls
+        ),
+        Fact("GQA map", "wrong" if o.map_wrong.any() else heads, ev, 1),
+    ], mistake
+
+
+def _lengths(p: _Probe, base: Case) -> None:
+    """Try lengths around the edges of tiles; read the case of one that is wrong."""
+    some = lengths.EDGES if base.s.queries == 1 else lengths.EDGES[1::2]
+    tried, before, bad = [*some, *lengths.LONG], p.kernel.calls, []
+    for c, found in lengths.cases(base, (*some, *lengths.LONG), p.sheet):
+        if found.rows.any():
+            bad.append((c, found))
+    value = "right" if not bad else f"wrong at {[c.s.keys for c, _ in bad]}"
+    name, calls = f"lengths, {base.label}", p.kernel.calls - before
+    p.add([Fact(name, value, f"{len(tried)} lengths, {tried[0]} to {tried[-1]}", calls)], None)
+    if not bad or p.sheet.defects:
+        return
+    c, found = bad[0]
+    p.note(f"readings at {c.s.keys} keys", _isolated, Observed(c, p.sheet))
+    at = f"(at {[x.s.keys for x, _ in bad]} keys alone, of {len(tried)} lengths)"
+    if p.sheet.defects:
+        d = p.sheet.defects[0]
+        p.sheet.defects[0] = replace(d, sentence=f"{d.sentence} {at}")
+        return
+    mistake = inputs.diagnosed(c, [found])
+    if mistake is not None:
+        kind = mistake.kind if c.s.keys > 1000 else MASK
+        p.add([], replace(mistake, kind=kind, sentence=f"{mistake.sentence} {at}"))

@@ -1,0 +1,171 @@
+"""What a probe hands back: facts, defects, refusals, and places in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+NO_DEFECT, DEFECT, CANNOT_JUDGE = "no defect", "defect", "cannot judge"
+EXIT_CODES = {NO_DEFECT: 0, DEFECT: 1, CANNOT_JUDGE: 2}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A property of a kernel that was read off, the numbers that show it, and the calls spent."""
+
+    name: str
+    value: str
+    evidence: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake: its class (labkernels.defects), its place as data and in words, and its evidence.
+
+    rows, heads, requests, keys, channels: the indices concerned (rows are a request's queries), and
+    None where all are, or where the axis does not matter. split: the part of the keys, if known.
+    """
+
+    kind: str
+    where: str
+    sentence: str
+    evidence: str
+    rows: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    requests: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | None = None
+    channels: tuple[int, ...] | None = None
+    split: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.upper()} at {self.where}: {self.sentence} [{self.evidence}]"
+
+
+@dataclass
+class Datasheet:
+    """The facts and defects of a kernel, as read from outside; `str` makes it readable.
+
+    defects: the cause comes first. refused: the smallest inputs that the kernel refuses, each with
+    the first line of its message. reason: why nothing could be judged, if so.
+
+    >>> sheet = Datasheet("mine", "bhsd", "bf16")
+    >>> sheet.verdict, sheet.exit_code
+    ('cannot judge', 2)
+    """
+
+    name: str
+    layout: str
+    dtype: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+    defects: list[Defect] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    calls: int = 0
+    seconds: float = 0.0
+    judged: bool = False
+    reason: str = "no experiment was finished"
+
+    @property
+    def verdict(self) -> str:
+        """One of "no defect", "defect" and "cannot judge"."""
+        if self.defects:
+            return DEFECT
+        return NO_DEFECT if self.judged else CANNOT_JUDGE
+
+    @property
+    def exit_code(self) -> int:
+        """0 without a defect, 1 with one, 2 if the kernel cannot be judged."""
+        return EXIT_CODES[self.verdict]
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """Return the facts as flat rows of a table."""
+        return [
+            {"fact": f.name, "value": f.value, "evidence": f.evidence, "calls": f.calls}
+            for f in self.facts.values()
+        ]
+
+    def __str__(self) -> str:
+        title = " ".join(x for x in (self.name, self.layout, self.dtype) if x)
+        lines = [f"{title}: {self.verdict} ({self.calls} calls, {self.seconds:.1f} s)"]
+        if self.verdict == CANNOT_JUDGE:
+            lines.append(f"  {self.reason}")
+        lines += [f"  {defect}" for defect in self.defects]
+        width = max((len(name) for name in self.facts), default=0)
+        lines += [f"  {f.name:{width}}  {f.value}  ({f.evidence})" for f in self.facts.values()]
+        lines += [f"  refused: {x}" for x in self.refused]
+        return "\n".join(lines)
+
+
+def defect(
+    kind: str,
+    sentence: str,
+    evidence: str,
+    rows: np.ndarray | None = None,
+    keys: np.ndarray | None = None,
+    channels: np.ndarray | None = None,
+    split: int | None = None,
+) -> Defect:
+    """Return a defect whose place is given by masks; an axis that is True throughout is left out.
+
+    Shapes: rows [B, H, M], keys [N], channels [D].
+    """
+    words, of = [], {}
+    if rows is not None:
+        words.append(rows_in_words(rows))
+        for name, axes in (("requests", (1, 2)), ("heads", (0, 2)), ("rows", (0, 1))):
+            of[name] = _indices(rows.any(axes))
+    for name, mask in (("keys", keys), ("channels", channels)):
+        if mask is not None and mask.any():
+            of[name] = _indices(mask)
+            words.append(f"{name} {span(mask)}")
+    if split is not None:
+        words.append(f"split {split}")
+    return Defect(kind, "; ".join(words) or "all rows", sentence, evidence, split=split, **of)
+
+
+def _indices(mask: np.ndarray) -> tuple[int, ...] | None:
+    return None if mask.all() else tuple(np.flatnonzero(mask).tolist())
+
+
+def span(where: Sequence[bool] | np.ndarray) -> str:
+    """Return words for the True entries of a vector: all, a run, residues, or a list of runs.
+
+    >>> span([False, True, True, False]), span([True] * 3)
+    ('1-2', 'all')
+    """
+    where = np.asarray(where)
+    n, i = len(where), np.flatnonzero(where)
+    if len(i) in (0, n):
+        return "all" if len(i) else "none"
+    if len(i) == i[-1] - i[0] + 1:
+        end = " (the last)" if i[-1] == n - 1 and n > 1 else ""
+        return (str(i[0]) if len(i) == 1 else f"{i[0]}-{i[-1]}") + end
+    for p in range(2, min(129, n // 2 + 1)):
+        r = np.unique(i % p)
+        if len(r) < p and np.isin(np.arange(n) % p, r).sum() == len(i):
+            return f"n mod {p} = {span(np.isin(np.arange(p), r))}"
+    if len(i) > 0.9 * n:
+        return f"all but {span(~where)}"
+    cuts = np.flatnonzero(np.diff(i) > 1)
+    ends = zip(i[np.r_[0, cuts + 1]], i[np.r_[cuts, len(i) - 1]], strict=True)
+    runs = [f"{a}-{b}" if a < b else str(a) for a, b in ends]
+    more = f" and {len(runs) - 5} more runs" if len(runs) > 5 else ""
+    return ", ".join(runs[:5]) + more
+
+
+def rows_in_words(rows: np.ndarray) -> str:
+    """Return words for a set of rows; shape [requests, heads, queries].
+
+    >>> rows_in_words(np.array([[[True, True]], [[False, False]]]))
+    'request 0'
+    """
+    if rows.all():
+        return "all rows"
+    axes = [rows.any(tuple(a for a in range(3) if a != axis)) for axis in range(3)]
+    names = zip(("request", "head", "query"), axes, strict=True)
+    words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
+    words = words or "all requests, heads and queries"
+    product = axes[0][:, None, None] & axes[1][:, None] & axes[2]
+    whole = (product == rows).all()
+    return words if whole else f"{int(rows.sum())} of {rows.size} rows; {words}"
