@@ -134,7 +134,7 @@ def crossing(flops_per_s):
     """The least number of heads whose products take as long as memory, at this rate."""
     works = {heads: MlaDecode((4096,) * 64, q_heads=heads) for heads in range(1, 257)}
     copy = h200.measured_copy_bytes_per_s
-    return next(n for n, w in works.items() if w.flops / flops_per_s >= w.hbm_bytes / copy)
+    return next(n for n, w in works.items() if w.flops / flops_per_s >= w.bytes / copy)
 
 
 rates = {"peak": h200.tensor_fp16_flops, "measured": h200.measured_bf16_matmul_flops}

@@ -38,7 +38,7 @@ from labkernels.plots.performance.least import least_times
 from labkernels.plots.performance.mla import read_counts, roof_by_heads
 from labkernels.plots.performance.registers import predicted_registers
 from labkernels.plots.performance.resources import blocks_per_sm
-from labkernels.plots.performance.scores import ratios_and_targets
+from labkernels.plots.performance.scores import ratios_by_part
 from labkernels.plots.performance.times import (
     case_times,
     graph_times,
@@ -83,7 +83,7 @@ __all__ = [
     "predicted_registers",
     "products_and_exponentials",
     "rates_by_length",
-    "ratios_and_targets",
+    "ratios_by_part",
     "read_counts",
     "readme",
     "refused_shares",
