@@ -1,0 +1,157 @@
+"""`labkernels probe`: the datasheet of an attention kernel, read off from outside."""
+
+import argparse
+import json
+import sys
+
+from labkernels.cli.options import USAGE
+
+HELP = "the datasheet of a kernel: what it computes, how it rounds, what is wrong"
+DESCRIPTION = """\
+Call an attention kernel with chosen inputs, and read its facts and its defects off the outputs.
+
+The kernel is a name that the probe knows, or your own function, as module:function or as
+file.py:function. The function takes tensors of torch and returns out, or (out, lse):
+  bhsd          q [B, Hq, M, D], k, v [B, Hkv, N, D]
+  bshd          q [B, M, Hq, D], k, v [B, N, Hkv, D]
+  ragged        q [T, Hq, D], k, v [S, Hkv, D], cu_q, cu_k [B + 1] int32
+  paged_decode  q [B, Hq, D], k, v [pages, page_size, Hkv, D], page_table [B, n], kv_lens [B] int32
+  paged_prefill q [T, Hq, D], k, v, page_table, kv_lens as above, cu_q [B + 1]
+  mla           q_nope [B, H, 512], q_pe [B, H, 64], ckv, kpe [pages, page_size, 512 or 64],
+                page_table, kv_lens
+Without --causal, --window-left and their like, the probe finds out which attention the kernel
+computes. With them, what differs from what you declare is a defect.
+
+examples:
+  labkernels probe decode_mma                           a kernel of the lab
+  labkernels probe torch:flash --device cuda --causal   a backend of torch
+  labkernels probe my_kernel.py:attention --layout bshd a function of yours
+  labkernels probe my.module:decode --layout paged_decode --dtype fp16 --knob num_splits=1,2,4
+  labkernels probe --list                               the names that the probe knows
+
+exit codes: 0 no defect; 1 a defect; 2 the kernel cannot be judged, as one line says.
+"""
+
+
+def add_options(sub: argparse.ArgumentParser) -> None:
+    """Add the kernel, the shapes and what is asked of the kernel."""
+    sub.add_argument("kernel", nargs="?", help="a name, module:function or file.py:function")
+    sub.add_argument("--list", action="store_true", help="list the names and their layouts")
+    sub.add_argument("--layout", default=None, help="default: the first that the kernel offers")
+    sub.add_argument("--dtype", default="bf16", help="fp16, bf16 (default), fp32 or e4m3")
+    sub.add_argument("--device", default=None, help="cpu or cuda (default: cuda if there is one)")
+    sub.add_argument("--heads", default=None, metavar="Q/KV", help="heads, such as 8/2")
+    sub.add_argument("--head-dim", type=int, default=None, help="channels of a head")
+    sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
+    sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
+    sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
+    sub.add_argument("--window-left", type=int, default=None, help="declared: keys before a query")
+    sub.add_argument("--soft-cap", type=float, default=None, help="declared: cap of the scores")
+    sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
+    sub.add_argument("--gradients", action="store_true", help="probe dq, dk and dv, too")
+    sub.add_argument("--quick", action="store_true", help="the defects alone, without all facts")
+    sub.add_argument(
+        "--knob", action="append", default=[], metavar="NAME=A,B", help="values to call it with"
+    )
+    sub.add_argument("--json", action="store_true", help="print facts and defects as JSON lines")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Probe the kernel and print its datasheet; the exit code is its verdict."""
+    from labkernels.probing import probe, targets
+
+    if options.list:
+        for target in targets.targets().values():
+            print(f"{target.name:<24}{', '.join(target.layouts)}")
+        return 0
+    if not options.kernel:
+        raise ValueError("no kernel is named; allowed: a name of --list, or module:function")
+    target = targets.find(options.kernel)
+    device = options.device or _device()
+    reason = target.missing(device)
+    if reason:
+        print(f"cannot judge: {target.name}: {reason}")
+        return USAGE
+    layout = options.layout or target.layouts[0]
+    variant = _variant(options)
+    sheet = probe(
+        target.function(layout, variant or _plain()),
+        layout,
+        options.dtype,
+        variant,
+        device=device,
+        page_size=options.page_size,
+        scale=options.scale,
+        knobs=_knobs(options.knob),
+        gradients=options.gradients,
+        quick=options.quick,
+        name=f"{target.name}, {target.version()}",
+        progress=_say if sys.stderr.isatty() else None,
+        **_sizes(options),
+    )
+    if options.json:
+        for row in sheet.rows():
+            print(json.dumps(row))
+    else:
+        print(sheet)
+    return sheet.exit_code
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _plain():
+    from labkernels.variant import FULL
+
+    return FULL
+
+
+def _variant(options: argparse.Namespace):
+    """Return the declared variant, or None where nothing is declared."""
+    from labkernels.variant import AttentionVariant
+
+    if options.causal and options.full:
+        raise ValueError("--causal and --full; allowed: one of them, or none")
+    declared = {"window_left": options.window_left, "soft_cap": options.soft_cap}
+    if not (options.causal or options.full or any(v is not None for v in declared.values())):
+        return None
+    return AttentionVariant(causal=options.causal, **declared)
+
+
+def _sizes(options: argparse.Namespace) -> dict:
+    """Return head_dim and heads where they are given."""
+    sizes = {} if options.head_dim is None else {"head_dim": options.head_dim}
+    if options.heads is None:
+        return sizes
+    q_heads, _, kv_heads = options.heads.partition("/")
+    if not (q_heads.isdigit() and kv_heads.isdigit()):
+        raise ValueError(f"--heads = {options.heads!r}, allowed: Q/KV, such as 8/2")
+    return sizes | {"heads": (int(q_heads), int(kv_heads))}
+
+
+def _knobs(given: list[str]) -> dict[str, list]:
+    """Return the knobs with their values, read as JSON where they are (1, true, null) else as text.
+
+    Raises: ValueError for an option without a name or a value.
+    """
+    knobs = {}
+    for text in given:
+        name, _, values = text.partition("=")
+        if not (name.isidentifier() and values):
+            raise ValueError(f"--knob {text!r}, allowed: NAME=VALUE,VALUE")
+        knobs[name] = [_value(value) for value in values.split(",")]
+    return knobs
+
+
+def _value(text: str):
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _say(text: str) -> None:
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+"""The datasheets of kernels on a GPU: ours, and those of the libraries beside them.
+
+A cell is one kernel in one layout, in one format, with or without a causal mask. What a library
+refuses is recorded with its own words.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.probing import probe, targets
+from labkernels.probing.targets import triton_tutorial
+from labkernels.probing.targets.target import Target
+from labkernels.records import schema
+from labkernels.records.store import Row
+from labkernels.variant import CAUSAL, FULL, AttentionVariant
+
+DATA_FILE = "accuracy/datasheets.csv"
+DTYPES = ("fp16", "bf16")
+ONE_QUERY = ("paged_decode", "mla")  # layouts in which a causal mask hides nothing
+QUICK = ("decode_mma", "torch:math")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What one probe asks."""
+
+    target: Target
+    layout: str
+    dtype: str
+    variant: AttentionVariant
+
+    @property
+    def asked(self) -> str:
+        """The mask that is declared, in a word."""
+        return "causal" if self.variant.causal else "full"
+
+
+def cells(options: Options) -> Iterator[Cell]:
+    """Yield every kernel in each layout, format and mask; `quick` has two kernels in one format."""
+    listed = [*targets.targets().values(), triton_tutorial.target(options.peer_path)]
+    for target in listed:
+        if options.quick and target.name not in QUICK:
+            continue
+        for layout in target.layouts:
+            for variant in (FULL,) if layout in ONE_QUERY else (FULL, CAUSAL):
+                for dtype in DTYPES[:1] if options.quick else DTYPES:
+                    sheet = Sheet(target, layout, dtype, variant)
+                    yield Cell(f"{target.name}/{layout}/{sheet.asked}/{dtype}", sheet)
+
+
+def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+    """Probe one kernel, and yield its facts, defects and refusals, and the sheet's verdict."""
+    asked: Sheet = cell.of
+    target = asked.target
+    reason = target.missing(recording.device)
+    if reason:
+        recording.tell(reason)
+        return
+    sheet = probe(
+        target.function(asked.layout, asked.variant),
+        asked.layout,
+        asked.dtype,
+        asked.variant,
+        device=recording.device,
+        knobs=target.knobs.get(asked.layout),
+        name=target.name,
+    )
+    recording.tell(f"{sheet.verdict}, {sheet.calls} calls, {sheet.seconds:.1f} s")
+    base = {
+        "kernel": target.name,
+        "version": target.version(),
+        "layout": asked.layout,
+        "dtype": asked.dtype,
+        "asked": asked.asked,
+    }
+    for row in sheet.rows():
+        yield DATA_FILE, base | row
+
+
+EXPERIMENT = Experiment(
+    "datasheets",
+    "Datasheets: what kernels compute and how they round, read off by the probe",
+    {DATA_FILE: schema.TABLES["datasheets"]},
+    cells,
+    rows,
+)
