@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.kept import Kept
-from labkernels.numerics.arrays import Array, namespace, to_numpy
+from labkernels.numerics.arrays import Array, moved, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
 from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.variant import VariantTensors
@@ -201,3 +201,12 @@ class Problem:
         if self.machine == "cpu" and rows <= _FEW_ROWS:
             keys *= _KEYS_OF_FEW_ROWS
         return tokens, min(heads, self.kv_heads), max(1, keys // size) * size
+
+
+def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray:
+    """Return K or V ("k", "v") of a head of a request, in float64. Shapes: [L, D]."""
+    pool = problem.k_pool if which == "k" else problem.v_pool
+    length, size = int(problem.kv_lens[request]), pool.shape[1]
+    pages = problem.page_table[request][: -(-length // size)]
+    found = to_numpy(pool[:, :, head][moved(pages, pool)]).astype(np.float64)
+    return found.reshape(-1, pool.shape[-1])[:length]

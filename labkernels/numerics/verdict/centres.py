@@ -15,10 +15,9 @@ from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.threads import over_rows
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin
 from labkernels.policy import NumericPolicy
 

@@ -12,9 +12,8 @@ import numpy as np
 from labkernels import formats
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.verdict import centres, parts, significance, twins
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy

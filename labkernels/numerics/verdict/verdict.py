@@ -9,7 +9,7 @@ fp16, or if an error is like rounding's but larger, and alike everywhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from labkernels.numerics.verdict import (
     significance,
     twins,
 )
-from labkernels.numerics.verdict.diagnosis import causes, log_sums, names
-from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis import search, stored
+from labkernels.numerics.verdict.diagnosis.match import Match, Region
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import Twin
 from labkernels.policy import NumericPolicy
@@ -40,14 +40,19 @@ _WIDEST = 16.0  # largest spread of z that another reference of the weights migh
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
+_ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
+_NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
+_FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The answer, its evidence and, for a bug, the mistakes that explain it.
+    """The answer, its evidence and, for a bug, where it is and what explains it.
 
-    Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma. note: how the tensors were
-    read, if the caller did not say. problem, out: what was judged, if the caller keeps them.
+    Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma. matches: mistakes that
+    explain the errors equally well, at most three. region: where the output went wrong, None where
+    no place was sought. note: how the tensors were read, if the caller did not say. problem, out:
+    what was judged, if the caller keeps them.
     """
 
     answer: str
@@ -59,6 +64,7 @@ class Verdict:
     bound: np.ndarray = field(repr=False)
     sigma: np.ndarray = field(repr=False)
     note: str = ""
+    region: Region | None = None
     problem: Problem | None = field(default=None, repr=False)
     out: np.ndarray | None = field(default=None, repr=False)
 
@@ -69,17 +75,17 @@ class Verdict:
             return np.where(self.error == 0, 0.0, self.error / self.sigma)
 
     def summary(self, *, verbose: bool = True) -> str:
-        """Return the verdict in a sentence, the place, the likely cause and the main evidence.
+        """Return the verdict in a sentence, the place, what explains it, and the main evidence.
 
         verbose: every test with its limits, too.
         """
         lines = [f"{self.answer}: {self.why}"] + [f"  read as: {self.note}"] * bool(self.note)
-        if self.matches:
-            best = self.matches[0]
-            lines.append(f"  where: {best.where or 'all rows'}")
-            cause = causes.of(best.name)
-            lines += [f"  likely cause: {cause}"] * bool(cause)
-            lines += [f"  named: {match}" for match in self.matches]
+        if self.region is not None:
+            lines.append(f"  where: {self.region.words}")
+        for i, match in enumerate(self.matches):
+            lines.append(f"  {'equally good' if i else 'named'}: {match}")
+        if self.answer == BUG and not any(match.edit for match in self.matches):
+            lines.append(f"  {_ASK}")
         lines += self._evidence()
         return "\n".join(lines + self._every_test() * verbose)
 
@@ -153,7 +159,8 @@ def decide(
         off = metrics.difference(lse2, seen.lse2)
         found.append(significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem))
         if found[-1].status == "bug":
-            of_lse2 = log_sums.names(problem, lse2, seen.lse2, seen.lse2_bound)
+            wrong = stored.of_lse2(problem, lse2, seen.lse2, seen.lse2_bound)
+            of_lse2 = [wrong] if wrong else []
     if once or not np.any(problem.n_keys > 1):
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
@@ -170,21 +177,37 @@ def decide(
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    faint = less_exact.as_with_values(problem, policy, truth, error, sigma)
-    honest = _as_if(problem, policy, truth, error) if told and not faint else ""
-    faint = faint or ("" if beyond else less_exact.faintly(policy, error, sigma))
+    of_values = less_exact.as_with_values(problem, policy, truth, error, sigma)
+    honest = _as_if(problem, policy, truth, error) if told and not of_values else of_values
+    faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
-    case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
-    matches = names.of_output(case)
+    seen_wrong = search.of_output(
+        problem,
+        policy,
+        (out, truth, sigma, z),
+        filtered,
+        shared=any(name.endswith("by all") for name in bugs),
+        honest=bool(honest),
+    )
+    matches, region = seen_wrong.matches, seen_wrong.region
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
-    even = honest if matches and matches[0].vague else ""
-    if not matches:
+    even = honest if matches and _is_factor(matches[0]) else ""
+    if not matches and np.isfinite(error).all():
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
         even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
     shown = of_lse2 if even else [*matches, *of_lse2]
-    return _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
+    answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
+    return replace(answer, region=region)
+
+
+def _is_factor(match: Match) -> bool:
+    """Return whether a mistake is one factor of V or the output, or near to 1, as roundings are."""
+    edit = match.edit
+    if edit is None or edit.operation != "times" or not edit.numbers:
+        return False
+    return edit.operand in _FACTORS or abs(float(edit.numbers[0]) - 1) < _NEARLY_ONE
 
 
 def _widened(
@@ -332,7 +355,7 @@ def _answered(
     odd = [item for item in found if item.status == "odd"] * (not sound)
     if bugs:
         first = bugs[0]
-        name = f"{matches[0].name} {matches[0].where}".strip() if matches else "no name known"
+        name = f"{matches[0].name}, {matches[0].where}" if matches else "no edit explains it"
         tests = (
             f"{len(bugs)} of {len(found)} tests exceed what rounding can do, first: "
             f"{first.name} {first.value:.3g} > {first.bug:.3g} {first.where}"

@@ -1,0 +1,133 @@
+"""Edits that only round more than the formats need, and narrow formats with scales."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels import defects, formats
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.match import Edit
+from labkernels.numerics.verdict.diagnosis.program import Block, Terms, Trial
+from labkernels.units import LOG2_E
+
+_SIXTEEN = ("bf16", "fp16")
+_FORMATS = (*_SIXTEEN, "tf32", "e4m3", "e5m2")
+_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "int8": 127.0, "int4": 7.0}
+_AXES: dict[str, int | tuple[int, int]] = {"head": (0, 1), "key": 1, "channel": 0}
+
+
+def narrowed(x: Array, fmt: str, axis: int | tuple[int, int] | None = None) -> np.ndarray:
+    """Return x in a format, with a scale for each group if an axis is given."""
+    if axis is None:
+        return rounding.round_to(x, fmt)
+    step = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-30) / _LARGEST[fmt]
+    y = x / step
+    return (np.rint(y) if fmt.startswith("int") else rounding.round_to(y, fmt)) * step
+
+
+def of_scores(block: Block) -> Iterator[Trial]:
+    """Yield scores and scaled queries in 16 bits, in the units in which kernels store them."""
+    scale = block.problem.scale
+    units = {"Q K": scale * LOG2_E, "scale Q K": LOG2_E, "log2 units": 1.0}
+    for fmt, (words, unit) in itertools.product((*_SIXTEEN, "e5m2"), units.items()):
+        scores = lambda s, f=fmt, u=unit: s.by_scores(narrowed(s.raw / u, f) * u)
+        yield _of("scores", scores, f"rounded, as {words}, to", fmt)
+        query = lambda s, f=fmt, u=unit: s.by_load(q=narrowed(s.q / u, f) * u)
+        yield _of("Q", query, f"rounded, in {words}, to", fmt)
+    for fmt in _SIXTEEN:
+
+        def eager(s: Block, f: str = fmt) -> Terms:
+            own = scale * LOG2_E
+            x = narrowed(narrowed(s.raw / own, f) * scale, f) * LOG2_E
+            return s.by_scores(x)
+
+        yield _of("scores", eager, "rounded before and after the scale to", fmt)
+
+
+def of_weights(block: Block) -> Iterator[Trial]:
+    """Yield P and the denominator in fewer bits."""
+    coarse = [f for f in (*_FORMATS, "steps") if f == "steps" or _coarser(f, block.case.p_format)]
+    for fmt in coarse:
+        for count in (255, 127, 15, 7) if fmt == "steps" else (0,):
+            to = _stepped(count) if count else lambda x, f=fmt: narrowed(x, f)
+            name = f"1/{count}" if count else fmt
+            above = lambda s, t=to: s.by_weights(t(s.w), below=s.w)
+            yield _of("P", above, "rounded to", name)
+            both = lambda s, t=to: s.by_weights(t(s.w))
+            yield _of("P", both, "rounded, in the denominator too, to", name)
+            normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
+            yield _of("P", normal, "normalised and rounded to", name)
+    for fmt in ("bf16", "fp16"):
+        total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)
+        yield _of("denominator", total, "rounded to", fmt)
+        weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))
+        yield _of("denominator", weights, "of weights rounded to", fmt)
+
+
+def of_operands(block: Block) -> Iterator[Trial]:
+    """Yield Q, K and V in fewer bits, with and without scales."""
+    ways: list[tuple[str, Callable[[Array], Array]]] = [
+        (fmt, lambda x, f=fmt: narrowed(x, f))
+        for fmt in _FORMATS
+        if _coarser(fmt, block.case.p_format)
+    ]
+    for fmt, (each, axis) in itertools.product(_LARGEST, _AXES.items()):
+        to = lambda x, f=fmt, a=axis: narrowed(x, f, a)
+        ways.append((f"{fmt} with a scale for each {each}", to))
+    unit = block.problem.scale * LOG2_E
+    for words, to in ways:
+        k = lambda s, t=to: s.by_load(k=t(s.k))
+        v = lambda s, t=to: s.by_load(v=t(s.v))
+        both = lambda s, t=to: s.by_load(k=t(s.k), v=t(s.v))
+        all_three = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k), t(s.v))
+        q_and_k = lambda s, t=to: s.by_load(t(s.q / unit) * unit, t(s.k))
+        tried = {"K": k, "V": v, "K and V": both, "Q and K": q_and_k, "Q, K and V": all_three}
+        yield from (_of(operand, of, "rounded to", words) for operand, of in tried.items())
+
+
+def values(block: Block) -> Iterator[Trial]:
+    """Yield K and V with other numbers: less a mean, clipped, by a statistic of their own."""
+    mean = lambda x, a: x.mean(a, keepdims=True)
+    size = lambda x, a: np.maximum(np.abs(x).max(a, keepdims=True), 1e-9)
+    rms = lambda x, a: np.maximum(np.sqrt((x**2).mean(a, keepdims=True)), 1e-9)
+    laws: dict[str, Callable[..., Array]] = {
+        "less the mean of each": lambda x, a: x - mean(x, a),
+        "replaced by the mean of each": lambda x, a: mean(x, a) + 0 * x,
+        "divided by the largest of each": lambda x, a: x / size(x, a),
+        "divided by the root mean square of each": lambda x, a: x / rms(x, a),
+        "clipped at half the largest of each": lambda x, a: np.clip(
+            x, -size(x, a) / 2, size(x, a) / 2
+        ),
+        "with the next scale of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), -1),
+        "with the scale before of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), 1),
+    }
+    for words, f in (("without its sign", np.abs), ("without negative numbers", _positive)):
+        yield from _of_both(words, (), lambda x, f=f: f(x))
+    for (words, f), (each, axis) in itertools.product(laws.items(), _AXES.items()):
+        yield from _of_both(words, (each,), lambda x, f=f, a=axis: f(x, a))
+
+
+def _positive(x: Array) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def _of_both(words: str, said: tuple[str, ...], f: Callable[[Array], Array]) -> Iterator[Trial]:
+    k = lambda s: s.by_load(k=f(s.k))
+    v = lambda s: s.by_load(v=f(s.v))
+    yield Trial(defects.VALUES, Edit("V", words, said), v, 1.5, scoped=True)
+    yield Trial(defects.SCORES, Edit("K", words, said), k, 1.5, scoped=True)
+
+
+def _of(operand: str, of: Callable[[Block], Terms | Array], words: str, fmt: str) -> Trial:
+    edit = Edit(operand, words, (fmt,))
+    return Trial(defects.LESS_EXACT, edit, of, 1.5, precision=True)
+
+
+def _stepped(count: int) -> Callable[[Array], Array]:
+    return lambda x: np.rint(x * count) / count
+
+
+def _coarser(fmt: str, than: str) -> bool:
+    return formats.named(fmt).unit_roundoff > formats.named(than.removesuffix("x2")).unit_roundoff

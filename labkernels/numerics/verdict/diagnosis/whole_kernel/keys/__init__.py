@@ -1,1 +1,0 @@
-"""Mistakes in which keys and values a row reads: ends, runs, orders, sources, weights."""

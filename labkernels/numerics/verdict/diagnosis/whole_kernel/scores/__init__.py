@@ -1,1 +1,0 @@
-"""Mistakes in the scores: channels, positions, functions of a score, a rule per head."""

@@ -1,1 +1,0 @@
-"""Mistakes in weights and sums: formats, accumulators, merges."""
