@@ -260,9 +260,9 @@ lengths = (512, 384, 256, 128, 64, 33)
 shape = Prefill(lengths, lengths, 8, 8, 128, causal=True)
 ways = {name: {"kernel": rung.spec, "splits": 1} for name, rung in rungs.items()}
 ways["P in fp32"] = {"kernel": "prefill_fma", "splits": 1}
-found = elements.outputs("prefill", shape, ways)
-truths = found.pop("exact")
-errors = {name: out - truths for name, out in found.items()}
+outs = elements.outputs("prefill", shape, ways)
+truths = outs.pop("exact")
+errors = {name: out - truths for name, out in outs.items()}
 
 # %% mystnb={"figure": {"caption": "Rungs have the same error in every head and request, because all of them round P; keeping P in fp32, on CUDA cores, leaves the error of the 16-bit output alone. Requests from 512 tokens (0) to 33 (5), bf16, causal. Computed on this machine.", "name": "ladder-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above and six requests below. The boxes of the three rungs look the same, those of P in fp32 are lower; short requests have larger errors.", "width": "100%"}} tags=["hide-input"]
 shown = {name: errors[name] for name in ("CUDA cores", "mma.sync", "wgmma", "P in fp32")}
