@@ -42,7 +42,8 @@ class Model:
 class Case:
     """A kernel at fixed sizes, with the model that it is judged by and random inputs.
 
-    row: one row of V, without small numbers. Shapes: as in labkernels.probing.layouts.
+    raw: weights that were read, by experiment. bend: the soft cap as read, inf if there is none, None
+    if not read. row: one row of V, without small numbers. Shapes: as in labkernels.probing.layouts.
     """
 
     kernel: Kernel
@@ -52,6 +53,7 @@ class Case:
     seed: int = 0
     knobs: Mapping[str, Any] = field(default_factory=dict)
     raw: dict[str, np.ndarray] = field(default_factory=dict)
+    bend: float | None = None
 
     def __post_init__(self) -> None:
         s, self.rng = self.s, np.random.default_rng(self.seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.defects import MASK
+from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose
 from labkernels.probing.experiments import (
@@ -144,13 +144,18 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradi
     for c in cases:
         p.note(f"equal calls, {c.label}", repeats.repeats, c)
         p.note(f"unused memory, {c.label}", memory.unused, c)
-    if sheet.defects:
-        sheet.judged = True
+    if sheet.defects and sheet.defects[0].kind == NONDETERMINISTIC:
         return
     p.note("model", _model, p, cases, find)
-    observed = [Observed(c, sheet) for c in cases]
-    for o in observed:
-        p.note(f"readings, {o.c.label}", _isolated, o)
+    for c in cases:
+        before = list(sheet.defects)
+        if before and before[0].kind == MEMORY:
+            sheet.defects.clear()  # unless another request's pages explain it, it stays
+        p.note(f"readings, {c.label}", _isolated, Observed(c, sheet))
+        if before and not (sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V)):
+            sheet.defects[:] = before
+    if sheet.defects and sheet.defects[0].kind == MEMORY:
+        return
     compared = []
     for c in cases:
         if not quick:
@@ -170,7 +175,7 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradi
     if not quick:
         for c in cases:
             _lengths(p, c)
-    sheet.judged = bool(observed)
+    sheet.judged = True
 
 
 def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect | None]:
@@ -182,8 +187,10 @@ def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect
         found, factor = discover.discover(cases, scale)
         sinks = model.sinks if model.sinks is not None else found.sinks
         slopes = model.slopes if model.slopes is not None else found.slopes
-        model, how = replace(found, sinks=sinks, slopes=slopes), "found"
+        model = replace(found, sinks=sinks, slopes=slopes)
         how = f"found; scores by {factor:.5g} of those of the scale {scale:.4g}"
+    else:
+        discover.curve(cases, model)
     for c in cases:
         c.judge_by(model)
     v, calls = model.variant, p.kernel.calls - before

@@ -10,7 +10,7 @@ from labkernels.audit import dumps
 from labkernels.audit.comparison import EQUAL, compare
 from labkernels.audit.verdict import TAKEN_AS_BSHD
 from labkernels.measure.strangers import inputs, right
-from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.verdict.diagnosis import search
 
 PREFILL = inputs.Shape(1, 2, 1, 90, 90, 32, causal=True)
 FLASH = right.RIGHT["flash, blocks of 64"]
@@ -86,13 +86,13 @@ def bshd(tokens=48, heads=4, kv_heads=2):
 @pytest.fixture
 def sought(monkeypatch):
     """Return the outputs in which a name has been sought so far."""
-    seen, of_output = [], names.of_output
+    seen, of_output = [], search.of_output
 
     def noted(case):
         seen.append(case.out)
         return of_output(case)
 
-    monkeypatch.setattr(names, "of_output", noted)
+    monkeypatch.setattr(search, "of_output", noted)
     return seen
 
 

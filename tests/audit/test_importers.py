@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 from labkernels import cli
 from labkernels.audit import importers, names
@@ -15,7 +16,6 @@ from labkernels.audit.dumps import audit, judge
 from labkernels.audit.gradients import with_gradients
 from labkernels.measure.strangers import inputs, right
 from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.units import LOG2_E
 
 FLASH = right.RIGHT["flash, blocks of 64"]
@@ -55,7 +55,9 @@ def saved(tmp_path, tensors, name="dump.pt"):
 
 def test_names_of_others_layouts_and_a_natural_lse(dense, tmp_path, monkeypatch):
     """As in flash-attention, tensors are [B, S, H, D] and softmax_lse is [B, H, S] in base e."""
-    monkeypatch.setattr("labkernels.numerics.verdict.diagnosis.names.of_output", None)  # not sought
+    monkeypatch.setattr(
+        "labkernels.numerics.verdict.diagnosis.search.of_output", None
+    )  # not sought
     other = {n: dense[n].transpose(1, 2).contiguous() for n in ("q", "k", "v", "out")}
     renamed = {"query": other["q"], "key_states": other["k"], "value": other["v"]}
     renamed |= {"attn_output": other["out"], "softmax_lse": dense["lse"], "causal": 1, "x": "y"}

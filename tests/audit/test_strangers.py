@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 from labkernels import testing
 from labkernels.experiments.accuracy import strangers
@@ -20,7 +21,6 @@ from labkernels.measure.strangers import (
 )
 from labkernels.measure.strangers.looked_at import ninth
 from labkernels.numerics.verdict.diagnosis import causes, names
-from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 # Families on which a right output was once called a bug.
 LATTICES = ("small integers", "plus or minus 1", "k zero", "v subnormal", "ramp v", "equal heads")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 import labkernels
 from labkernels.audit.dumps import audit
@@ -13,7 +14,6 @@ from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block
 from labkernels.numerics.verdict.diagnosis import addresses
-from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.numerics.verdict.verdict import decide
 from labkernels.policy import NumericPolicy
 

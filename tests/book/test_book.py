@@ -101,10 +101,15 @@ def test_repository_address_is_written_once():
     assert written == [str(Path("book/_config.yml"))]
 
 
-def test_decisions_are_short_and_numbered_without_a_gap():
+def test_decisions_are_short_and_a_missing_number_is_replaced_by_a_later_one():
     paths = sorted((BOOK / "decisions").glob("0*.md"))
-    assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1))
-    for i, path in enumerate(paths, 1):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert lines[0].startswith(f"# {i}. "), path.name
+    numbers, replaced = [int(path.name[:4]) for path in paths], []
+    for number, path in zip(numbers, paths, strict=True):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for listed in re.findall(r"Replaces decisions ([\d, ]+)\.", text):
+            replaced += [int(n) for n in listed.split(", ")]
+            assert all(n < number for n in replaced), path.name
+        assert lines[0].startswith(f"# {number}. "), path.name
         assert len(lines) <= DECISION_LINES_MAX, f"{path.name}: {len(lines)} lines"
+    assert sorted(numbers + replaced) == list(range(1, max(numbers) + 1))

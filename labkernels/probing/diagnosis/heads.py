@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.defects import INDEX_K, INDEX_OUT, INDEX_V, STORE
+from labkernels.defects import BATCH, INDEX_K, INDEX_OUT, INDEX_V, STORE
 from labkernels.probing.diagnosis.maps import k_map, q_map
 from labkernels.probing.observed import COUNTS, Observed
 from labkernels.probing.reading import OK
@@ -22,12 +22,13 @@ def of_heads(o: Observed) -> Defect | None:
     steps = zip((top // s.kv_heads - b) % s.batch, top % s.kv_heads - h // c.group, strict=True)
     here = sorted({(int(x), int(y)) for x, y in steps})[:3]
     what = "request" if all(x for x, _ in here) else "KV head"
+    added = BATCH if what == "request" else STORE
     text = f"{what} moved by {here[0] if len(here) == 1 else here} (request, KV head)"
     whole = np.abs(other.max(-1) - 1) < 0.03
     most = float(np.median(other.max(-1)))
     if not whole.all() and most < 0.97 and np.abs(share.sum(-1) - 1).max() > 0.03:
         sentence = f"another {what}'s output is added: {most:.3g} of it"
-        return defect(STORE, sentence, f"head map: {text}", rows)
+        return defect(added, sentence, f"head map: {text}", rows)
     k, q = k_map(o), q_map(o)
     if whole.all():
         if q.moved:
@@ -40,7 +41,7 @@ def of_heads(o: Observed) -> Defect | None:
     frac, keys = float(np.median(other.sum(-1))), tagged_keys(o, rows)
     if (keys.all() or not keys.any()) and np.ptp(other.sum(-1)) < 4 * c.tol:
         sentence = f"{frac:.3g} of another {what}'s output is added"
-        return defect(STORE, sentence, f"head map: {text}", rows)
+        return defect(added, sentence, f"head map: {text}", rows)
     sentence = f"{frac:.3g} of the weight falls on V of another {what}: {text}"
     if k.other:
         return defect(INDEX_K, f"K and V: {sentence}", f"K read: {k.words}", rows, keys=keys)

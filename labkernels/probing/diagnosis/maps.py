@@ -33,16 +33,18 @@ class KMap:
 
 def q_map(o: Observed) -> QMap:
     """Return which row's q each row has."""
-    if not o.maps:
-        o.maps = _q_map(o), _k_map(o)
-    return o.maps[0]
+    return _maps(o)[0]
 
 
 def k_map(o: Observed) -> KMap:
     """Return which key each slot shows."""
+    return _maps(o)[1]
+
+
+def _maps(o: Observed) -> tuple[QMap, KMap]:
     if not o.maps:
-        o.maps = _q_map(o), _k_map(o)
-    return o.maps[1]
+        o.maps = (_q_map(o), _k_map(o)) if Q_READ in o.reads else (QMap(False), KMap(False))
+    return o.maps
 
 
 def logs(r, at=...) -> np.ndarray:

@@ -1,9 +1,12 @@
 """Sums, counts and heads are right; K or Q as read is not: the parts of the scores."""
 
+import math
+
 import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, SCORES, WEIGHTS
 from labkernels.probing.diagnosis.maps import channel_map, k_map, q_map
+from labkernels.probing.diagnosis.weights import joined
 from labkernels.probing.experiments.p_format import coarse_p
 from labkernels.probing.observed import Q_READ, RANDOM, Observed
 from labkernels.probing.reading import (
@@ -11,18 +14,18 @@ from labkernels.probing.reading import (
     CELLS,
     DISTANCE,
     FUNCTION,
-    LEAK,
     MISSING,
     OK,
+    OTHER,
     ROW,
     SCALE,
     SMALL_LOST,
     Reading,
+    residual,
 )
 from labkernels.probing.report import Defect, defect
 
-# Log weights that are off by less than this, in no pattern, are roundings and no other scores.
-ROUNDING = 0.15
+SHARE = 0.14  # e5m2 rounds by up to an eighth; whatever is off by more is no rounding
 
 
 def of_scores(o: Observed) -> Defect | None:
@@ -34,22 +37,35 @@ def of_scores(o: Observed) -> Defect | None:
     bad = [x for x in reads if x.kind != OK]
     kinds = {x.kind for x in bad}
     rows = np.logical_or.reduce([x.rows for x in reads])
-    if max(x.most for x in reads) < ROUNDING and not kinds & {SCALE, LEAK, MISSING, FUNCTION}:
-        return _rounding(o, bad, rows)
+    if not (q.moved or k.other):
+        found = _curve(o, rows) or coarse_p(o.c, rows) or _rounding(o, bad, kinds, rows)
+        if found is not None:
+            return found
     if q.moved and not k.other:
         right = "wrong" if k.wrong else "right"
         sentence = f"rows have another row's q: {q.words}"
         return defect(INDEX_Q, sentence, f"Q read; K read {right}", q.rows)
+    zero = _k_is_0(o)
+    if zero is not None:
+        return zero
     if k.other:
         return defect(INDEX_K, k.words, "K read", rows, keys=k.keys)
-    found = _k_is_0(o) or _by_kind(bad, kinds, rows) or _channels(o)
+    found = _by_kind(o, bad, kinds, rows) or _channels(o)
     return found or _altered(o, bad, rows)
 
 
-def _rounding(o: Observed, bad: list[Reading], rows) -> Defect:
-    coarse = coarse_p(o.c, rows)
-    if coarse is not None:
-        return coarse
+def _rounding(o: Observed, bad: list[Reading], kinds: set[str], rows) -> Defect | None:
+    """Values that are off by a share of themselves, with either sign: a coarser format."""
+    if not kinds <= {OTHER, FUNCTION, BY_KEY, ROW}:
+        return None
+    for x in bad:
+        at = x.valid & x.off.any(-1, keepdims=True) & (x.got > 100 * x.low)
+        d = residual(x.log, at)
+        far = np.abs(d) > 2 * o.c.tol
+        if not np.nanmax(np.abs(d) - SHARE * (np.abs(x.scores) + 0.3), initial=-1.0) <= 3 * o.c.tol:
+            return None
+        if far.sum() > 8 and not 0.1 < (d[far] > 0).mean() < 0.9:
+            return None
     q, k = q_map(o), k_map(o)
     whose = "K" if not q.wrong else "Q" if not k.wrong else "Q, K or the scores"
     most = max(x.most for x in bad)
@@ -57,12 +73,24 @@ def _rounding(o: Observed, bad: list[Reading], rows) -> Defect:
     return defect(LESS_EXACT, sentence, ", ".join(x.name for x in bad), rows)
 
 
-def _by_kind(bad: list[Reading], kinds: set[str], rows) -> Defect | None:
+def _curve(o: Observed, rows) -> Defect | None:
+    """The scores bend otherwise than the soft cap asked for."""
+    found, asked = o.c.bend, o.c.model.variant.soft_cap
+    if found is None or (asked is None and found == math.inf):
+        return None
+    if asked is not None and abs(found / asked - 1) < 0.05:
+        return None
+    words = "none" if found == math.inf else f"{found:.4g}"
+    sentence = f"the soft cap is {words}, and not {'none' if asked is None else f'{asked:.4g}'}"
+    return defect(SCORES, sentence, "log weights along two ramps of scores", rows)
+
+
+def _by_kind(o: Observed, bad: list[Reading], kinds: set[str], rows) -> Defect | None:
     """Kinds of difference that say what it is."""
     if kinds <= {CELLS, ROW, MISSING, SMALL_LOST} and CELLS in kinds:
         x = next(x for x in bad if x.kind == CELLS)
         sentence = f"weights have {x.words}, which move with the scores"
-        return defect(WEIGHTS, sentence, f"{x.name}; q = 0 right", rows, keys=x.keys)
+        return defect(joined(o, x), sentence, f"{x.name}; q = 0 right", rows, keys=x.keys)
     if kinds == {SCALE}:
         own = next((x.words for x in bad if "each row" in x.words), "")
         a = [x.value for x in bad]

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from labkernels.defects import INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.defects import BATCH, INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.probing.diagnosis.weights import joined
 from labkernels.probing.experiments.p_format import coarse_p
 from labkernels.probing.observed import COUNTS, MIXED, ONE_SCORE, SAME, Observed
 from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OTHER, SMALL_LOST
@@ -51,11 +52,17 @@ def _channel_map(o: Observed, out, wrong, rows) -> Defect | None:
     """Find for each wrong channel the one whose value it has."""
     c, best = o.c, {}
     channels = wrong.any((0, 1, 2))
+    b, h, m = np.nonzero(rows & c.seen_any)
+    if not len(b):
+        return None
+    # V constant for each head gives every channel a code of one number for each head.
+    seen, codes = o.id_out[b, h, m], o.ids[b, h // c.group]
     for i in np.flatnonzero(channels):
-        x = out[..., i][wrong[..., i]]
-        near = (np.abs(x[:, None] - c.row) <= 2 * c.tol * np.abs(c.row)).all(0)
+        at = wrong[b, h, m, i]
+        gap = np.abs(seen[at, i][:, None] - codes[at]) / np.abs(codes[at])
+        near = (gap <= 2 * c.tol).all(0)
         near[i] = False
-        if not near.any():
+        if not near.any() or not at.any():
             return None
         best[i] = int(np.flatnonzero(near)[0])
     shift = {(j - i) % c.s.dim_v for i, j in best.items()}
@@ -83,8 +90,11 @@ def _row_factor(o: Observed, f, rows) -> Defect | None:
     away = np.where(o.own > 0, 0, o.share)[rows & o.map_wrong]
     if len(away) and np.abs(away).max() > 0.05 and steady:
         much = np.abs(away).sum((-1, -2)).max()
+        of_request = np.abs(away).sum(-1).argmax(-1) != np.nonzero(rows & o.map_wrong)[0]
         sentence = "another row's output is added: V of another request or KV head is in it"
-        return defect(STORE, sentence, f"head map: {much:.3g} of it", rows)
+        return defect(
+            BATCH if of_request.all() else STORE, sentence, f"head map: {much:.3g} of it", rows
+        )
     if steady and np.abs(mixed[rows] / f[rows] - 1).max() > 3 * c.tol:
         sentence = "some keys count otherwise in the denominator alone"
         sums = f"{mixed[rows].min():.4g} to {mixed[rows].max():.4g}"
@@ -143,4 +153,5 @@ def _sums(o: Observed, words: str, rows, ratio) -> Defect | None:
     if SMALL_LOST in bad:
         words += "; the smallest weights count in the denominator alone"
     keys = bad[CELLS].words if CELLS in bad else ""
-    return defect(WEIGHTS, words + (f"; {keys}" if keys else ""), "same V: q = 0 right", rows)
+    kind = joined(o, bad[CELLS]) if CELLS in bad else WEIGHTS
+    return defect(kind, words + (f"; {keys}" if keys else ""), "same V: q = 0 right", rows)

@@ -7,6 +7,7 @@ Calls: the reading with q = 0 of each case, and 2 ramps. Read: the plain model t
 with; what no model explains is left to the diagnosis.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from labkernels.probing.observed import COUNTS
 from labkernels.variant import AttentionVariant
 
 MOST_ROWS = 0.5  # a model is taken if more rows than this agree with it: a bug seldom has more
+SINK_SCORES = (-3.0, -6.0, -9.0)  # of all keys: a sink of about that, plus log n, is half of all
+NO_SINK = -30.0
 RAMPS = ((-6.0, 6.0), (28.0, 36.0))  # natural scores, where no bend and where any cap shows
 
 
@@ -25,15 +28,15 @@ def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
         c.raw[COUNTS] = c.read(c.zero, c.k)
     slopes = _slopes(cases)
     model = _mask(cases, Model(scale=scale, slopes=slopes))
-    model = replace(model, sinks=_sinks(cases, model))
-    if model.sinks is not None:
-        model = replace(model, variant=replace(model.variant, sinks=True))
-    factor, cap = _curve(cases, model)
+    factor, cap = curve(cases, model)
     known = _known_scale(scale * factor, cases[0])
     if known is not None:
         model = replace(model, scale=known)
     if cap is not None:
         model = replace(model, variant=replace(model.variant, soft_cap=cap))
+    model = replace(model, sinks=_sinks(max(cases, key=lambda x: x.s.keys), model))
+    if model.sinks is not None:
+        model = replace(model, variant=replace(model.variant, sinks=True))
     return model, factor
 
 
@@ -81,7 +84,7 @@ def _mask(cases: list[Case], model: Model) -> Model:
     ]
     candidates = [*plain, replace(plain[1], top_left=True)]
     best = max(candidates, key=lambda x: _agree(cases, x))
-    if _agree(cases, best) > MOST_ROWS:
+    if _agree(cases, best)[0] > MOST_ROWS:
         return best
     windows = sorted({w for c in cases for w in _windows(c)})
     candidates = [
@@ -89,13 +92,13 @@ def _mask(cases: list[Case], model: Model) -> Model:
     ]
     # All cases must agree with a window: a key left out somewhere is no window.
     for m in candidates:
-        if all(_agree([c], m) > 0.9 for c in cases):
+        if _agree(cases, m)[0] > 0.9:
             return m
     return best
 
 
-def _agree(cases: list[Case], model: Model) -> float:
-    """Return the smallest share, of all cases, of rows whose seen keys are the model's."""
+def _agree(cases: list[Case], model: Model) -> tuple[float, float]:
+    """Return the smallest share, of all cases, of rows, and of keys, that are seen as the model's."""
     shares = []
     for c in cases:
         before = c.model
@@ -104,7 +107,8 @@ def _agree(cases: list[Case], model: Model) -> float:
         clear = (want > 200 * c.floor) | ~c.seen
         with np.errstate(invalid="ignore"):
             seen = c.raw[COUNTS] > 30 * c.floor
-        shares.append(float((~clear | (seen == c.seen)).all(-1).mean()))
+        right = ~clear | (seen == c.seen)
+        shares.append((float(right.all(-1).mean()), float(right.mean())))
         c.judge_by(before)
     return min(shares)
 
@@ -116,61 +120,67 @@ def _windows(c: Case) -> set[int]:
     return {int(n - 1 - s.argmax()) for s, n in zip(seen, c.lens, strict=True) if s.any()}
 
 
-def _sinks(cases: list[Case], model: Model) -> np.ndarray | None:
-    """Return each head's sink, if it explains what is missing to sums of 1 in all rows."""
-    heads = []
-    for h in range(cases[0].s.q_heads):
-        found, missing = [], 0.0
-        for c in cases:
-            if c.s.q_heads != cases[0].s.q_heads:
-                continue
-            c.judge_by(model)
-            total = np.exp(c.scores(c.zero, c.k)[:, h]).sum(-1)
-            w = c.raw[COUNTS][:, h].sum(-1)
-            ok = c.seen_any[:, h] & np.isfinite(w) & (w > 0)
-            missing = max(missing, float(np.abs(1 - w[ok]).max(initial=0)))
-            with np.errstate(all="ignore"):
-                s = np.log((1 / w - 1) * total)
-            # A sum near 1 says little of the sink: a few units of the format are noise.
-            found.append(s[ok & (w < 1 - 12 * c.u)])
-        s = np.concatenate(found) if found else np.zeros(0)
-        s = s[np.isfinite(s)]
-        if missing <= 2 * cases[0].tol or not len(s):
-            heads.append(-np.inf)
-            continue
-        if np.percentile(s, 90) - np.percentile(s, 10) > 0.3:
-            return None
-        heads.append(float(np.median(s)))
-    sinks = np.array(heads)
-    if not np.isfinite(sinks).any() or np.ptp(sinks[np.isfinite(sinks)]) < 0.1:
-        return None  # one number in all heads: padding or a start of the sum, and no sink
-    return np.where(np.isfinite(sinks), sinks, -30.0)
+def _sinks(c: Case, model: Model) -> np.ndarray | None:
+    """Return each head's sink: what is missing to sums of 1, at scores where sinks weigh much."""
+    c.judge_by(model)
+    half = np.zeros(c.s.dim)
+    half[: c.s.dim // 2] = 1.0
+    best = np.full(c.s.q_heads, -np.inf)
+    gap = np.ones(c.s.q_heads)
+    for score in SINK_SCORES:
+        by = score / (c.s.dim // 2 * model.scale)
+        q, k = c.q_like(by * half), c.k_like(half)
+        total = np.exp(c.scores(q, k)).sum(-1)
+        with np.errstate(all="ignore"):
+            f = (c.call(q, k, c.v_like(c.row)) / c.row).mean(-1)
+            sinks = np.log((1 / f - 1) * total)
+        for h in range(c.s.q_heads):
+            ok = c.seen_any[:, h] & np.isfinite(sinks[:, h])
+            x, w = sinks[:, h][ok], f[:, h][c.seen_any[:, h]]
+            middle = abs(float(np.median(w)) - 0.5) if len(w) else 1.0
+            if len(x) and middle < min(gap[h], 0.45) and np.ptp(x) < 0.2:
+                best[h], gap[h] = np.median(x), middle
+    found = np.isfinite(best)
+    # One number in all heads is padding or a start of the sum, and no sink.
+    if not found.any() or np.ptp(best[found]) < 0.1:
+        return None
+    return np.where(found, best, NO_SINK)
 
 
-def _curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
+def curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
     """Return the factor of the scale and the soft cap, from two ramps of scores."""
     c = max(cases, key=lambda x: x.s.keys)
     c.judge_by(model)
     x, y = zip(*(_ramp(c, low, high) for low, high in RAMPS), strict=True)
     slopes = [_line(a, b)[0] for a, b in zip(x, y, strict=True)]
-    straight = max(_line(a, b)[1] for a, b in zip(x, y, strict=True)) < 2.2 * c.tol
-    if straight and abs(slopes[1] / slopes[0] - 1) < 0.004:
+    left = max(_line(a, b)[1] for a, b in zip(x, y, strict=True))
+    if left < 2.2 * c.tol and abs(slopes[1] / slopes[0] - 1) < 0.01:
+        _bend(cases, math.inf)
         return float(np.mean(slopes)), None
-    best = (np.inf, 1.0, None)
+    best = (np.inf, 1.0, 1.0)
     caps = np.geomspace(2, 400, 120)
     for _ in range(3):
-        for cap in caps:
-            for factor in (1.0, slopes[0]):
-                left = max(
-                    np.ptp(b - cap * np.tanh(factor * a / cap)) for a, b in zip(x, y, strict=True)
-                )
-                best = min(best, (float(left), float(factor), float(cap)), key=lambda z: z[0])
+        tried = [(f, cap) for cap in caps for f in (1.0, slopes[0])]
+        best = min(best, *((_left(x, y, f, cap), f, cap) for f, cap in tried))
         step = caps[1] / caps[0]
         caps = np.geomspace(best[2] / step, best[2] * step, 40)
     if best[0] > 6 * c.tol or slopes[0] <= 0:
         return float(slopes[0]), None
     near = float(f"{best[2]:.2g}")
-    return best[1], near if abs(best[2] / near - 1) < 0.02 else best[2]
+    cap = near if abs(best[2] / near - 1) < 0.02 else float(best[2])
+    _bend(cases, cap)
+    return float(best[1]), cap
+
+
+def _bend(cases: list[Case], cap: float) -> None:
+    for c in cases:
+        c.bend = cap
+
+
+def _left(x, y, factor: float, cap: float) -> float:
+    """Return the largest spread, of two ramps, of log weights about a cap's."""
+    pairs = zip(x, y, strict=True)
+    return float(max(np.ptp(b - cap * np.tanh(factor * a / cap)) for a, b in pairs))
 
 
 def _line(x, y) -> tuple[float, float]:
@@ -181,12 +191,13 @@ def _line(x, y) -> tuple[float, float]:
 def _ramp(c: Case, low: float, high: float):
     """Return raw natural scores, as without a cap, and log weights of one row."""
     a = 4.0
+    row = c.seen.sum(-1).argmax()
+    seen = np.flatnonzero(c.seen.reshape(-1, c.s.keys)[row])
     ramp = np.zeros((c.s.keys, c.s.dim))
-    ramp[:, 0] = np.linspace(low, high, c.s.keys) / (a * c.model.scale)
+    ramp[seen, 0] = np.linspace(low, high, len(seen)) / (a * c.model.scale)
     one = np.zeros(c.s.dim)
     one[0] = a
     q, k = c.q_like(one), c.k_like(ramp)
-    row = c.seen.sum(-1).argmax()
     w = c.read(q, k).reshape(-1, c.s.keys)[row]
     raw = (q @ c.of_heads(k).swapaxes(-1, -2) * c.model.scale).reshape(-1, c.s.keys)[row]
     bias = 0.0

@@ -23,8 +23,8 @@ def cases(base: Case, lengths: tuple[int, ...], sheet: Datasheet):
         batch = 1 if n > 1000 else min(s.batch, 2)
         m = min(s.queries, n)
         sizes: Sizes = replace(s, batch=batch, queries=m, keys=n, lens=s.lens and (n,) * batch)
-        if n > 1000:  # one KV head is enough, and cheap
-            sizes = replace(sizes, q_heads=base.group, kv_heads=1, queries=min(m, 17))
+        if n > 1000:
+            sizes = replace(sizes, queries=min(m, 5))
         c = Case(base.kernel, sizes, base.model, f"{n} keys", n, base.knobs)
         if n > 1000:
             _, _, (_, q, k), _ = inputs(c)

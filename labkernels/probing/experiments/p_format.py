@@ -44,18 +44,21 @@ def ranked(c: Case) -> list[tuple[float, str, str]]:
     """Return (share of bits that differ, format of P, denominator) of all ways, nearest first."""
     s, dtype = c.s, c.kernel.dtype
     live, width = min(LIVE, s.keys), min(9, s.dim)
-    k = np.zeros((s.kv_heads, s.keys, s.dim))
-    k[:, :, 0] = -30.0 / c.model.scale / 8
-    k[:, :live, 0] = 0
+    # The last keys of a request, which every mask but one shows to its last query.
+    first = np.zeros(s.batch, int) if c.model.top_left else np.maximum(c.lens - live, 0)
+    lives = (np.arange(s.keys) >= first[:, None]) & (np.arange(s.keys) < first[:, None] + live)
     q = np.zeros_like(c.zero)
     q[..., 0] = 8.0
     q[..., 1:width] = c.rng.standard_normal((*q.shape[:3], width - 1))
-    k[:, :live, 1:width] = c.rng.standard_normal((s.kv_heads, live, width - 1)) * 1.5
-    k, q = c.rounded(np.broadcast_to(k, (s.batch, *k.shape))), c.rounded(q)
+    k = np.zeros_like(c.k)
+    k[..., 1:width] = c.rng.standard_normal((*k.shape[:3], width - 1)) * 1.5
+    k = np.where(lives[:, None, :, None], k, 0)
+    k[..., 0] = np.where(lives, 0, -30.0 / c.model.scale / 8)[:, None]
+    k, q = c.rounded(k), c.rounded(q)
     v = c.rounded(c.rng.standard_normal(c.v.shape) + 0.5)
     out = c.call(q, k, v)
     scores = c.scores(q, k)
-    enough = c.seen[..., :live].all(-1)
+    enough = (c.seen | ~lives[:, None, None]).all(-1)
     top = scores.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
     e = np.exp(scores - top)

@@ -12,7 +12,7 @@ from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure.judge import criteria
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, VERDICT, Criteria
-from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.verdict.diagnosis import search
 
 LENGTHS = (1, 5, 137)
 
@@ -69,7 +69,7 @@ def test_the_word_is_that_of_the_whole_verdict(judged, how, word):
 
 def test_beyond_an_ulp_no_name_is_searched(judged, monkeypatch):
     judge, out, policy = judged
-    monkeypatch.setattr(names, "of_output", None)
+    monkeypatch.setattr(search, "of_output", None)
     assert judge.answers(changed(judge, out, "a small scale"), policy)[VERDICT] == REFUSED
     with pytest.raises(TypeError):
         judge.answers(changed(judge, out, "cut"), policy)

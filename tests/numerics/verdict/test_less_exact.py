@@ -8,8 +8,9 @@ from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.right import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import less_exact, twins
-from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
+from tests.numerics.verdict.searched import nothing
 
 
 def _call(dtype):
@@ -35,7 +36,7 @@ def test_the_mean_of_v_that_is_added_back_is_no_bug(dtype):
 
 
 def test_a_mean_that_is_lost_by_a_thousandth_is_a_bug(monkeypatch):
-    monkeypatch.setattr(names, "of_output", lambda case: [])  # the search for a name takes longest
+    monkeypatch.setattr(search, "of_output", nothing)  # the search for a name takes longest
     call = _call("fp32")
     sharp = type(call)(**{**vars(call), "scale": 4 * call.scale})
     assert runs.judged(sharp, _centred(call, 0.999)).answer == "BUG"
@@ -87,7 +88,7 @@ def _centred_in_16_bits(call, times=1.0):
 def test_a_mean_far_from_what_a_row_sees_makes_weights_in_16_bits_less_exact(
     times, answer, monkeypatch
 ):
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), "bf16", 3)
     call.v[:, :, 20:] += 40.0  # early rows see none of these keys
     found = runs.judged(call, _centred_in_16_bits(call, times))
@@ -119,7 +120,7 @@ def _spike(seed):
 
 
 def test_channels_that_are_mixed_and_unmixed_are_no_bug(monkeypatch):
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     found = runs.judged(_spike(7), _turned(_spike(7)))
     assert found.answer == "LESS EXACT"
     assert "mixes the channels of V" in found.why
@@ -141,7 +142,7 @@ def _relative_to(call, rank):
 @pytest.mark.parametrize("rank", [1, 40])
 def test_a_reference_below_the_maximum_is_rounding(rank, monkeypatch):
     """Where few weights count, their roundings are a row's whole error, and each row has one."""
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     shape, answers = inputs.Shape(2, 12, 2, 1, 150, 96), []
     for seed in range(12):
         call = inputs.call("peaky", shape, "bf16", seed)
@@ -153,7 +154,7 @@ def test_a_reference_below_the_maximum_is_rounding(rank, monkeypatch):
 @pytest.mark.parametrize("above", [5.0, -2.0])
 def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, above, monkeypatch):
     """The largest weight is e^5 or e^-2, whose rounding is the same part of it in all rows."""
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     for seed in range(3):
         call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), dtype, seed)
         q, k, v = grouped(call, torch.float32)
@@ -171,7 +172,7 @@ def test_twins_with_other_references_are_asked_where_errors_are_small_enough(mon
         return outputs(problem, policy, kernels)
 
     monkeypatch.setattr(twins, "outputs", noted)
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("peaky", inputs.Shape(2, 12, 2, 1, 150, 96), "bf16", 4)
     assert runs.judged(call, 1.5 * _relative_to(call, 0)).answer == "BUG"
     assert not {twins.STEADY, twins.REFERENCES} & set(asked)
@@ -184,7 +185,7 @@ def test_twins_with_other_references_are_asked_where_errors_are_small_enough(mon
 
 def test_the_roundings_of_huge_scores_count_beside_those_of_weights_in_16_bits(monkeypatch):
     """One fp32 spacing of a score of 20,000 is 2^-9, four times the roundoff of fp16."""
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     for seed in range(4):
         call = inputs.call("normal", inputs.Shape(1, 4, 2, 33, 96, 128, causal=True), "fp16", seed)
         k = 30 * call.k
@@ -201,7 +202,7 @@ def test_the_roundings_of_huge_scores_count_beside_those_of_weights_in_16_bits(m
 
 def test_ways_whose_kernels_make_no_error_explain_nothing(monkeypatch):
     """A row that sees one key has no rounding, so that no twin errs."""
-    monkeypatch.setattr(names, "of_output", lambda case: [])
+    monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("normal", inputs.Shape(1, 4, 2, 9, 40, 32, causal=True), "fp16", 0)
     own = type(call)(**{**vars(call), "asked": inputs.Asked(window_left=0)})
     out = own.v.repeat_interleave(2, 1)[:, :, 31:].clone()

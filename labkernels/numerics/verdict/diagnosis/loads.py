@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from labkernels import defects
-from labkernels.numerics.arrays import Array
+from labkernels.numerics.arrays import Array, moved, to_numpy
 from labkernels.numerics.verdict.diagnosis.match import Edit
 from labkernels.numerics.verdict.diagnosis.program import Block, Terms, Trial
 
@@ -115,6 +115,39 @@ def sources(block: Block) -> Iterator[Trial]:
         )
         both = lambda s: s.by_load(k=s.v, v=s.k)
         yield Trial(defects.INDEX_K, Edit("K and V", "exchanged"), both, 1.0, True)
+
+
+def past_the_end(block: Block) -> Iterator[Trial]:
+    """Yield keys that follow the last one of a request: on its pages, or in the pool."""
+    problem = block.problem
+    size = problem.k_pool.shape[1]
+    counts = {1, 2, 3, 4, 8, *(-block.n % t for t in (size, 8, 16, 32, 64, 128))} - {0}
+    for count, words in itertools.product(
+        sorted(counts), ("behind the last", "of the pool behind")
+    ):
+
+        def longer(s: Block, count: int = count, words: str = words) -> np.ndarray:
+            pages = problem.page_table[s.request]
+            at = np.arange(s.n, s.n + count)
+            last = pages[(s.n - 1) // size] * size + (s.n - 1) % size
+            slots = (last + 1 + at - s.n) % (size * len(problem.k_pool))
+            if words == "behind the last":
+                slots = pages[np.minimum(at // size, len(pages) - 1)] * size + at % size
+            pools = (problem.k_pool, problem.v_pool)
+            k, v = (
+                np.nan_to_num(
+                    to_numpy(x[moved(slots // size, x)])[at - s.n, slots % size, s.kv_head]
+                )
+                for x in pools
+            )
+            v = v[:, s.channels].astype(np.float64)
+            extra = np.exp2(np.minimum(s.q @ k.astype(np.float64).T - s.top, 100))
+            total = s.sums + extra.sum(1, keepdims=True)
+            found: np.ndarray = (s.truth * s.sums + extra @ v) / total
+            return found
+
+        edit = Edit("keys", f"{words} are seen, so many:", (float(count),))
+        yield Trial(defects.MEMORY, edit, longer, 1.0)
 
 
 def queries(block: Block) -> Iterator[Trial]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.match import Region
 
@@ -11,6 +11,7 @@ _LISTED = 6
 _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 _CLEARLY, _RIGHT = 3.0, 1.5  # rms of z of a channel that is wrong, and the most of a right one
 _OFTEN = 0.4  # share of the wrong rows in which a wrong channel shows
+_PAGES = 64  # of V, whose spread is looked at
 _SPREAD = 0.2  # least ratio of the spreads of V: a channel of constant values shows nothing
 
 
@@ -56,7 +57,7 @@ def wrong_channels(problem: Problem, z: Array, bad: Array) -> np.ndarray | None:
         return None
     if not np.sqrt((rms[right] ** 2).mean()) < _RIGHT:
         return None
-    spread = np.asarray(problem.v_pool, np.float64).std((0, 1, 2))
+    spread = to_numpy(problem.v_pool[:_PAGES]).astype(np.float64).std((0, 1, 2))
     alike = np.median(spread[right]) >= _SPREAD * np.median(spread[wrong])
     return wrong if alike else None
 

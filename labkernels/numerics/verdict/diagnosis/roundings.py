@@ -59,7 +59,9 @@ def of_weights(block: Block) -> Iterator[Trial]:
             yield _of("P", both, "rounded, in the denominator too, to", name)
             normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
             yield _of("P", normal, "normalised and rounded to", name)
-    for fmt in ("bf16", "fp16"):
+    for fmt in _SIXTEEN:
+        cut = lambda s, f=fmt: s.by_weights(_cut(s.w, f), below=s.w)
+        yield Trial(defects.WEIGHTS, Edit("P", "cut toward 0 in", (fmt,)), cut, 1.2)
         total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)
         yield _of("denominator", total, "rounded to", fmt)
         weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))
@@ -127,6 +129,12 @@ def _of(operand: str, of: Callable[[Block], Terms | Array], words: str, fmt: str
 
 def _stepped(count: int) -> Callable[[Array], Array]:
     return lambda x: np.rint(x * count) / count
+
+
+def _cut(x: Array, fmt: str) -> np.ndarray:
+    steps = rounding.quantum(x, fmt)
+    found: np.ndarray = np.floor(x / steps) * steps
+    return found
 
 
 def _coarser(fmt: str, than: str) -> bool:

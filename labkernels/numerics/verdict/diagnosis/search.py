@@ -62,6 +62,7 @@ _ROUNDINGS: tuple[_Family, ...] = (
 _LOADS: tuple[_Family, ...] = (
     weights.of_keys,
     loads.sources,
+    loads.past_the_end,
     loads.queries,
     lambda block: loads.keys(block.n),
     loads.channels,
