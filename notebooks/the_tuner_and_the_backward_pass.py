@@ -275,7 +275,7 @@ plt.show()
 mma = tuning_search.tunable("prefill_mma")
 space = tuning_search.space(mma, COUNTED[128])
 fitting = [one.tile for one in tuning_search.by_ledger(space, h200)[0]]
-smallest = min(fitting, key=lambda tile: (tile.packed_rows, tile.keys, tile.stages))
+smallest = min(fitting, key=lambda tile: (tile.q_rows, tile.keys, tile.stages))
 best_label = searches.set_index("search")["best tile"]["prefill_mma, 128, full"]
 best = next(tile for tile in fitting if tile.label == best_label)
 ways = {f"tile {tile.label}": {"kernel": mma.with_tile(tile)} for tile in (best, smallest)}
