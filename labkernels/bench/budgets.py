@@ -140,7 +140,7 @@ def occupancy_row(found: Planned) -> dict:
 
 
 def _one_more(known: Resources) -> str:
-    """Return what a block may take at most for one block more to fit, of what it exceeds now."""
+    """Return what a block may take at most for one block more to fit, where it takes more now."""
     gpu, fit = known.gpu, known.occupancy
     used = known.compiled.registers if known.compiled else known.predicted.registers
     threads, more = known.instance.tile.threads, fit.blocks_per_sm + 1
@@ -154,11 +154,11 @@ def _one_more(known: Resources) -> str:
     needs = []
     if not fits(used, 0):
         most = next(n for n in range(used - 1, 0, -1) if fits(n, 0))
-        needs.append(f"{most} registers, not {used}")
+        needs.append(f"{most} registers")
     if not fits(1, known.smem.total):
         kib = known.smem.total // 1024
         most = next(n for n in range(kib, -1, -1) if fits(1, 1024 * n))
-        needs.append(f"{most} KiB, not {known.smem.total / 1024:.0f}")
+        needs.append(f"{most} KiB")
     return " and ".join(needs)
 
 

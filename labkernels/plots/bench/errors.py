@@ -47,8 +47,8 @@ def errors(cells: pd.DataFrame, elements: pd.DataFrame, *, origin: str) -> Figur
     samples = cells["sample"].nunique()
     heights = [0.42 + min(ROW_INCHES * samples, MOST_INCHES)] * map_rows
     high = sum(heights) + 1.0  # with the colour bar
-    figure = plt.figure(figsize=(style.WIDTH_INCHES, high + 4.0), layout="constrained")
-    maps, below = figure.subfigures(2, 1, height_ratios=(high, 3.9))
+    figure = plt.figure(figsize=(style.WIDTH_INCHES, high + 2.7), layout="constrained")
+    maps, below = figure.subfigures(2, 1, height_ratios=(high, 2.6))
     _maps(maps, panels, map_rows, columns)
     by_head, by_sample = below.subplots(2, 1)
     _boxes(by_head, elements)

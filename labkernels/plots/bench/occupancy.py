@@ -51,7 +51,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
         row = rows.loc[kernel]
         axes.barh(place - 0.18, row.blocks_per_sm, height=0.4, color=COLOURS[row.limit], zorder=2)
         words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
-        more = row.one_more if row.one_more.startswith("no ") else f"one more: {row.one_more}"
+        more = row.one_more if row.one_more.startswith("no ") else f"one more at {row.one_more}"
         axes.annotate(f"{words}; {more}", (0, place + 0.26), (3, 0), va="center", fontsize=7,
                       textcoords="offset points", color="#2d343d")  # fmt: skip
     axes.set_yticks(range(len(kernels)), kernels)
