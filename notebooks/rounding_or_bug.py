@@ -25,7 +25,7 @@
 # No tolerance can tell: at 1e-3 {glue:text}`close3_alarms` % of the outputs of right bf16 kernels fail, and 1e-2 accepts {glue:text}`close2_missed` % of the outputs of broken ones.
 # Divide each error by what rounding does to that element: the quotient says rounding or bug, and where. Of {glue:text}`held_wrong` wrong outputs of bugs that its writers had never seen, the verdict missed {glue:text}`held_missed`; of {glue:text}`held_right` right ones it called {glue:text}`held_alarms` a bug.
 # It cannot always say why, since different bugs give the same output: there it says so, and asks for the kernel.
-# A kernel that can be called answers for itself: {func}`labkernels.probe` chooses inputs that show one step each, and reads the class of the bug below off {glue:text}`probe_calls` small calls.
+# A kernel that can be called answers for itself: `labkernels.probe` chooses inputs that show one step each, and reads the class of the bug below off {glue:text}`probe_calls` small calls.
 # How sure: both tools run here, on CPU builds with a GPU's bits; the counts are of recordings on an H200 and of CPU builds with older verdicts than today's, and the bugs of the tolerances' figure were known while the verdict was written.
 # :::
 
@@ -119,7 +119,7 @@ fixed["1e-2 / |o|"] = fixed["close 0.01 allows"] / sizes
 plots.table(fixed, "fixed", dict.fromkeys(fixed, "{:.3g}"))
 
 # %% [markdown]
-# At 1e-3 a *right* bf16 kernel fails as soon as outputs reach 0.25; at 1e-2 an output of 0.03 may be wrong by a third of itself.
+# At 1e-3 a *right* bf16 kernel fails as soon as outputs reach 0.25; at 1e-2 an output of 0.0156 may be wrong by two thirds of itself.
 # A kernel that truncates $P$ loses half an ulp of each weight, and shrinks every output by the same share: no rule that looks at the largest error should see it, and {eq}`verdict-beta` should.
 #
 # ### What a bug changes in the two formulas
@@ -221,7 +221,7 @@ for sheet in sheets:
 # %% [markdown]
 # The probe finds the class: the factors of tiles of keys move with the scores, which is what a merge by the wrong maximum does.
 # It needs no source and no tolerance.
-# Besides, it reads how a kernel rounds, which is what the verdict wants to be told:
+# Besides, it reads facts, such as how a kernel rounds, which the verdict must be told; what it cannot read it says:
 
 # %% tags=["hide-input"]
 plots.table(pd.DataFrame(chapter.facts(sheets)), "facts")
@@ -297,7 +297,8 @@ right_ones = strangers[strangers.role == "right"].groupby(["started_utc", "commi
 held[["right outputs", "called a bug"]] = right_ones[["runs", "bug"]].sum()
 held = held.rename(columns={"runs": "wrong outputs"}).reset_index()
 order_of = ["started_utc", "commit", "wrong outputs", "found", "named_right", "named_wrong"]
-plots.table(held[[*order_of, "right outputs", "called a bug"]], "held-out")
+whole = dict.fromkeys(("right outputs", "called a bug"), "{:.0f}")
+plots.table(held[[*order_of, *whole]], "held-out", whole)
 
 # %% [markdown]
 # ### Other libraries
