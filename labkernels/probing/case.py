@@ -1,4 +1,4 @@
-"""A kernel at fixed sizes: what attention is meant, the float64 answer, and calls that read weights."""
+"""A kernel at fixed sizes: the attention meant, its float64 answer, and calls that read weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.probing.layouts import Answer, Kernel, Memory, rounded, smallest, unit
-from labkernels.variant import AttentionVariant
+from labkernels.probing.layouts import PLAIN, Answer, Kernel, Memory, rounded, smallest, unit
+from labkernels.variant import FULL, AttentionVariant
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Model:
     Shapes: sinks, slopes [query heads], natural units.
     """
 
-    variant: AttentionVariant = AttentionVariant()
+    variant: AttentionVariant = FULL
     scale: float = 1.0
     sinks: np.ndarray | None = None
     slopes: np.ndarray | None = None
@@ -42,8 +42,8 @@ class Model:
 class Case:
     """A kernel at fixed sizes, with the model that it is judged by and random inputs.
 
-    raw: weights that were read, by experiment. bend: the soft cap as read, inf if there is none, None
-    if not read. row: one row of V, without small numbers. Shapes: as in labkernels.probing.layouts.
+    raw: weights that were read, by experiment. bend: the soft cap as read, inf if there is none,
+    None if not read. row: one row of V, without small numbers. Shapes: as in layouts.py.
     """
 
     kernel: Kernel
@@ -156,7 +156,9 @@ class Case:
         v = self.of_heads(v)
         return p @ v, p @ np.abs(v), lse
 
-    def answer(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, memory=Memory(), **how) -> Answer:
+    def answer(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, memory: Memory = PLAIN, **how
+    ) -> Answer:
         """Call the kernel at this case's lengths."""
         return self.kernel(q, k, v, self.s.lens, memory, self.knobs, **how)
 

@@ -49,9 +49,12 @@ class Memory:
     seed: int = 1
 
 
+PLAIN = Memory()
+
+
 def rounded(x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return float64 numbers rounded to a dtype of torch."""
-    return torch.from_numpy(np.array(x)).to(dtype).double().numpy()
+    return torch.from_numpy(np.array(x, order="C")).to(dtype).double().numpy()
 
 
 class Kernel:
@@ -79,7 +82,7 @@ class Kernel:
         k: np.ndarray,
         v: np.ndarray,
         lens: tuple[int, ...] | None = None,
-        memory: Memory = Memory(),
+        memory: Memory = PLAIN,
         knobs: Mapping[str, Any] | None = None,
         nope: np.ndarray | None = None,
     ) -> Answer:
@@ -95,12 +98,28 @@ class Kernel:
         except Refused:
             raise
         except BaseException as error:  # a kernel may end in anything, SystemExit too
-            line = next(iter(str(error).strip().splitlines()), "")
-            raise Refused(f"{type(error).__name__}: {line}"[:160]) from None
+            raise Refused(_line(error)) from None
+
+    def backward(self, q, k, v, do, lens=None, knobs=None) -> tuple[np.ndarray, ...]:
+        """Return dQ, dK, dV of dense layouts through autograd, for a gradient of the output."""
+        if self.layout not in DENSE:
+            raise Refused(f"gradients of the layout {self.layout} are not read")
+        self.calls += 1
+        leaves = [x.requires_grad_() for x in self._tensors(q, k, v, lens, Memory(), None)]
+        try:
+            out, _ = _parts(self.fn(*leaves, **(knobs or {})))
+            do = np.swapaxes(do, 1, 2) if self.layout == "bshd" else do
+            grads = torch.autograd.grad(out, leaves, self.tensor(do).to(out.dtype))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise Refused(_line(error)) from None
+        found = [x.double().cpu().numpy() for x in grads]
+        return tuple(x.swapaxes(1, 2) if self.layout == "bshd" else x for x in found)
 
     def tensor(self, x: np.ndarray, tail: float | None = None) -> torch.Tensor:
         """Return x on the device; with a tail, the storage goes on behind it, filled with that."""
-        t = torch.from_numpy(np.array(x)).to(self.dtype).to(self.device)
+        t = torch.from_numpy(np.array(x, order="C")).to(self.dtype).to(self.device)
         if tail is None or not t.numel():
             return t
         store = torch.full((t.numel() + 4096,), tail, device=self.device).to(self.dtype)
@@ -196,6 +215,11 @@ class Kernel:
                 f"the log-sum-exp has shape {shape}, allowed: {', '.join(map(str, ways))}"
             )
         return ways[shape]()
+
+
+def _line(error: BaseException) -> str:
+    line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {line}"[:160]
 
 
 def _parts(result: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -140,9 +140,9 @@ class Reading:
             least = np.nanmin(np.where(there, raw, np.nan), -1)
         some = gone.any(-1)
         varied = np.nanmax(raw) - np.nanmin(raw) > 1e-6
-        if varied and (most[some] < least[some]).all() and some.sum() > 1:
-            if not (gone == gone[0]).all():
-                return SMALL_LOST, "the smallest weights of a row are lost"
+        smallest = varied and (most[some] < least[some]).all() and some.sum() > 1
+        if smallest and not (gone == gone[0]).all():
+            return SMALL_LOST, "the smallest weights of a row are lost"
         return MISSING, f"keys {span(self.keys_gone)} without a weight"
 
     def _shaped(self, d, r, there, tol) -> tuple[str, str]:
@@ -151,7 +151,7 @@ class Reading:
         s = np.where(there, self.scores[rows], np.nan)
         place = np.broadcast_to(np.arange(n) * 1.0, d.shape)
         k, left = _slope(place, d, there, common=False)
-        if left <= tol and n > 8:
+        if left <= tol and n > 8 and abs(k) * n > 4 * tol:
             self.value = k
             return DISTANCE, f"a bias that grows by {k:.4g} per key"
         spread = np.nanmax(np.abs(np.where(there, r, 0)))
@@ -160,10 +160,10 @@ class Reading:
             if spread > 2 * tol and _within(d, there, cell) <= tol:
                 return CELLS, f"factors that are the same within {name}{lost}"
         same = np.nanmedian(np.where(there, r, np.nan), 0)
-        if len(d) > 3 and np.nanmax(np.abs(np.where(there, r - same, 0))) <= 2 * tol:
-            if _varied(s):
-                odd, f = np.abs(same) > tol, np.exp(np.nanmax(np.abs(same)))
-                return BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
+        left = np.nanmax(np.abs(np.where(there, r - same, 0)))
+        if len(d) > 3 and left <= 2 * tol and _varied(s):
+            odd, f = np.abs(same) > tol, np.exp(np.nanmax(np.abs(same)))
+            return BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
         logs = s + d
         a, left = _slope(s, logs, there)
         if left <= tol + 0.004 * abs(a - 1):
@@ -225,9 +225,10 @@ def _function(s, logs, valid, tol) -> str:
     x, y = (s - np.nanmax(s, -1, keepdims=True))[valid], (logs - top)[valid]
     i = np.argsort(x)
     x, y = x[i], y[i] - x[i]
-    if len(x) > 200 and np.ptp(x) > 0.5 and np.ptp(y) > 2 * tol:
-        if np.mean(np.abs(np.diff(y)) > 4 * tol) < 0.01:
-            j = int(np.argmax(np.abs(y - np.median(y[-20:]))))
-            words = "another function of the score less the row's maximum: off by"
-            return f"{words} {y[j]:.3g} at {x[j]:.3g}"
-    return ""
+    if len(x) <= 200 or np.ptp(x) <= 0.5 or np.ptp(y) <= 2 * tol:
+        return ""
+    if np.mean(np.abs(np.diff(y)) > 4 * tol) >= 0.01:
+        return ""
+    j = int(np.argmax(np.abs(y - np.median(y[-20:]))))
+    words = "another function of the score less the row's maximum: off by"
+    return f"{words} {y[j]:.3g} at {x[j]:.3g}"

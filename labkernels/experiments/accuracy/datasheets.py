@@ -1,7 +1,8 @@
 """The datasheets of kernels on a GPU: ours, and those of the libraries beside them.
 
 A cell is one kernel in one layout, in one format, with or without a causal mask. What a library
-refuses is recorded with its own words.
+refuses is recorded with its own words. The probe is not told which attention was asked for, so that
+what a sheet says of mask, window, cap and sinks was found.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 DATA_FILE = "accuracy/datasheets.csv"
 DTYPES = ("fp16", "bf16")
+HEAD_DIM = 128
 ONE_QUERY = ("paged_decode", "mla")  # layouts in which a causal mask hides nothing
 QUICK = ("decode_mma", "torch:math")
 
@@ -61,8 +63,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         target.function(asked.layout, asked.variant),
         asked.layout,
         asked.dtype,
-        asked.variant,
         device=recording.device,
+        head_dim=HEAD_DIM,
         knobs=target.knobs.get(asked.layout),
         name=target.name,
     )

@@ -6,14 +6,13 @@ which key is read; what shows with q = 0 cannot be a matter of scores; and so on
 
 from labkernels.probing.diagnosis.counts import of_counts
 from labkernels.probing.diagnosis.heads import of_heads
-from labkernels.probing.diagnosis.pointers import of_pointers
 from labkernels.probing.diagnosis.scores import of_scores
 from labkernels.probing.diagnosis.sums import of_sums
 from labkernels.probing.diagnosis.weights import of_weights
 from labkernels.probing.observed import Observed
 from labkernels.probing.report import Defect
 
-RULES = (of_pointers, of_sums, of_heads, of_counts, of_scores, of_weights)
+RULES = (of_sums, of_heads, of_counts, of_scores, of_weights)
 
 
 def diagnose(o: Observed) -> Defect | None:

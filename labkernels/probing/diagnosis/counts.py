@@ -23,10 +23,10 @@ def of_counts(o: Observed) -> Defect | None:
     leak = (u.want == 0) & (u.got > 8 * u.low) & bad
     gone = (u.want > 200 * u.low) & (u.got <= 0.02 * u.want) & bad
     twice = (np.abs(rel - np.round(rel)) < 0.05) & (np.round(rel) > 1) & (u.want > 0) & bad
-    if u.kind in (DISTANCE, SCALE) or (u.kind == FUNCTION and c.model.slopes is not None):
-        if not leak.any():
-            sentence = f"a bias by distance (ALiBi, slopes) or of the scores: {u.words}"
-            return defect(SCORES, sentence, ev, rows)
+    bias = u.kind in (DISTANCE, SCALE) or (u.kind == FUNCTION and c.model.slopes is not None)
+    if bias and not leak.any():
+        sentence = f"a bias by distance (ALiBi, slopes) or of the scores: {u.words}"
+        return defect(SCORES, sentence, ev, rows)
     k, q = k_map(o), q_map(o)
     if leak.any() and k.other and gone.any():
         keys = (leak | gone)[rows].any(0)

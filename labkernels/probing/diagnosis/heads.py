@@ -26,11 +26,12 @@ def of_heads(o: Observed) -> Defect | None:
     text = f"{what} moved by {here[0] if len(here) == 1 else here} (request, KV head)"
     whole = np.abs(other.max(-1) - 1) < 0.03
     most = float(np.median(other.max(-1)))
-    if not whole.all() and most < 0.97 and np.abs(share.sum(-1) - 1).max() > 0.03:
+    kept = float(np.median(np.where(own > 0, share, 0).sum(-1)))
+    if not whole.all() and kept > 0.9 and np.abs(share.sum(-1) - 1).max() > 0.03:
         sentence = f"another {what}'s output is added: {most:.3g} of it"
         return defect(added, sentence, f"head map: {text}", rows)
     k, q = k_map(o), q_map(o)
-    if whole.all():
+    if whole.all() or (kept < 0.1 and most > 0.4):
         if q.moved:
             sentence = f"rows have another row's output: {q.words}"
             return defect(INDEX_OUT, sentence, f"head map: {text}", rows)

@@ -87,7 +87,8 @@ def _curve(o: Observed, rows) -> Defect | None:
 
 def _by_kind(o: Observed, bad: list[Reading], kinds: set[str], rows) -> Defect | None:
     """Kinds of difference that say what it is."""
-    if kinds <= {CELLS, ROW, MISSING, SMALL_LOST} and CELLS in kinds:
+    small = {x.kind for x in bad if x.most < SHARE}  # too small for their kind to be clear
+    if CELLS in kinds and kinds - small <= {CELLS, ROW, MISSING, SMALL_LOST}:
         x = next(x for x in bad if x.kind == CELLS)
         sentence = f"weights have {x.words}, which move with the scores"
         return defect(joined(o, x), sentence, f"{x.name}; q = 0 right", rows, keys=x.keys)
@@ -139,11 +140,14 @@ def _k_is_0(o: Observed) -> Defect | None:
             return None
         with np.errstate(all="ignore"):
             x = np.where(r.valid & (r.got > 0), np.log(r.got), np.nan)
-            const = np.nanmedian(np.where(r.off, np.nan, x - r.scores), -1, keepdims=True)
+            const = np.nanmedian(np.where(r.valid, x - r.scores, np.nan), -1, keepdims=True)
             flat = np.abs(x - const) <= 3 * o.c.tol
-        off = (r.off & r.valid)[r.rows]
-        if not np.isfinite(const[r.rows]).all() or (flat[r.rows] & off).sum() < 0.9 * off.sum():
+            off = r.valid & (np.abs(x - const - r.scores) > 3 * o.c.tol)
+        odd, off = off[r.rows].any(0), off[r.rows]
+        if not np.isfinite(const[r.rows]).all() or not (
+            off.any() and (flat[r.rows] & off).sum() >= 0.9 * off.sum()
+        ):
             return None
-        zero |= r.off[r.rows].any(0)
+        zero |= odd
     rows = np.logical_or.reduce([r.rows for r in o.k_reads])
     return defect(SCORES, "K of these keys is read as 0", "K read: scores 0", rows, keys=zero)

@@ -1,4 +1,4 @@
-"""V has one row alone, and yet the output is another: channels, stores, factors, sums of weights."""
+"""V has one row alone, and yet the output is another: channels, stores, factors, sums."""
 
 import math
 
@@ -125,9 +125,9 @@ def _denominator(o: Observed, f, one, rows) -> Defect:
 
 def _with_scores(o: Observed) -> Defect | None:
     """With q = 0 the sums are right: are they with scores?"""
-    ratio, wrong, out = o.same[MIXED]
+    ratio, wrong, _ = o.same[MIXED]
     if not wrong.any():
-        ratio, wrong, out = o.same[ONE_SCORE]
+        ratio, wrong, _ = o.same[ONE_SCORE]
         if not wrong.any():
             return None
         words = f"the weights do not sum to 1 if all scores are {o.flat_score:.3g}"

@@ -1,1 +1,1 @@
-"""The experiments of a probe, one file each: what it isolates, its calls, how the result is read."""
+"""The experiments of a probe, a file each: what it isolates, its calls, how they are read."""

@@ -1,7 +1,7 @@
 """Bits of the sums over keys: M, 1 and -M, far apart and side by side.
 
-Isolates: with q = 0 all weights are equal; channel c has M = 2^c, so that the channel where the 1 is
-lost tells how many bits the sum keeps. Calls: 1. Read: the first channel that is wrong, for a 1
+Isolates: with q = 0 all weights are equal; channel c has M = 2^c, so that the channel where the 1
+is lost tells how many bits the sum keeps. Calls: 1. Read: the first channel that is wrong, for a 1
 between tiles and for one beside M in the same tile.
 """
 

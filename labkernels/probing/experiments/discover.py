@@ -1,7 +1,7 @@
 """Which attention this is, without being told: mask, window, slopes, sinks, scale and soft cap.
 
-Isolates: with q = 0 and one-hot V a weight says whether a key is seen, a slope along the keys is a
-bias by distance, and what is missing to a sum of 1 is a sink. With q = one channel and K a ramp, the
+Isolates: with q = 0 and one-hot V a weight says whether a key is seen, a slope along keys is a
+bias by distance, and what is missing to a sum of 1 is a sink. With q = one channel and K a ramp,
 log weights are the score as a function of q k: its slope is the scale, its bend the cap.
 Calls: the reading with q = 0 of each case, and 2 ramps. Read: the plain model that most rows agree
 with; what no model explains is left to the diagnosis.
@@ -19,6 +19,7 @@ from labkernels.variant import AttentionVariant
 MOST_ROWS = 0.5  # a model is taken if more rows than this agree with it: a bug seldom has more
 SINK_SCORES = (-3.0, -6.0, -9.0)  # of all keys: a sink of about that, plus log n, is half of all
 NO_SINK = -30.0
+UNEVEN = 3.0  # of log weights at q = 0: no mask, but a bias
 RAMPS = ((-6.0, 6.0), (28.0, 36.0))  # natural scores, where no bend and where any cap shows
 
 
@@ -94,11 +95,21 @@ def _mask(cases: list[Case], model: Model) -> Model:
     for m in candidates:
         if _agree(cases, m)[0] > 0.9:
             return m
-    return best
+    if max(_spread(c) for c in cases) > UNEVEN:
+        return plain[0]  # weights that fall away say nothing of a mask
+    return max(plain, key=lambda x: _agree(cases, x)[1])
+
+
+def _spread(c: Case) -> float:
+    """Return how much log weights of a row differ, at most, where they can be read."""
+    w = c.raw[COUNTS]
+    with np.errstate(all="ignore"):
+        logs = np.log(np.where(w > 200 * c.floor, w, np.nan))
+        return float(np.nanmax(np.nanmax(logs, -1) - np.nanmin(logs, -1), initial=0.0))
 
 
 def _agree(cases: list[Case], model: Model) -> tuple[float, float]:
-    """Return the smallest share, of all cases, of rows, and of keys, that are seen as the model's."""
+    """Return the smallest share, of all cases, of rows, and of keys, that fit the model."""
     shares = []
     for c in cases:
         before = c.model

@@ -77,7 +77,7 @@ def families(c: Case) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]
     big[..., s.keys // 2, :] = 8
     yield "one large key", c.rounded(np.abs(q)), c.rounded(big), v
     yield "equal keys", q, np.broadcast_to(k[:, :, :1], k.shape), v
-    # A channel and its partner cancel, far apart, so that partial sums are large and roundings show.
+    # A channel and its partner cancel, far apart: partial sums are large, and roundings show.
     qc = c.rounded(c.rng.uniform(4, 8, (1, 1, 1, s.dim)))
     kc, half = c.rounded(3 * c.rng.standard_normal(k.shape)), s.dim // 2
     partner = -kc[..., :half] * qc[0, 0, 0, :half] / qc[0, 0, 0, half : 2 * half]

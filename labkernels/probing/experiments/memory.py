@@ -1,7 +1,7 @@
 """Memory that belongs to nobody: unused slots of pages, spare pages, what lies behind a tensor.
 
-Isolates: the inputs stay, and what surrounds them changes: V alone, K and V, then NaN. Calls: 4, and
-2 more where something is read. Read: rows whose bits change; with q = 0, how many keys too many.
+Isolates: the inputs stay, and what surrounds them changes: V alone, K and V, then NaN. Calls: 4,
+and 2 more where something is read. Read: rows whose bits change; with q = 0, how many keys.
 """
 
 import math

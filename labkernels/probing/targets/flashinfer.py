@@ -17,10 +17,20 @@ def _options(variant: AttentionVariant) -> dict:
 
 
 @cache
-def _workspace(device):
+def _wrapper(name: str, device, **how):
+    """Return a wrapper of FlashInfer by its class; each call plans it anew.
+
+    Making one takes 0.1 s, mostly for memory that the host pins.
+    """
+    import flashinfer
     import torch
 
-    return torch.empty(peer.WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    kind = flashinfer
+    for part in name.split("."):
+        kind = getattr(kind, part)
+    workspace = torch.empty(peer.WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    layout = () if "MLA" in name else ("NHD",)
+    return kind(workspace, *layout, **how)
 
 
 def _lists(k_pages, v_pages, page_table, kv_lens):
@@ -34,11 +44,8 @@ def _decode(*, tensor_cores: bool, backend: str):
         options = _options(only(variant, "window_left", "soft_cap"))
 
         def run(q, k_pages, v_pages, page_table, kv_lens, **knobs):
-            import flashinfer
-
-            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-                _workspace(q.device), "NHD", use_tensor_cores=tensor_cores, backend=backend
-            )
+            how = {"use_tensor_cores": tensor_cores, "backend": backend}
+            wrapper = _wrapper("BatchDecodeWithPagedKVCacheWrapper", q.device, **how)
             heads = (q.shape[1], k_pages.shape[2], q.shape[2])
             dtypes = {"q_data_type": q.dtype, "kv_data_type": k_pages.dtype}
             lists = _lists(k_pages, v_pages, page_table, kv_lens)
@@ -55,11 +62,8 @@ def _ragged(backend: str):
         options = _options(only(variant, *_WINDOW_AND_CAP)) | {"causal": variant.causal}
 
         def run(q, k, v, cu_q, cu_k, **knobs):
-            import flashinfer
-
-            wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
-                _workspace(q.device), "NHD", backend=backend
-            )
+            name = "BatchPrefillWithRaggedKVCacheWrapper"
+            wrapper = _wrapper(name, q.device, backend=backend)
             how = options | {"q_data_type": q.dtype, "head_dim_vo": v.shape[-1]} | knobs
             wrapper.plan(cu_q, cu_k, q.shape[1], k.shape[1], q.shape[2], **how)
             return wrapper.run(q, k, v, return_lse=True)
@@ -74,11 +78,8 @@ def _paged(backend: str):
         options = _options(only(variant, *_WINDOW_AND_CAP)) | {"causal": variant.causal}
 
         def run(q, k_pages, v_pages, page_table, kv_lens, cu_q, **knobs):
-            import flashinfer
-
-            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-                _workspace(q.device), "NHD", backend=backend
-            )
+            name = "BatchPrefillWithPagedKVCacheWrapper"
+            wrapper = _wrapper(name, q.device, backend=backend)
             lists = _lists(k_pages, v_pages, page_table, kv_lens)
             heads = (q.shape[1], k_pages.shape[2], q.shape[2])
             how = options | {"q_data_type": q.dtype} | knobs
@@ -95,15 +96,13 @@ def _mla(backend: str):
         only(variant, "causal")
 
         def run(q_nope, q_pe, c_pages, pe_pages, page_table, kv_lens):
-            import flashinfer
             import torch
 
             from labkernels.kernels.caches.latent import LatentKV
 
             latent = LatentKV(c_pages, pe_pages, page_table, kv_lens)
-            wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(
-                _workspace(q_nope.device), backend=backend
-            )
+            name = "mla.BatchMLAPagedAttentionWrapper"
+            wrapper = _wrapper(name, q_nope.device, backend=backend)
             indptr, indices, _ = peer.page_lists(latent)
             ends = torch.arange(len(q_nope) + 1, dtype=torch.int32, device=q_nope.device)
             sizes = (q_nope.shape[1], q_nope.shape[2], q_pe.shape[2], c_pages.shape[1])

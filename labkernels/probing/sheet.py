@@ -9,19 +9,23 @@ import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC
 from labkernels.probing.case import Case, Model, Sizes
-from labkernels.probing.diagnosis import diagnose
+from labkernels.probing.diagnosis import diagnose, pointers
 from labkernels.probing.experiments import (
     accumulator,
     batch,
     discover,
     edges,
     inputs,
+    latent,
     lengths,
     lse,
     memory,
     p_format,
     repeats,
+    rescales,
 )
+from labkernels.probing.experiments import gradients as backward
+from labkernels.probing.experiments import knobs as knob_values
 from labkernels.probing.layouts import DECODE, DTYPES, LATENT, LAYOUTS, Kernel, Refused
 from labkernels.probing.observed import Observed
 from labkernels.probing.report import Datasheet, Defect, Fact
@@ -50,12 +54,13 @@ class _Probe:
             self.sheet.calls = self.kernel.calls
         return found
 
-    def note(self, name: str, experiment: Callable, *arguments) -> None:
-        """Run an experiment that returns facts and perhaps a defect, and add them."""
+    def note(self, name: str, experiment: Callable, *arguments) -> bool:
+        """Run an experiment, add its facts and its defect; return whether it was not refused."""
         found = self.run(name, experiment, *arguments)
         if found is not None:
             facts, mistake = found
             self.add(facts if isinstance(facts, list) else [facts], mistake)
+        return found is not None
 
     def add(self, facts: list[Fact], mistake: Defect | None) -> None:
         """Add facts, the first of a name stays unless it is a better one, and a defect."""
@@ -133,12 +138,17 @@ def probe(
     if not cases:
         sheet.reason = sheet.refused[0] if sheet.refused else "no case was taken"
     else:
-        _examine(p, cases, variant is None, quick, knobs or {}, gradients)
+        first = {key: values[0] for key, values in (knobs or {}).items()}
+        for c in cases:
+            c.knobs = first
+        _examine(p, cases, variant is None, quick)
+        if sheet.judged:
+            _extras(p, cases, knobs or {}, gradients)
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
 
 
-def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradients) -> None:
+def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
     """Run the experiments on the cases that the kernel takes."""
     sheet = p.sheet
     for c in cases:
@@ -146,15 +156,24 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradi
         p.note(f"unused memory, {c.label}", memory.unused, c)
     if sheet.defects and sheet.defects[0].kind == NONDETERMINISTIC:
         return
-    p.note("model", _model, p, cases, find)
+    p.note("pointers", _pointers, cases[0])
+    if sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V):
+        sheet.judged = True
+        return
+    if not p.note("model", _model, p, cases, find):
+        sheet.reason = f"the attention that it computes is not read: {sheet.refused[-1]}"
+        return
+    read = False
     for c in cases:
         before = list(sheet.defects)
         if before and before[0].kind == MEMORY:
             sheet.defects.clear()  # unless another request's pages explain it, it stays
-        p.note(f"readings, {c.label}", _isolated, Observed(c, sheet))
+        read = p.note(f"readings, {c.label}", _isolated, Observed(c, sheet)) or read
         if before and not (sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V)):
             sheet.defects[:] = before
-    if sheet.defects and sheet.defects[0].kind == MEMORY:
+    if not read:
+        sheet.reason = f"its weights are not read: {sheet.refused[-1]}"
+    if not read or (sheet.defects and sheet.defects[0].kind == MEMORY):
         return
     compared = []
     for c in cases:
@@ -168,7 +187,12 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradi
     if sheet.facts.get("deterministic", Fact("", "no", "", 0)).value == "yes":
         for c in cases:
             p.note(f"batch invariance, {c.label}", batch.invariance, c)
-    p.note("format of P", p_format.policy, cases[0])
+    plain = cases[-1] if cases[0].model.top_left else cases[0]
+    p.note("format of P", p_format.policy, plain)
+    p.note("rescales", rescales.tiles, plain, sheet.facts["P"].value if "P" in sheet.facts else "")
+    p.note("exponential", rescales.exponential, plain)
+    if cases[0].kernel.layout == "mla":
+        p.note("product with the latent", latent.nope, cases[0])
     p.note("accumulator", accumulator.bits, cases[0])
     p.note("special numbers", edges.special_numbers, cases[0])
     p.note("empty requests", edges.empty, cases[0])
@@ -176,6 +200,23 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool, knobs, gradi
         for c in cases:
             _lengths(p, c)
     sheet.judged = True
+
+
+def _extras(p: _Probe, cases: list[Case], knobs, gradients: bool) -> None:
+    """Try further values of knobs, and the backward pass."""
+    sheet = p.sheet
+    for c in cases if knobs else ():
+        for said, one, bad in p.run(f"knobs, {c.label}", knob_values.turned, c, knobs, sheet) or ():
+            if bad is None or sheet.defects:
+                continue
+            p.note(f"readings with {said}", _isolated, Observed(one, sheet))
+            if not sheet.defects:
+                p.add([], inputs.diagnosed(one, [bad]))
+            if sheet.defects:
+                d = sheet.defects[0]
+                sheet.defects[0] = replace(d, sentence=f"{d.sentence} (with {said} alone)")
+    for c in cases[::-1] if gradients else ():
+        p.note(f"gradients, {c.label}", backward.gradients, c)
 
 
 def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect | None]:
@@ -204,6 +245,10 @@ def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect
         "slopes": _numbers(model.slopes),
     }
     return [Fact(k, x, how, calls if k == "mask" else 0) for k, x in many.items()], None
+
+
+def _pointers(c: Case) -> tuple[list[Fact], Defect | None]:
+    return [], pointers.of_pointers(c)
 
 
 def _numbers(x: np.ndarray | None) -> str:
