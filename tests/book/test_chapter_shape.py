@@ -112,11 +112,10 @@ def test_no_figure_and_no_table_stands_in_two_chapters():
     assert not [(kind, names) for (kind, _), names in owners.items() if len(names) > 1]
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted(p for p in (ROOT / "notebooks").glob("*.py") if not p.name.startswith("_")),
-    ids=lambda path: path.stem,
-)
+REFERENCE = [ROOT / "notebooks" / name for name in ("results.py", "the_bench.py")]
+
+
+@pytest.mark.parametrize("path", [*chapters(), *REFERENCE], ids=lambda path: path.stem)
 def test_a_figure_is_no_taller_than_a_screen(path):
     for picture in pictures(path):
         width, height = struct.unpack(">II", picture[16:24])
