@@ -46,7 +46,8 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, MlaDecode, Prefill, budget, hardware, plots, source
-from labkernels.chapters import elements, exercises
+from labkernels.bench import elements
+from labkernels.chapters import exercises
 from labkernels.chapters.a_typo_that_looked_like_rounding import bytes_and_flops
 from labkernels.kernels.registry import discover
 from labkernels.records import recorded, store

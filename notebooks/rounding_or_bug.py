@@ -50,7 +50,8 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, cli, ops, plots, verdict
-from labkernels.chapters import elements, exercises
+from labkernels.bench import elements
+from labkernels.chapters import exercises
 from labkernels.chapters import rounding_or_bug as chapter
 from labkernels.kernels.registry import discover
 from labkernels.measure.judge.criteria import REFUSED, VERDICT, Criteria

@@ -24,7 +24,7 @@
 # :class: important
 #
 # Instructions and their feed make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`. The TMA's factor is against one warp that copies for two warpgroups: `prefill_mma`, whose warps all copy, reaches {glue:text}`mma_rate` TFLOP/s without it.
-# Overlap of softmax and products gains {glue:text}`within_gain` % on this ladder, but {glue:text}`none_gain` % in the finished kernel, where fewer other things are in its way; {cite:t}`shah2024` found 14 %.
+# Overlap of softmax and products gains {glue:text}`within_gain` % on this ladder and {glue:text}`none_gain` % in the finished kernel; {cite:t}`shah2024` found 14 % in theirs.
 # The last {glue:text}`top_gain` % are no idea but {glue:text}`top_lines` lines of code: pages, a tile scheduler, rows that leave as whole lines.
 # Accuracy is paid once, for $P$ in 16 bits, which multiplies the rmse by {glue:text}`p_price` against CUDA cores that keep it in fp32; all rungs here round $P$, the one on CUDA cores too, so that their equal errors are built in.
 # How sure: rates by the profiler on one H200 (CUDA 13.0, driver 580), all rungs in one recording, of one shape; errors by CPU builds that give the H200's bits.
@@ -48,9 +48,10 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, hardware, plots
+from labkernels.bench import elements
 from labkernels.bench.listing import Listing
 from labkernels.budget import least_time
-from labkernels.chapters import elements, exercises, the_ladder
+from labkernels.chapters import exercises, the_ladder
 from labkernels.measure import ladder
 from labkernels.plots.primers import hopper
 from labkernels.records import recorded, store

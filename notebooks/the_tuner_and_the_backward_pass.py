@@ -48,8 +48,9 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Backward, Bench, Decode, Prefill, hardware, plots, source
+from labkernels.bench import elements
 from labkernels.budget import ranking
-from labkernels.chapters import elements, exercises
+from labkernels.chapters import exercises
 from labkernels.measure.tuning import recorded as tuning_recorded
 from labkernels.measure.tuning import search as tuning_search
 from labkernels.records import recorded, store

@@ -48,7 +48,8 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, plots
-from labkernels.chapters import elements, exercises
+from labkernels.bench import elements
+from labkernels.chapters import exercises
 from labkernels.chapters import what_a_tensor_core_computes as five
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import ex2_unit, tensor_core
@@ -417,7 +418,7 @@ print(f"largest error {np.abs(error_ulp).max():.2f} ulp, mean {error_ulp.mean():
       f"correctly rounded {np.mean(np.abs(error_ulp) <= 0.5):.0%}")  # fmt: skip
 
 # %% tags=["hide-cell"]
-shares = {name: float(five.differing(ran[name]).loc["sm_80", "sm_90"]) for name in ran}
+shares = {name: five.differing(bits)[0]["sm_90"] for name, bits in ran.items()}
 numbers = {f"{name}_differ": f"{share:.1f}" for name, share in shares.items()}
 step = np.abs(ran["prefill"]["sm_80"] - ran["prefill"]["sm_90"])
 ulps = step / rounding.quantum(ran["prefill"]["sm_90"], "fp16")
@@ -446,10 +447,10 @@ plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers"
 
 # %%
 digits = dict.fromkeys(ran["decode"], "{:.2f}")
-plots.table(five.differing(ran["decode"]).rename_axis("decode").reset_index(), "pairs-d", digits)
+plots.table(pd.DataFrame(five.differing(ran["decode"])), "pairs-d", digits)
 
 # %%
-plots.table(five.differing(ran["prefill"]).rename_axis("prefill").reset_index(), "pairs-p", digits)
+plots.table(pd.DataFrame(five.differing(ran["prefill"])), "pairs-p", digits)
 
 # %% [markdown]
 # Are the outputs of one arithmetic better than those of the other?
@@ -471,7 +472,7 @@ plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% mystnb={"figure": {"caption": "What this arithmetic is for: the least time of a prefill of 4 x 4096 tokens on five GPUs, with tensor cores and without, at the vendor's peaks. No time here was measured.", "name": "core-timing"}, "image": {"alt": "Two marks for each of five GPUs on a logarithmic axis of milliseconds: the one with tensor cores stands far to the left of the one without.", "width": "100%"}} tags=["hide-input"]
 large = Prefill((4096,) * 4, (4096,) * 4, 16, 16, 128)
-plots.least_times(five.least_times(large), origin="computed from the vendor's peaks")
+plots.least_times(pd.DataFrame(five.least_times(large)), origin="computed from the vendor's peaks")
 bench.log.drew("timing", "prefill")
 plt.show()
 

@@ -46,7 +46,8 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, ops, plots
-from labkernels.chapters import elements, exercises
+from labkernels.bench import elements
+from labkernels.chapters import exercises
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure import error_budget

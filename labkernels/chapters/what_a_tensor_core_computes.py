@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 
 from labkernels import hardware
 from labkernels.budget import least_time
@@ -33,16 +32,15 @@ def outputs(operation: str, workload, kernel: str, seed: int = 0) -> dict[str, n
     return found
 
 
-def differing(outputs: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Return the percentage of elements that differ between each two architectures."""
-    shares = {
-        left: {right: 100 * float(np.mean(a != b)) for right, b in outputs.items()}
+def differing(outputs: Mapping[str, np.ndarray]) -> list[dict[str, str | float]]:
+    """Return the percentage of elements that differ between each two architectures, as rows."""
+    return [
+        {"bits of": left} | {name: 100 * float(np.mean(a != b)) for name, b in outputs.items()}
         for left, a in outputs.items()
-    }
-    return pd.DataFrame(shares)
+    ]
 
 
-def least_times(workload) -> pd.DataFrame:
+def least_times(workload) -> list[dict[str, str | float]]:
     """Return the least time of a workload on each GPU at the vendor's peaks, in milliseconds."""
     ways = {"on": True, "off": False}
     rows = []
@@ -51,4 +49,4 @@ def least_times(workload) -> pd.DataFrame:
             way: 1e3 * least_time(workload, gpu, tensor_cores=on).time_s for way, on in ways.items()
         }
         rows.append({"gpu": gpu.name} | row)
-    return pd.DataFrame(rows)
+    return rows
