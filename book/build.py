@@ -193,7 +193,8 @@ def stage(notebooks: dict[str, Path]) -> None:
         notebook = nbformat.read(path, 4)
         if name in chapters_by_name:
             notebook = chapter_frame.framed(notebook, name)
-            page_cells.with_case(notebook, chapters_by_name[name])
+            if chapters_by_name[name].case:
+                page_cells.with_case(notebook, chapters_by_name[name])
             page_cells.with_widgets(notebook, chapters_by_name[name])
         page_cells.without_stubs(notebook)
         nbformat.write(notebook, STAGE / "notebooks" / f"{name}.ipynb")

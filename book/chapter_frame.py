@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 
 DATA = Path(__file__).with_name("chapters.toml")
+ANSWER = ":::{admonition} Answer"
 DOTS = {1: "●○○", 2: "●●○", 3: "●●●"}
 
 
@@ -19,12 +20,13 @@ class Chapter:
     read_minutes: int
     do_minutes: int
     difficulty: int
-    case: dict[str, str | tuple[str, ...]]  # what is given, the ways from there, what is asked
     widgets: tuple[list[str], ...]  # of labkernels.widgets, with the kernel: what a page offers
     needs: tuple[str, ...]
     objectives: tuple[str, ...]
     takeaways: tuple[str, ...]
     further: tuple[str, ...]
+    # of a primer: what is given, the ways from there, what is asked
+    case: dict[str, str | tuple[str, ...]] | None = None
 
 
 def chapters() -> list[Chapter]:
@@ -36,14 +38,18 @@ def chapters() -> list[Chapter]:
     ]
 
 
-def header(chapter: Chapter) -> str:
-    """Returns time, difficulty, the chapters to read before, and what a reader can do after it."""
+def header(chapter: Chapter, *, folded: bool = False) -> str:
+    """Returns time, difficulty, the chapters to read before, and what a reader can do after it.
+
+    folded: whether only the first of these shows until a reader opens the box.
+    """
     needs = ", ".join(f"{{doc}}`{name}`" for name in chapter.needs) or "nothing but Python"
     objectives = "\n".join(f"- {objective}" for objective in chapter.objectives)
     times = f"{chapter.read_minutes} minutes to read, {chapter.do_minutes} to do"
+    look = "tip chapter-head dropdown" if folded else "tip chapter-head"
     return f"""
 :::{{admonition}} {times} · difficulty {DOTS[chapter.difficulty]}
-:class: tip chapter-head
+:class: {look}
 
 When you have read this chapter you can
 
@@ -70,12 +76,16 @@ Further reading: {further}.{after}
 
 
 def framed(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Returns the notebook of a chapter with its frame."""
+    """Returns the notebook of a chapter with its frame, whose head stands below an answer."""
     order = chapters()
     here = [chapter.file for chapter in order].index(name)
     following = order[here + 1] if here + 1 < len(order) else None
-    title, _, rest = notebook.cells[0].source.partition("\n")
-    notebook.cells[0].source = f"{title}\n{header(order[here])}{rest}"
+    first = notebook.cells[0]
+    if ANSWER in first.source:
+        first.source = f"{first.source}\n{header(order[here], folded=True)}"
+    else:
+        title, _, rest = first.source.partition("\n")
+        first.source = f"{title}\n{header(order[here])}{rest}"
     last = nbformat.v4.new_markdown_cell(footer(order[here], following), id="chapter-foot")
     notebook.cells.append(last)
     return notebook

@@ -21,11 +21,14 @@
 # ## Question
 #
 # One question that a person asked, with its source in `book/references.bib`, for example {cite:t}`milakov2018`.
-# Then what the reader will be able to do at the end.
+# A second sentence says what is at stake.
 #
-# ## You need
+# :::{admonition} Answer
+# :class: important
 #
-# The pages to know first: {doc}`/book/notation` has the symbols, {doc}`/book/glossary` the words.
+# At most five lines, a sentence each, which a reader understands without the rest of the page.
+# How sure: what was measured, on which hardware and versions, and what was only computed.
+# :::
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -44,26 +47,30 @@ import matplotlib.pyplot as plt
 
 from labkernels import Bench, Decode, Prefill
 
+# %% mystnb={"figure": {"caption": "One picture answers the question: the sum grows with the square of n. Computed on this machine.", "name": "template-figure"}, "image": {"alt": "A curve that rises from 0 to 5050, ever more steeply.", "width": "80%"}} tags=["hide-input"]
+n = 100
+figure, axes = plt.subplots(figsize=(5, 3))
+axes.plot(range(n + 1), [math.comb(k + 1, 2) for k in range(n + 1)])
+axes.set(xlabel="n, numbers", ylabel="their sum")
+plt.show()
+
 # %% [markdown]
-# ## Model
+# ## Prediction
 #
-# The formula, labelled, in the symbols of {doc}`/book/notation`:
+# The formula, labelled, in the symbols of {doc}`/book/notation`, short enough for a phone:
 #
 # $$
 # 1 + 2 + \dots + n = \frac{n \, (n + 1)}{2}
 # $$ (template-sum)
 #
-# ## Prediction
-#
-# Computed before the measurement, from {eq}`template-sum`.
+# The prediction is computed before the measurement, from {eq}`template-sum`.
 
 # %%
-n = 100
 predicted = n * (n + 1) // 2
 predicted
 
 # %% [markdown]
-# ## Kernel
+# ## Code
 #
 # Listings are read from the real source, never pasted:
 #
@@ -75,33 +82,29 @@ predicted
 #
 # ## Measurement
 #
-# One figure a claim.
-# The caption states the claim and where the numbers come from; the alternative text says what is seen.
-
-# %% mystnb={"figure": {"caption": "The sum grows with the square of n. Computed on this machine.", "name": "template-figure"}, "image": {"alt": "A curve that rises from 0 to 5050, ever more steeply.", "width": "80%"}} tags=["hide-input"]
-figure, axes = plt.subplots(figsize=(5, 3))
-axes.plot(range(n + 1), [math.comb(k + 1, 2) for k in range(n + 1)])
-axes.set(xlabel="n, numbers", ylabel="their sum")
-plt.show()
+# One figure a claim, no taller than a screen.
+# Its caption states the claim and where the numbers come from; the alternative text says what is seen.
 
 # %%
 measured = sum(range(n + 1))
 measured / predicted
 
 # %% [markdown]
-# ### Decode and prefill, live
+# ### The run
 #
-# Every chapter runs both operations: CUDA and Triton, tensor cores on and off.
-# Beside the run stand `bench.equations("decode_mma")`, `plot_budget`, `plot_timing`, `plot_occupancy` and `plot_errors`, and at the end `bench.log`, which a test reads.
+# Every chapter runs both operations for its question: CUDA and Triton, tensor cores on and off, on the few kernels that the question is about.
+# Its figures of budget, timing, occupancy and errors are its own; `bench.log.drew("errors", "decode")` notes one that `Bench` did not draw.
+# `bench.equations("decode_mma")` shows the two formulas, and `bench.log` at the end is read by a test.
 
 # %% tags=["nbval-ignore-output"]
-bench = Bench(Decode((64, 17), 8, 2, 128), Prefill((16,), (16,), 4, 4, 128), gpu="h200")
+kernels = ["decode_mma", "prefill_mma"]
+bench = Bench(Decode((64, 17), 8, 2, 128), Prefill((16,), (16,), 4, 4, 128), kernels=kernels)
 bench.run()
 
 # %% [markdown]
-# ## What we learned
+# ## What would change the answer
 #
-# The ratio of measured and predicted, where the model fails, and what the source of the case got wrong.
+# Where the model fails, what was not measured, and which hardware, version or shape would give another answer.
 #
 # ## Exercises
 #

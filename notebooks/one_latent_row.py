@@ -18,22 +18,17 @@
 # ## Question
 #
 # **A decode waits for memory. Why, then, does a latent decode with 128 heads need the fastest tensor cores there are?**
+# Multi-head latent attention {cite:p}`deepseek2024` caches one row of 576 channels per key for all heads, so that a step reads little and multiplies much.
 #
-# Multi-head latent attention {cite:p}`deepseek2024` caches one row of 576 channels per key for all heads, where grouped-query attention caches a key and a value for each KV head.
-# The cache is small, so that a decode step reads little.
-# {doc}`a_typo_that_looked_like_rounding` met such a kernel by its bug; this chapter asks what the kernel needs and how fast it can be.
+# :::{admonition} Answer
+# :class: important
 #
-# Step by step, you will
-#
-# 1. predict at how many heads a latent decode stops waiting for memory;
-# 2. derive why its tile leaves one block on an SM, whatever the GPU;
-# 3. say what `wgmma` gains over `mma.sync` here, and what it does not change.
-#
-# ## You need
-#
-# {doc}`tensor_cores_on_and_off` has the formulas of a decode, and {eq}`mla-intensity` is the intensity of a latent one.
-# {doc}`/book/glossary` explains {term}`MLA`, {term}`wgmma` and {term}`ledger`.
-# You need no GPU: the kernels run here as CPU builds, and times are recorded.
+# One cached row serves all heads, so that products catch up with memory: at {glue:text}`latent_measured` heads at the rates that a copy and a matrix product reach on an H200, at {glue:text}`latent_peak` at the vendor's peak for products, and at {glue:text}`latent_mma` for `mma.sync`, which reaches {glue:text}`latent_share` % of that peak.
+# `mma.sync` falls behind long before: at 32 heads it takes {glue:text}`latent_gain_32` times as long as `wgmma`, at 128 {glue:text}`latent_gain_128` times, and at 16 or fewer as long.
+# The accumulator decides the tile: 512 channels of 64 rows are half of an SM's registers, and one block fits an SM, on every GPU here.
+# More heads do not cost accuracy: the error of a head does not depend on how many share its row.
+# How sure: times of one recording on an H200 (CUDA 13.0, driver 580), bf16, 64 requests of 4096 keys; errors by CPU builds at up to 128 heads; registers from the compiler.
+# :::
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -48,8 +43,10 @@ if importlib.util.find_spec("labkernels") is None:
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import pandas as pd
+from myst_nb import glue
 
 from labkernels import Bench, Decode, MlaDecode, Prefill, budget, hardware, plots, source
+from labkernels.bench import elements
 from labkernels.chapters import exercises
 from labkernels.chapters.a_typo_that_looked_like_rounding import bytes_and_flops
 from labkernels.kernels.registry import discover
@@ -57,18 +54,30 @@ from labkernels.records import recorded, store
 
 h200 = hardware.gpu("h200")
 
+# %% mystnb={"figure": {"caption": "mla_wgmma stays near the roof at every number of heads, as FlashInfer's fa3, a kernel for Hopper, does; mla_mma follows to 16 heads and then falls behind. The batch has 64 requests of 4096 keys in bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
+wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
+rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
+rows = [row for row in rows if row["note"].startswith("64 x 4096,") and row["q_len"] == 1]
+rows = [row for row in rows if " " not in row["kernel"]]  # not those of a tile that was asked for
+sizes = {run: sum(row["started_utc"] == run for row in rows) for run in store.runs(rows)}
+sweep = store.select(rows, {"started_utc": max(sizes, key=lambda run: (sizes[run], run))})
+each = ("kernel", "tensor_cores", "q_heads", "q_len")
+worked = pd.DataFrame([row | bytes_and_flops(row) for row in sweep]).drop_duplicates(list(each))
+plots.roof_by_heads(worked, h200, origin=recorded.origin(sweep))
+plt.show()
+
 # %% [markdown]
-# ## Model
+# ## Prediction
 #
 # A key is all 576 channels of its row, and its value is the first 512 of them.
 # With $H$ heads, each key costs $2 H (576 + 512)$ FLOPs, and 1152 bytes in a 16-bit format.
 # The bytes of the cache do not depend on $H$ and products do, so that the time of a step is at least
 #
 # $$
-# t \;\ge\; \max\!\left( \frac{\text{bytes}}{\beta},\; \frac{\text{FLOPs}}{R_{\text{GPU}}} \right),
+# t \ge \max\!\left( \frac{\text{bytes}}{\beta},\; \frac{\text{FLOPs}}{R_{\text{GPU}}} \right),
 # $$ (latent-floor)
 #
-# where $\beta$ is the rate of a copy and $R_{\text{GPU}}$ that of the tensor cores.
+# where $\beta$ is the rate of a copy and $R_{\text{GPU}}$ the FLOP/s of the tensor cores.
 #
 # A tile of 64 query rows has an accumulator of $64 \times 512$ fp32 numbers, half of the registers of an SM.
 # Two warpgroups share its channels, 256 each, which is 128 registers per thread before anything else is counted.
@@ -76,31 +85,32 @@ h200 = hardware.gpu("h200")
 # %% [markdown]
 # ### The two formulas
 #
-# The cell shows them for `mla_wgmma` and 64 requests of 4096 keys with 128 heads: shared memory and registers in symbols, in numbers, and beside the compiler's, and the blocks that follow from both.
+# These are both for `mla_wgmma` and 64 requests of 4096 keys with 128 heads, beside the compiler's numbers, and the blocks that follow.
 
 # %%
 mla = MlaDecode((4096,) * 64, q_heads=128)
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
-bench = Bench(mla, decode, prefill, gpu="h200")
-
-# %%
-bench.equations("mla_wgmma")
+kernels = ["mla_fma", "mla_mma", "mla_wgmma", "triton_mla"]
+latent = Bench(mla, kernels=kernels, gpu="h200")
+kernels = ["decode_fma", "decode_mma", "triton_decode"]
+bench = Bench(decode, prefill, kernels=[*kernels, "prefill_fma", "prefill_mma", "triton_prefill"])
+latent.equations("mla_wgmma")
 
 # %% [markdown]
 # The formula of shared memory ends just below what a block may have, and one more stage would not fit.
 # The warps that load hand their registers to the warpgroups that multiply, and a circle in {numref}`latent-budget` marks what these then have.
 
-# %% mystnb={"figure": {"caption": "A latent decode takes as many registers as a prefill and more shared memory than the kernels of decode and prefill. A circle marks the registers after the warps that load have handed theirs on.", "name": "latent-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
-bench.plot_budget()
+# %% mystnb={"figure": {"caption": "The accumulator of 512 channels (blue) is most of what a latent decode holds in registers, and the stages of latent rows (green) most of its shared memory. A circle marks the registers after the warps that load have handed theirs on.", "name": "latent-budget"}, "image": {"alt": "Two panels of stacked bars for three kernels of latent decode: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+latent.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "One block of a latent decode is all that an SM holds, on every GPU that can run it.", "name": "latent-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
-bench.plot_occupancy("h200", "a100", "rtx4090")
+# %% mystnb={"figure": {"caption": "One block of a latent decode is all that an SM holds, on every GPU that can run it.", "name": "latent-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of one block for each kernel that can run there and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+latent.plot_occupancy("h200", "a100", "rtx4090")
 plt.show()
 
 # %% [markdown]
-# ## Prediction
+# ### Memory or products
 #
 # The table evaluates {eq}`latent-floor` for 64 requests of 4096 keys on an H200, with the vendor's peaks for the products and the measured copy rate:
 
@@ -116,10 +126,25 @@ floors = pd.DataFrame(rows, columns=["heads", "memory, µs", "products, µs", "s
 plots.table(floors, "floors", dict.fromkeys(floors.columns[1:3], "{:.1f}"))
 
 # %% [markdown]
-# The memory's time hardly changes, and the products reach it at about 128 heads.
-# `mla_mma` cannot follow: the instruction `mma.sync` reaches two thirds of the peak at best ({doc}`half_idle_tensor_cores`), so that it must fall behind before 128 heads.
-#
-# ## Kernel
+# The memory's time hardly changes, and the products reach it at {glue:text}`latent_peak` heads by the vendor's peak.
+# With the rate that a large matrix product reaches they do at {glue:text}`latent_measured`, and with that of `mma.sync`, {glue:text}`latent_share` % of the peak ({doc}`half_idle_tensor_cores`), at {glue:text}`latent_mma`: `mla_mma` must fall behind before 128 heads.
+
+
+# %% tags=["hide-cell"]
+def crossing(flops_per_s):
+    """The least number of heads whose products take as long as memory, at this rate."""
+    works = {heads: MlaDecode((4096,) * 64, q_heads=heads) for heads in range(1, 257)}
+    copy = h200.measured_copy_bytes_per_s
+    return next(n for n, w in works.items() if w.flops / flops_per_s >= w.bytes / copy)
+
+
+rates = {"peak": h200.tensor_fp16_flops, "measured": h200.measured_bf16_matmul_flops}
+rates["mma"] = h200.tensor_fp16_flops * h200.measured_mma_sync_share
+numbers = {name: f"{crossing(rate)}" for name, rate in rates.items()}
+numbers["share"] = f"{100 * h200.measured_mma_sync_share:.0f}"
+
+# %% [markdown]
+# ## Code
 #
 # The listing has the scores in `mla_mma`, whose warps share the keys of a step:
 
@@ -134,17 +159,6 @@ source("mla_mma", "scores")
 # `labkernels record mla` recorded the time of each kernel on an H200.
 # {numref}`latent-roof` has the larger of both floors, at the rates that a copy and a matrix product reach, in percent of this time.
 
-# %% mystnb={"figure": {"caption": "mla_wgmma stays near the roof at every number of heads, as FlashInfer's fa3 does; mla_mma follows to 16 heads and then falls behind. The batch has 64 requests of 4096 keys in bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
-wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
-rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
-rows = [row for row in rows if row["note"].startswith("64 x 4096,") and row["q_len"] == 1]
-rows = [row for row in rows if " " not in row["kernel"]]  # not those of a tile that was asked for
-each = ("kernel", "tensor_cores", "q_heads", "q_len")
-sweep = recorded.newest_of_each(rows, each)
-worked = pd.DataFrame([row | bytes_and_flops(row) for row in sweep]).drop_duplicates(list(each))
-plots.roof_by_heads(worked, h200, origin=recorded.origins(sweep))
-plt.show()
-
 # %% tags=["hide-input"]
 times = worked.pivot_table(index="q_heads", columns="kernel", values="value") * 1e6
 gain = times.loc[list(HEADS), ["mla_mma", "mla_wgmma"]]
@@ -154,59 +168,69 @@ peak = h200.tensor_fp16_flops * h200.measured_mma_sync_share
 gain["mla_mma, % of mma.sync's peak"] = 100 * flops / (1e-6 * gain.mla_mma) / peak
 gain = gain.rename(columns={name: f"{name}, µs" for name in ("mla_mma", "mla_wgmma")})
 digits = dict.fromkeys(gain.columns[:3], "{:.2f}") | {gain.columns[3]: "{:.0f}"}
+for heads in (32, 128):
+    numbers[f"gain_{heads}"] = f"{gain['mma.sync / wgmma'][heads]:.1f}"
+    numbers[f"part_{heads}"] = f"{gain.iloc[:, 3][heads]:.0f}"
 plots.table(gain.rename_axis(columns=None).reset_index(), "gain", digits)
+
+# %% tags=["hide-cell"]
+for name, text in numbers.items():
+    glue(f"latent_{name}", text, display=False)
+plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers")
 
 # %% [markdown]
 # The table has the times of both kernels on tensor cores, how many times as long `mla_mma` takes, and how much it does of what its instruction can.
-# At the peak of `mma.sync` the products of `mla_mma` would reach memory's time at about 80 heads.
-# It falls behind at 32 already, where it does a quarter of that peak, and at 128 it does less than half.
-#
-# ### Latent decode, decode and prefill, live
-#
-# This cell runs all kernels of the three operations, in CUDA and in Triton, with tensor cores on and off.
+# At 32 heads it does {glue:text}`latent_part_32` % of that peak, and at 128 {glue:text}`latent_part_128` %: the instruction's peak is not what it waits for.
 
-# %% tags=["nbval-ignore-output"]
-print(*(workload.label for workload in bench.here), sep="\n")
-ran = bench.run()
+# %% mystnb={"figure": {"caption": "At 128 heads the least times of memory and of products are nearly equal, and only kernels for Hopper come near them. 64 requests of 4096 keys, bf16, one recording; numbers after a kernel's name are those of a tile that was asked for.", "name": "latent-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+latent.plot_timing()
+plt.show()
+
+# %% [markdown]
+# ### Error over the number of heads
+#
+# A tile has up to 64 rows, so that few heads leave rows empty and many heads fill several tiles.
+# If a row of the tile leaked into another, the error of a head would change with the number of heads.
+# The cell runs four numbers of heads, with tensor cores on and off.
+
+# %% tags=["hide-input"]
+parts = []
+for heads in (4, 16, 64, 128):
+    work = MlaDecode((192, 96, 33), q_heads=heads)
+    engines = ("fma", "mma", "wgmma") if heads >= 16 else ("fma", "mma")
+    ways = {f"mla_{engine}": {"kernel": f"mla_{engine}"} for engine in engines}
+    found = elements.errors("mla", work, ways).assign(square=lambda x: x.error**2)
+    rmse = found.groupby(["way", "sample", "head"]).square.mean() ** 0.5
+    parts.append(rmse.rename("rmse").reset_index().assign(q_heads=heads))
+cells = pd.concat(parts).rename(columns={"way": "kernel"})
+cells["tensor_cores"] = cells.kernel.map(lambda name: "off" if name == "mla_fma" else "on")
+
+# %% mystnb={"figure": {"caption": "The error of a head does not depend on how many heads share its row; tensor cores add the rounding of P to that of the 16-bit output, about a tenth. Requests of 192, 96 and 33 keys, bf16, computed on this machine.", "name": "latent-errors"}, "image": {"alt": "Three panels, one for each request: points of rmse for each head at 4, 16, 64 and 128 heads, and nearly level lines of their means, one for each kernel. The line of tensor cores off lies a little below the others.", "width": "100%"}} tags=["hide-input"]
+plots.errors_by_heads(cells, origin="computed on this machine")
+latent.log.drew("errors", "mla")
+plt.show()
+
+# %% [markdown]
+# The bench runs the latent decode here on a small shape, and decode and prefill beside it, in CUDA and in Triton; without a GPU a time is that of a simulation.
+
+# %% tags=["nbval-ignore-output", "hide-input"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
-plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
+plots.table(pd.concat([latent.run(), bench.run()])[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% [markdown]
-# A latent decode stands between the two others: like a decode it reads each key once, and like a prefill it multiplies it with many rows.
-
-# %% mystnb={"figure": {"caption": "Latent decode with 128 heads: memory and products set nearly the same least time. Memory sets the least time of the plain decode below it, and products that of the prefill. Numbers after a kernel's name are those of a tile that was asked for. The workloads have their full size.", "name": "latent-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_timing()
-plt.show()
-
-# %% mystnb={"figure": {"caption": "No head and no request of the latent decode stands apart. The dtype is bf16.", "name": "latent-errors-mla"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("mla")
-plt.show()
-
-# %% mystnb={"figure": {"caption": "These are the errors of the plain decode, in bf16.", "name": "latent-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("decode")
-plt.show()
-
-# %% mystnb={"figure": {"caption": "This is a prefill in bf16; Triton's interpreter does not round P.", "name": "latent-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("prefill")
-plt.show()
-
-# %% [markdown]
-# This is what ran here:
-
-# %% tags=["nbval-ignore-output"]
-bench.log
+# %% tags=["nbval-ignore-output", "hide-input"]
+latent.log + bench.log
 
 
 # %% [markdown]
-# ## What we learned
+# ## What would change the answer
 #
-# - **The cache is small and the arithmetic is not.** One latent row serves all heads, so that products catch up with memory at about 128 heads on an H200.
-# - **The accumulator decides the tile.** 512 channels of 64 rows are half of an SM's registers, and one block is all that fits.
-# - **`wgmma` gains nothing at 16 heads and nearly twice the speed at 128.** At few heads both kernels wait for memory. At 128 the peaks of the two instructions explain one and a half of this; the rest is that `mla_mma` stays further below its own peak.
+# - **More tokens per request.** A speculative decode multiplies the rows of a latent row, as more heads do; the first exercise asks how many it takes.
+# - **Another ratio of products to bytes.** An H100 has the same tensor cores and slower memory, so that products catch up at more heads; a GPU with faster memory or fewer tensor cores needs `wgmma` earlier.
+# - **An 8-bit cache** halves the bytes, and was not measured here.
+# - **Short requests.** At few heads both kernels take an eighth more than the copy's rate allows: a step of one request's keys is short, and its beginning and end are not hidden.
 #
 # Where did the model fail?
-# At a few heads both kernels take an eighth more than the copy's rate allows: a step of one request's keys is short, and its beginning and end are not hidden.
-# From 32 heads on, {eq}`latent-floor` expects too much of `mla_mma`: it has no term for shared memory, from which `mma.sync` must have every fragment fetched, nor for phases that nothing overlaps.
+# From 32 heads on {eq}`latent-floor` expects too much of `mla_mma`: it has no term for shared memory, from which `mma.sync` must have every fragment fetched, nor for phases that nothing overlaps.
 #
 # ## Exercises
 #
@@ -224,7 +248,7 @@ bench.log
 # :class: dropdown
 # ```
 #
-# What counts is the number of rows, heads times tokens. Products reach memory at about 128 rows, which are 8 tokens of 16 heads.
+# What counts is the number of rows, heads times tokens. The crossing in heads of the answer, divided by 16 heads and rounded up, gives the tokens.
 
 
 # %%

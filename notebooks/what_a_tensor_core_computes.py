@@ -16,26 +16,18 @@
 #
 # ## Question
 #
-# **One small matrix product, the same inputs, five GPUs: a V100, an A100 and an MI250X answered 0, an MI100 answered 255.875, and an H100 answered 191.875. Which one is wrong?**
+# **Does the same attention kernel give the same bits on an A100, an RTX 4090, an H200, a B200 and an RTX 5090?**
+# {cite:t}`li2024` asked a like question with one small product, which a V100 and an A100 answered by 0 and an H100 by 191.875, and no manual says which is right {cite:p}`ptx`.
 #
-# {cite:t}`li2024` asked this, with inputs made for the purpose.
-# No manual answers it: the manual of {term}`PTX`, NVIDIA's assembly language, leaves the order and the rounding of the sums inside a matrix instruction open {cite:p}`ptx`.
-# Yet every bitwise comparison of kernels relies on such an answer, and so does every claim that a difference is "only rounding".
+# :::{admonition} Answer
+# :class: important
 #
-# Here are seven sentences that sound right. At the end you can judge each of them, with a number:
-#
-# 1. A tensor core multiplies in 16 bits and adds in fp32, as a loop of {term}`FMAs <FMA>` would.
-# 2. It rounds to nearest, so that its errors cancel in long sums.
-# 3. The order of the products changes the result.
-# 4. "fp32 accumulation" means the same bits on every generation.
-# 5. With 8-bit inputs the sum is still fp32.
-# 6. `mma.sync`, `wgmma` and Triton's `tl.dot` compute different things.
-# 7. The exponential of the softmax cannot be modelled, since its table is secret.
-#
-# ## You need
-#
-# {doc}`/book/how_to_read` says how chapters work; {doc}`/book/glossary` explains {term}`ulp`, {term}`accumulator` and {term}`FMA`.
-# You need no GPU: the chapter holds two models against outputs that an H200 left in `data/`.
+# No: with 16-bit inputs the five have two arithmetics, `sm_80` with `sm_89`, and `sm_90` with `sm_100` and `sm_120`. In the run below **{glue:text}`computes_decode_differ` %** of the outputs of a decode differ between the two, and **{glue:text}`computes_prefill_differ` %** of a prefill, {glue:text}`computes_ulps` % of these by one unit in the last place.
+# A tensor core multiplies exactly, aligns a chunk of products and the old sum to the largest of them, cuts toward zero what lies below {glue:text}`computes_bits_80` or {glue:text}`computes_bits_90` fraction bits, and adds.
+# So it is no loop of {term}`FMAs <FMA>`, its order within a chunk does not matter, and long sums of one sign come out too small.
+# No GPU is wrong, for there is no standard; each rule can be written down to the last bit.
+# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs that were tried on one H200; the others are from the literature, held by a test against published records of eight GPUs, but for `sm_120`, which has none; the attention below ran on the CPU.
+# :::
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -56,13 +48,36 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, plots
+from labkernels.bench import elements
 from labkernels.chapters import exercises
+from labkernels.chapters import what_a_tensor_core_computes as five
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import ex2_unit, tensor_core
 from labkernels.records import recorded, store
 
+# %% tags=["hide-input"]
+# In fp16, with 3 requests; the last rows of a prefill see as many keys as a decode.
+decode = Decode((900, 300, 64), 8, 2, 128, dtype="fp16")
+prefill = Prefill((96, 64, 33), (512, 256, 33), 8, 2, 128, causal=True, dtype="fp16")
+ran = {
+    "decode": five.outputs("decode", decode, "decode_mma"),
+    "prefill": five.outputs("prefill", prefill, "prefill_mma"),
+}
+
+# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs of decode_mma and prefill_mma that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. More keys, more bits: request 0 has the most keys, and request 2 the fewest. A cell of the decode has 128 outputs. Computed on this machine, by CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the rows of longer requests are lighter.", "width": "100%"}} tags=["hide-input"]
+maps = []
+for name, work in (("decode", decode), ("prefill", prefill)):
+    other = 100.0 * (ran[name]["sm_80"] != ran[name]["sm_90"])
+    each = elements.rows({name: other}, elements.tokens(work))
+    cells = each.groupby(["sample", "head"]).error.mean().rename("rmse").reset_index()
+    maps.append(cells.assign(kernel=f"{name}_mma", tensor_cores="on"))
+plots.error_maps(pd.concat(maps), origin="computed on this machine", label="outputs that differ, %")
+plt.show()
+
 # %% [markdown]
-# ## Model
+# ## Prediction
+#
+# ### The step
 #
 # A tensor core does not chain operations: it adds a whole *chunk* of products and the accumulator $c$ in one step {cite:p}`fasi2021,xie2025,khattak2025`.
 # Each product $t_k = a_k b_k$ is exact.
@@ -70,10 +85,14 @@ from labkernels.records import recorded, store
 # Every term is put on one grid, whose step lies $F$ bits below $2^e$, and what does not fit is cut off, toward zero:
 #
 # $$
-# s \;=\; 2^{e - F} \Bigl( \operatorname{trunc}\bigl(2^{F - e} c\bigr) + \sum_{k < \text{chunk}} \operatorname{trunc}\bigl(2^{F - e} t_k\bigr) \Bigr).
+# \begin{aligned}
+# g &= 2^{e - F}, \\
+# s &= g \Bigl( \Bigl[\frac{c}{g}\Bigr] + \sum_{k} \Bigl[\frac{t_k}{g}\Bigr] \Bigr),
+# \end{aligned}
 # $$ (tensor-core-step)
 #
-# The integers in the bracket are added without error, and $s$ is cut once more, toward zero, to the fraction of the result.
+# where $g$ is the step of the grid, $k$ runs over the products of a chunk, and $[x]$ cuts $x$ to a whole number.
+# These integers are added without error, and $s$ is cut once more, toward zero, to the fraction of the result.
 # A longer $K$ goes chunk by chunk, in ascending order, each step's result being the next step's $c$.
 #
 # So four numbers describe a generation: $F$, the chunk, the fraction bits of the result, and an exponent below which the grid does not follow.
@@ -90,7 +109,7 @@ columns = ["architecture", "inputs", "F", "chunk", "result's bits", "lowest expo
 plots.table(pd.DataFrame(rows, columns=columns), "constants")
 
 # %% [markdown]
-# ## Prediction
+# ### Rivals
 #
 # A model is good only if wrong models fail where it succeeds, so we let others compete with it: one bit less or more in $F$, half the chunk, and two models that many people believe in, a loop of FMAs and the exact sum rounded once.
 # First, on random numbers computed on this machine, how often does each of them differ from {eq}`tensor-core-step`?
@@ -140,10 +159,10 @@ plots.table(predicted.rename("would differ").rename_axis("model").reset_index(),
 # If the products have mean $\mu$, the accumulator is about $k \mu$ after $k$ of them, and a step loses half an ulp of it on average, and about half a step of the grid for each of its products:
 #
 # $$
-# \text{bias} \;=\; -\frac{1}{K \mu} \sum_{\text{steps}} \Bigl( \tfrac12 \operatorname{ulp}(k \mu) + \tfrac12 \, \text{chunk} \cdot 2^{e - F} \, \phi \Bigr),
+# \text{bias} = -\frac{1}{2 K \mu} \sum_{\text{steps}} \bigl( \operatorname{ulp}(k \mu) + n \, g \, \phi \bigr),
 # $$ (tensor-core-bias)
 #
-# where $\phi$ is the share of products with bits below the grid: 1 once $2^{e-F}$ is well above a product's last bit, 0 before.
+# where $n$ is the number of products of a chunk, and $\phi$ is the share of products with bits below the grid: 1 once $2^{e-F}$ is well above a product's last bit, 0 before.
 # We let $\phi$ jump from 0 to 1 where the grid's step passes the last bit of a product of two fp16 numbers near 1, $2^{-20}$, which is too early for short sums.
 
 
@@ -164,28 +183,30 @@ predictions = [
 ]  # fmt: skip
 
 # %% [markdown]
-# ### What an instruction leaves to the kernel
+# ### What a block takes
 #
-# {eq}`tensor-core-step` needs the operands of a chunk at once, and they must come from registers or shared memory.
-# The formulas of `prefill_wgmma` show the price: its accumulators and probabilities fill the registers of a thread, while $K$ and $V$ stay in shared memory, from where `wgmma` reads them.
+# The arithmetic is the instruction's, and the registers are the kernel's: `mma.sync` reads fragments of its operands from registers.
+# These are both formulas of `prefill_mma`, for the prefill above on an A100.
 
 # %%
-decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
-prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128)
-bench = Bench(decode, prefill, gpu="h200")
+kernels = [
+    "decode_fma",
+    "decode_mma",
+    "triton_decode",
+    "prefill_fma",
+    "prefill_mma",
+    "triton_prefill",
+]
+bench = Bench(decode, prefill, kernels=kernels, gpu="a100")
+bench.equations("prefill_mma")
 
-# %%
-bench.equations("prefill_wgmma")
-
-# %% [markdown]
-# `prefill_wgmma` is launched with fewer registers per thread than its consumers use: the warps that only load hand theirs over while the kernel runs, which {numref}`core-budget` marks with a circle.
-
-# %% mystnb={"figure": {"caption": "Kernels on mma.sync hold fragments of K and V in registers, kernels on wgmma do not: their operands stay in shared memory.", "name": "core-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On tensor cores the fragments of K and V join the accumulators in the registers; without them the tiles are widened in shared memory. Compiled for an A100.", "name": "core-budget"}, "image": {"alt": "Two panels of stacked bars for decode and prefill, with tensor cores and without: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The operands of wgmma fill an SM with one block of twelve warps; mma.sync leaves room for two or more.", "name": "core-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
-bench.plot_occupancy("h200", "b200")
+# %% mystnb={"figure": {"caption": "The same sources take other places on three GPUs: the smaller shared memory of an RTX 4090 holds one block where an H200 holds three and two.", "name": "core-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of blocks for each kernel and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+own = Bench(decode, prefill, kernels=["decode_mma", "prefill_mma"], gpu="a100")
+own.plot_occupancy("a100", "rtx4090", "h200")
 plt.show()
 
 # %% [markdown]
@@ -397,8 +418,19 @@ print(f"largest error {np.abs(error_ulp).max():.2f} ulp, mean {error_ulp.mean():
       f"correctly rounded {np.mean(np.abs(error_ulp) <= 0.5):.0%}")  # fmt: skip
 
 # %% tags=["hide-cell"]
+shares = {name: five.differing(bits)[0]["sm_90"] for name, bits in ran.items()}
+numbers = {f"{name}_differ": f"{share:.1f}" for name, share in shares.items()}
+step = np.abs(ran["prefill"]["sm_80"] - ran["prefill"]["sm_90"])
+ulps = step / rounding.quantum(ran["prefill"]["sm_90"], "fp16")
+numbers["ulps"] = f"{100 * np.mean(ulps[ulps > 0] <= 1):.0f}"
+numbers |= {
+    f"bits_{arch}": f"{tensor_core.unit_of(f'sm_{arch}', 'fp16').fraction_bits}"
+    for arch in ("80", "90")
+}
+
+# %% tags=["hide-cell"]
 bias = chains[chains.k == lengths[-1]].set_index("arch").bias
-numbers = {
+numbers |= {
     "outputs": f"{outputs.sum() / 1e6:.0f}", "fma_loop": f"{measured['a loop of FMAs']:.0%}",
     "once": f"{measured['rounded once']:.0%}", "bias_90": f"{-1e5 * bias['sm_90']:.0f}",
     "bias_70": f"{-1e5 * bias['sm_70']:.0f}", "bytes": f"{ex2_unit.DATA_FILE.stat().st_size:,}",
@@ -409,39 +441,43 @@ for name, text in numbers.items():
 plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers")
 
 # %% [markdown]
-# ### The model inside real kernels, live
+# ### Five GPUs, one attention
 #
-# The rules of this chapter are the arithmetic of every CPU build.
-# If they were wrong, attention computed with them would not be what an H200 computes, and its error against float64 would differ.
-# This cell runs decode and prefill by all kernels, in CUDA and in Triton, with tensor cores and without.
+# {numref}`five-bits` compares two architectures. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
 
-# %% tags=["nbval-ignore-output"]
-print(*(workload.label for workload in bench.here), sep="\n")
-ran = bench.run()
-columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
-plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
+# %%
+digits = dict.fromkeys(ran["decode"], "{:.2f}")
+plots.table(pd.DataFrame(five.differing(ran["decode"])), "pairs-d", digits)
+
+# %%
+plots.table(pd.DataFrame(five.differing(ran["prefill"])), "pairs-p", digits)
 
 # %% [markdown]
-# Triton's interpreter is the exception: NumPy does its products, so that its bits are not those of a tensor core.
+# Are the outputs of one arithmetic better than those of the other?
+# The truth is the same attention in float64.
 
-# %% mystnb={"figure": {"caption": "What the arithmetic of this chapter is for: with tensor cores a prefill is an order of magnitude faster than without; a decode waits for memory either way. Full size.", "name": "core-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_timing()
-plt.show()
-
-# %% mystnb={"figure": {"caption": "The truncation of the tensor cores does not show here: the rounding of P to 16 bits is thousands of times larger. Decode, fp16.", "name": "core-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("decode")
-plt.show()
-
-# %% mystnb={"figure": {"caption": "mma.sync and wgmma give the same error in every request and head, as their equal arithmetic demands. Prefill, bf16.", "name": "core-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("prefill")
+# %% mystnb={"figure": {"caption": "Which arithmetic computed the output does not show in its error, in any head or request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16, computed on this machine.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
+exact = elements.outputs("prefill", prefill, {})["exact"]
+ways = {name: ran["prefill"][name] - exact for name in ("sm_80", "sm_90")}
+plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this machine")
+bench.log.drew("errors", "prefill")
 plt.show()
 
 # %% [markdown]
-# `prefill_mma` and `prefill_wgmma` take other instructions and other tiles, and their maps are alike: the instruction does not matter, as the sixth sentence will say.
-# This is what ran here:
+# The same shapes run with tensor cores off and on, in CUDA and in Triton. On this machine times are those of a simulation; Triton's interpreter lets NumPy multiply, so that its bits are nobody's tensor core.
 
-# %% tags=["nbval-ignore-output"]
-bench.log
+# %% tags=["nbval-ignore-output", "hide-input"]
+columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind"]
+plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
+
+# %% mystnb={"figure": {"caption": "What this arithmetic is for: the least time of a prefill of 4 x 4096 tokens on five GPUs, with tensor cores and without, at the vendor's peaks. No time here was measured.", "name": "core-timing"}, "image": {"alt": "Two marks for each of five GPUs on a logarithmic axis of milliseconds: the one with tensor cores stands far to the left of the one without.", "width": "100%"}} tags=["hide-input"]
+large = Prefill((4096,) * 4, (4096,) * 4, 16, 16, 128)
+plots.least_times(pd.DataFrame(five.least_times(large)), origin="computed from the vendor's peaks")
+bench.log.drew("timing", "prefill")
+plt.show()
+
+# %% tags=["nbval-ignore-output", "hide-input"]
+bench.log + own.log
 
 # %% [markdown]
 # ### The question again
@@ -464,30 +500,26 @@ answers
 # %% [markdown]
 # Beside $2^{22}$ an eighth lies below the grid of `sm_70` and of `sm_80`, which answer 0 as the V100 and the A100 did, and on the grid of `sm_90`, which answers something else as the H100 did.
 #
-# ## What we learned
-#
-# No GPU is wrong by a standard, for there is none.
-# The V100, the A100 and the H100 differ as {eq}`tensor-core-step` says, by the fraction bits that they keep; of these three rules the lab has tried that of `sm_90`, on an H200; the two others are from the literature, and agree with the public records named below.
-# AMD's two GPUs are not modelled in this lab, so that it cannot say why the MI100 answered 255.875 and the MI250X 0.
+# ### Seven sentences
 #
 # 1. *Multiplies in 16 bits and adds in fp32, like FMAs*: no. The products are exact and the sum has one cut. A loop of FMAs differs in **{glue:text}`computes_fma_loop`** of the outputs of normal numbers, the exact sum rounded once in **{glue:text}`computes_once`**.
-# 2. *Rounds to nearest*: no, toward zero. A sum of 8192 products of one sign is **{glue:text}`computes_bias_90`** parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
+# 2. *Rounds to nearest, so that errors cancel*: no, toward zero. A sum of 8192 products of one sign is **{glue:text}`computes_bias_90`** parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
 # 3. *The order matters*: within a chunk never, because {eq}`tensor-core-step` has none; across chunks always, as the column of descending channels says.
-# 4. *The same bits on every generation*: no. $F$ is 23, 24 or 25, and the chunk 4, 8 or 16.
+# 4. *fp32 accumulation means the same bits everywhere*: no. $F$ is 23, 24 or 25, and the chunk 4, 8 or 16.
 # 5. *With 8-bit inputs the sum is fp32*: on `wgmma` it has 13 fraction bits; on `mma.sync` of the same chip it is an fp16 product and an fp32 addition.
 # 6. *`mma.sync`, `wgmma` and `tl.dot` differ*: not for 16-bit inputs on an H200, in none of the **{glue:text}`computes_dots`** million scores tried. For 8 bits they do.
 # 7. *The exponential cannot be modelled*: **{glue:text}`computes_bytes`** bytes give all $2^{32}$ results, none of them more than {glue:text}`computes_ulp` ulp from $2^x$ at the argument that the unit sees.
 #
-# The model was held against **{glue:text}`computes_outputs`** million outputs.
-# Two of its rules came from the ones that did not fit at first: a {term}`subnormal` fp16 accumulator lifts the grid to fp16's lowest exponent, and a {term}`tf32` NaN whose bits all lie below the ten that are read is an infinity.
+# ## What would change the answer
 #
-# The model may fail elsewhere, since it was tried on one H200.
-# What is said of the tensor cores of other generations rests on the literature, and whether their units of $2^x$ hold the same parabolas is not known here.
-# {cite:t}`khattak2025` have published what eight GPUs answered, from a V100 to a B200: a test holds the models of `sm_70`, `sm_80`, `sm_89`, `sm_90` and of `mma.sync` on `sm_100` against these records, and no output differs.
-# They also show that a B200 widens the 8-bit inputs of `mma.sync` as an H200 does, and that fp16 sums of 8 bits follow the same rules.
-# The models of `sm_75`, of `sm_120` and of 8 bits by `tcgen05` are those of {cite:t}`xie2025` alone.
-# No model is here of 4-bit and 6-bit inputs, nor of e4m3 times e5m2 by `mma.sync` on `sm_90` and `sm_100`.
-# `rcp.approx` and `lg2.approx` have no model, since no kernel of the lab uses them.
+# - **Another operand.** With 8-bit inputs `sm_89`, `sm_90` and `sm_100` have three arithmetics, not two.
+# - **Another tile or another number of splits** changes the order of the chunks, and with it far more bits than the generation does. A library that picks tiles by GPU differs for this reason first.
+# - **A GPU that contradicts a record.** The lab tried one H200. {cite:t}`khattak2025` have published what eight GPUs answered, from a V100 to a B200, and no output of the models of `sm_70`, `sm_80`, `sm_89`, `sm_90` and of `mma.sync` on `sm_100` differs. The models of `sm_75`, of `sm_120` and of 8 bits by `tcgen05` are those of {cite:t}`xie2025` alone.
+# - **AMD's GPUs** are not modelled here. An MI100 answered {cite:t}`li2024` by 255.875 and an MI250X by 0, and the lab cannot say why.
+#
+# No model is here of 4-bit and 6-bit inputs, nor of e4m3 times e5m2 by `mma.sync` on `sm_90` and `sm_100`, nor of `rcp.approx` and `lg2.approx`, since no kernel of the lab uses them.
+# Whether the units of $2^x$ of other generations hold the same parabolas is not known here.
+# Two rules came from outputs that did not fit at first: a {term}`subnormal` fp16 accumulator lifts the grid to fp16's lowest exponent, and a {term}`tf32` NaN whose bits all lie below the ten that are read is an infinity.
 #
 # ## Exercises
 #

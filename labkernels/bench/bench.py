@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from labkernels import hardware
 from labkernels.bench import budgets, errors, times
-from labkernels.bench.budgets import Equations, Planned
+from labkernels.bench.budgets import Planned
+from labkernels.bench.formulas import Equations
 from labkernels.bench.log import Log
 from labkernels.bench.small import small
 from labkernels.cuda import triton_run
@@ -157,7 +158,7 @@ class Bench:
     def equations(self, kernel: str, *, gpu: str | None = None) -> Equations:
         """Return the formulas of a CUDA kernel: shared memory, registers, and the blocks from both.
 
-        Each formula has symbols, then the workload's numbers, then what the compiler says.
+        Each formula is a table: a term in a row, its constants named, then what the compiler says.
         Raises: ValueError naming the kernels that have formulas.
         """
         for named, found in self._planned(gpu):
@@ -183,8 +184,9 @@ class Bench:
     def errors(self) -> pd.DataFrame:
         """Return the errors against float64 by kernel, tensor, sample (request) and head.
 
-        rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound. Of
-        more than 16 requests, 16 at equal distances are judged.
+        rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound;
+        note, how the arithmetic differed from a GPU's. Of more than 16 requests, 16 at equal
+        distances are judged.
         Raises: ValueError before `run`.
         """
         return self._judged(errors.error_rows, *self._ran())
@@ -211,7 +213,7 @@ class Bench:
         return figures.timing(self.times(), self.floors())
 
     def plot_occupancy(self, *gpus: str) -> Figure:
-        """Draw how many blocks per SM each resource allows, and which resource allows fewest.
+        """Draw the blocks that fit an SM, what limits them, and what one block more would take.
 
         Raises: ValueError with the reasons if no kernel has a ledger on any of the GPUs.
         """
@@ -281,6 +283,7 @@ class Bench:
                 told = {"operation": name, "kernel": item.implementation.kernel}
                 told |= {"language": item.implementation.library}
                 told["tensor_cores"] = item.implementation.tensor_cores
+                told["note"] = times.note_of(item, workload)
                 tables.append(rows(parts, workload).assign(**told))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from labkernels.budget.equation import Equation
-from labkernels.budget.ledger import Ledger, Line
-from labkernels.budget.occupancy import waves
+from labkernels.bench.formulas import Equations, counted_lines
+from labkernels.budget.occupancy import occupancy, waves
 from labkernels.hardware import Gpu
 from labkernels.kernels.call import Plan
 from labkernels.kernels.kernel import Instance
@@ -117,19 +116,6 @@ def budget_rows(found: Planned) -> list[dict]:
     return rows
 
 
-def counted_lines(ledger: Ledger) -> list[Line]:
-    """Return the lines that make up the total: of a union, the lines of its largest phase."""
-    unions: dict[str, dict[str, list[Line]]] = {}
-    for line in ledger.lines:
-        union = line.shares or f"line {line.name}"
-        unions.setdefault(union, {}).setdefault(line.phase or line.name, []).append(line)
-    return [
-        line
-        for phases in unions.values()
-        for line in max(phases.values(), key=lambda lines: sum(each.amount for each in lines))
-    ]
-
-
 def occupancy_row(found: Planned) -> dict:
     """Return the blocks per SM that each resource allows, their minimum, warps and waves."""
     gpu = {"gpu": found.gpu.key, "blocks of the grid": found.plan and found.plan.blocks}
@@ -148,30 +134,39 @@ def occupancy_row(found: Planned) -> dict:
         "limit": fit.limit,
         "warps": fit.warps,
         "waves": waves(found.plan.blocks, fit, found.gpu) if fit.blocks_per_sm else float("nan"),
+        "one_more": _one_more(found.known),
         "note": "" if compiled else "of predicted registers: there is no compiler here",
     }
 
 
-class Equations:
-    """The formulas of a kernel, one below the other, in LaTeX for notebooks to typeset."""
+def _one_more(known: Resources) -> str:
+    """Return what a block may take at most for one block more to fit, where it takes more now."""
+    gpu, fit = known.gpu, known.occupancy
+    used = known.compiled.registers if known.compiled else known.predicted.registers
+    threads, more = known.instance.tile.threads, fit.blocks_per_sm + 1
+    if more > min(fit.by_warps, fit.by_blocks):
+        return "no room for more warps"
 
-    def __init__(self, found: dict[str, Equation]) -> None:
-        inside = (each.latex.split("\n", 1)[1].rsplit("\n", 1)[0] for each in found.values())
-        self.by_name = found
-        self.latex = "\\begin{aligned}\n" + " \\\\[1.2ex]\n".join(inside) + "\n\\end{aligned}"
+    def fits(registers: int, smem_bytes: int) -> bool:
+        given = {"registers": registers, "smem_bytes": smem_bytes}
+        return occupancy(gpu, threads=threads, **given).blocks_per_sm >= more
 
-    def __str__(self) -> str:
-        return self.latex
-
-    def _repr_latex_(self) -> str:
-        return f"$$\n{self.latex}\n$$"
+    needs = []
+    if not fits(used, 0):
+        most = next(n for n in range(used - 1, 0, -1) if fits(n, 0))
+        needs.append(f"{most} registers")
+    if not fits(1, known.smem.total):
+        kib = known.smem.total // 1024
+        most = next(n for n in range(kib, -1, -1) if fits(1, 1024 * n))
+        needs.append(f"{most} KiB")
+    return " and ".join(needs)
 
 
 def equations(found: Planned) -> Equations:
-    """Write shared memory, registers and blocks per SM in symbols, in numbers and as compiled.
+    """Write shared memory, registers and blocks per SM term by term, and as compiled.
 
     Raises: ValueError if the kernel has no ledgers, or cannot serve the workload.
     """
     if found.known is None:
         raise ValueError(f"kernel = {found.item.name!r}, allowed: one in CUDA; {found.reason}")
-    return Equations(found.known.equations())
+    return Equations(found.known)

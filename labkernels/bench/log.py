@@ -29,6 +29,15 @@ class Log:
             self.runs + other.runs, self.figures + other.figures, self.formulas + other.formulas
         )
 
+    def drew(self, kind: str, *operations: str) -> None:
+        """Note a figure of the notebook's own, in the cell that draws it.
+
+        Raises: ValueError unless kind is one of FIGURES.
+        """
+        if kind not in FIGURES:
+            raise ValueError(f"kind = {kind!r}, allowed: {', '.join(FIGURES)}")
+        self.figures += [(operation, kind) for operation in operations]
+
     @property
     def operations(self) -> tuple[str, ...]:
         """The operations that ran."""

@@ -39,7 +39,7 @@ def live_rows(found: Benchmark) -> list[dict]:
             times = {"time_ms": "median_s", "q25_ms": "q25_s", "q75_ms": "q75_s"}
             row |= {name: 1e3 * getattr(item.times, field) for name, field in times.items()}
             row["kind"] = LIVE
-        rows.append(row | {"note": item.note or _note(item, found.inputs.workload)})
+        rows.append(row | {"note": item.note or note_of(item, found.inputs.workload)})
     for reason in found.reasons:
         left = reason.implementation
         row = {"kernel": left.kernel, "language": left.library, "tensor_cores": left.tensor_cores}
@@ -52,7 +52,7 @@ def live_rows(found: Benchmark) -> list[dict]:
     return rows
 
 
-def _note(item: Measured, workload) -> str:
+def note_of(item: Measured, workload) -> str:
     """Return how a simulation's arithmetic differs from a GPU's, as text."""
     interpreted = item.simulated_s is not None and item.implementation.library == "triton"
     if interpreted and workload.dtype == "bf16" and item.implementation.policy.tensor_cores:
@@ -61,14 +61,23 @@ def _note(item: Measured, workload) -> str:
 
 
 def recorded_rows(operation: str, workload) -> list[dict]:
-    """Return the newest recorded times of exactly this workload, ours and the peers', if any."""
+    """Return the recorded times of exactly this workload, ours and the peers', if any.
+
+    All are of one recording, since times of two may differ by their clocks or versions: of the one
+    with the most implementations, and of the newest such.
+    """
     rows = store.read(RECORDED[operation])
     rows = [row for row in rows if row["metric"] in METRICS and row["note"] in ("", workload.label)]
-    columns = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}
-    same = store.select(rows, columns)
-    newest = recorded.newest_of_each(same, ("kernel", "tensor_cores", "policy", "metric"))
+    given = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}
+    same = store.select(rows, given)
+    runs: dict[str, list[dict]] = {}
+    for row in same:
+        runs.setdefault(row["started_utc"], []).append(row)
+    columns = ("kernel", "tensor_cores", "policy")
+    sizes = {run: len({tuple(r[c] for c in columns) for r in rows}) for run, rows in runs.items()}
+    chosen = runs[max(sizes, key=lambda run: (sizes[run], run))] if runs else []
     found: dict[tuple, dict] = {}
-    for row in newest:
+    for row in chosen:
         key = row["kernel"], row["tensor_cores"], row["policy"]
         one = found.setdefault(
             key,

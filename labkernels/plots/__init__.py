@@ -17,9 +17,11 @@ from labkernels.plots.accuracy.errors import (
     error_maps,
     relative_difference,
 )
+from labkernels.plots.accuracy.heads import errors_by_heads
 from labkernels.plots.accuracy.lengths import errors_by_length
 from labkernels.plots.accuracy.policies import in_words, policies, policy_costs
 from labkernels.plots.accuracy.roads import gap_by_length, position_sweep, road_maps
+from labkernels.plots.accuracy.spread import error_spread
 from labkernels.plots.accuracy.verdict import verdict_figure, verdict_page
 from labkernels.plots.architecture import rooms_by_layer
 from labkernels.plots.arithmetic import alignment, chain_bias, exponential_unit, rejections
@@ -32,10 +34,11 @@ from labkernels.plots.performance.counters import (
     waiting,
     waiting_warps,
 )
+from labkernels.plots.performance.least import least_times
 from labkernels.plots.performance.mla import read_counts, roof_by_heads
 from labkernels.plots.performance.registers import predicted_registers
 from labkernels.plots.performance.resources import blocks_per_sm
-from labkernels.plots.performance.scores import ratios_and_targets
+from labkernels.plots.performance.scores import ratios_by_part
 from labkernels.plots.performance.times import (
     case_times,
     graph_times,
@@ -61,7 +64,9 @@ __all__ = [
     "distributions",
     "error_cells",
     "error_maps",
+    "error_spread",
     "error_waterfall",
+    "errors_by_heads",
     "errors_by_length",
     "expected_and_measured",
     "exponential_unit",
@@ -70,13 +75,14 @@ __all__ = [
     "group_and_page",
     "in_words",
     "ladder",
+    "least_times",
     "policies",
     "policy_costs",
     "position_sweep",
     "predicted_registers",
     "products_and_exponentials",
     "rates_by_length",
-    "ratios_and_targets",
+    "ratios_by_part",
     "read_counts",
     "refused_shares",
     "rejections",

@@ -37,8 +37,8 @@ MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
 NAMES = {
     "flashinfer_cuda_cores": "FlashInfer, CUDA cores",
-    "flashinfer_fa2": "FlashInfer, fa2",
-    "flashinfer_fa3": "FlashInfer, fa3",
+    "flashinfer_fa2": "FlashInfer's fa2",
+    "flashinfer_fa3": "FlashInfer's fa3 (Hopper)",
     "flashinfer_auto": "FlashInfer, auto",
     "torch_sdpa": "torch SDPA",
     "torch_fa2": "FlashAttention-2 (torch)",

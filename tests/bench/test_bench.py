@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pandas.testing import assert_frame_equal
 
-from labkernels import Backward, Bench, Decode, MlaDecode, Prefill
+from labkernels import Backward, Bench, Decode, MlaDecode, Prefill, hardware
 from labkernels.bench import (  # noqa: F401, a query reads `times`
     errors,
     log_of,
@@ -21,6 +21,7 @@ from labkernels.bench import (  # noqa: F401, a query reads `times`
 )
 from labkernels.bench.bench import BAR_AFTER_S
 from labkernels.bench.log import MIME, Log
+from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.gpu import device
 from labkernels.kernels.append.workload import Append
 from labkernels.kernels.operation import operations
@@ -147,15 +148,30 @@ def test_a_gpu_that_lacks_a_kernel_says_why(bench):
     assert table.loc[("h200", "triton_decode")].note.str.contains("triton allocates").all()
 
 
-def test_equation_holds_the_terms_the_compilers_number_and_the_blocks(bench):
-    text = str(bench.equations("decode_mma"))
-    assert "53{,}248" in text
-    assert "N_\\text{blocks}" in text
-    assert text.count(r"\begin{aligned}") == 1
+def test_the_formulas_are_tables_whose_terms_add_up_to_the_compilers_number(bench):
+    made = bench.equations("decode_mma")
+    smem = made.tables["shared memory per block"]
+    counted = [
+        int(value.removesuffix(" B").replace(",", ""))
+        for *_, value in smem[:-2]
+        if "[" not in value
+    ]
+    assert f"{sum(counted):,} B" == smem[-2][2] == smem[-1][2] == "53,248 B"
+    assert made.tables["blocks per SM"][-1][2] == "3"
+    assert "16 rows × 128 channels × 2 B" in made._repr_html_()
+    assert made.latex.count(r"\begin{aligned}") == 1
     with pytest.raises(ValueError, match="allowed: reference, decode_fma"):
         bench.equations("decode_mna")
     with pytest.raises(ValueError, match="triton allocates"):
         bench.equations("triton_decode")
+
+
+def test_one_block_more_fits_with_what_the_table_says_and_not_with_a_register_more(bench):
+    row = bench.occupancy("h200").set_index("kernel").loc["decode_mma"]
+    most = int(re.match(r"(\d+) registers", row.one_more)[1])
+    h200, given = hardware.gpu("h200"), {"threads": 128, "smem_bytes": 0}
+    assert occupancy(h200, registers=most, **given).blocks_per_sm == row.blocks_per_sm + 1
+    assert occupancy(h200, registers=most + 1, **given).blocks_per_sm == row.blocks_per_sm
 
 
 def test_figures_are_drawn_and_logged_and_a_notebook_keeps_the_log(bench):

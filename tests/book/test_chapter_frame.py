@@ -32,7 +32,7 @@ def test_a_chapter_needs_only_what_stands_before_it(chapter):
     assert set(chapter.needs) <= set(NAMES[: NAMES.index(chapter.file)])
     named = set(re.findall(r"\{doc\}`(\w+)`", read(f"notebooks/{chapter.file}.py"))) & set(NAMES)
     needed = re.search(r"## You need\n(.*?)\n# %%", read(f"notebooks/{chapter.file}.py"), re.DOTALL)
-    before = set(re.findall(r"\{doc\}`(\w+)`", needed[1])) & named
+    before = set(re.findall(r"\{doc\}`(\w+)`", needed[1] if needed else "")) & named
     assert before <= set(NAMES[: NAMES.index(chapter.file)])
 
 
@@ -61,6 +61,14 @@ def test_a_framed_notebook_has_its_header_below_the_title():
     assert "The next chapter is {doc}`fragments_and_rounding`." in last
     assert len(framed.cells) == n_cells + 1
     nbformat.validate(framed)
+
+
+def test_a_chapter_that_answers_at_once_has_its_header_folded_below_the_answer():
+    source = "# A\n\n## Question\n\nWhy?\n\n:::{admonition} Answer\n:class: important\n\nSo.\n:::"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(source)])
+    first = chapter_frame.framed(notebook, "the_ladder").cells[0].source
+    assert first.startswith(f"{source}\n")
+    assert ":class: tip chapter-head dropdown" in first
 
 
 def test_the_pictures_are_those_of_the_chapters(tmp_path):

@@ -68,5 +68,5 @@ def test_no_kernel_is_named_in_plots():
 
 def test_one_source_is_called_by_its_switch():
     assert style.name("triton_decode", "on") == "Triton, on"
-    assert style.name("flashinfer_fa2", "on") == "FlashInfer, fa2"
+    assert style.name("flashinfer_fa2", "on") == "FlashInfer's fa2"
     assert style.name("decode_mma", "on") == "decode_mma"

@@ -116,7 +116,7 @@ def budget_by_group(heads: pd.DataFrame, samples: pd.DataFrame, *, origin: str) 
     for axes, rows, by in zip(panels, (heads, samples), ("head", "sample"), strict=True):
         _stacks(axes, rows[rows.source != TOTAL], by)
         axes.axhline(1, color=style.CEILING, lw=1)
-        axes.set(xlabel="query head" if by == "head" else by, ylabel="share of variance")
+        axes.set(xlabel="query head" if by == "head" else "request", ylabel="share of variance")
         axes.grid(axis="x", visible=False)
     figure.legend(
         handles=[
@@ -149,7 +149,7 @@ def calibration(rows: pd.DataFrame, *, origin: str) -> Figure:
     Shapes: rows of data/accuracy/error_calibration.parquet; biases less than 5 times their noise
     are left out
     """
-    figure, (spreads, biases) = style.new_figure(2, 1, height_inches=6.2)
+    figure, (spreads, biases) = style.new_figure(2, 1, height_inches=5.8)
     totals = rows[(rows.source == TOTAL) & (rows.other_policy == "")]
     families = list(dict.fromkeys(totals.family))
     colours = {"off": style.ENGINES["fma"], "on": style.ENGINES["mma"]}

@@ -51,7 +51,7 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = Fals
     for ax in axes[-columns:]:
         ax.set_xlabel("query head")
     for ax in axes[::columns]:
-        ax.set_ylabel("sample")
+        ax.set_ylabel("request")
     bar = figure.colorbar(picture, ax=axes, shrink=0.9, aspect=26, pad=0.02)
     bar.set_label(label)
     bar.outline.set_visible(False)

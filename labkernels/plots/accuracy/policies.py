@@ -58,7 +58,7 @@ def policies(costs: pd.DataFrame, *, origin: str) -> Figure:
     """
     names = list(dict.fromkeys(costs.sort_values("time_ratio").words))
     names.sort(key=lambda name: costs[costs.words == name].rmse.mean(), reverse=True)
-    figure, panels = style.new_figure(3, 1, height_inches=1.9 + 0.6 * len(names), sharey=True)
+    figure, panels = style.new_figure(3, 1, height_inches=1.8 + 0.52 * len(names), sharey=True)
     kernels = list(costs.groupby(["kernel", "tensor_cores"], sort=False))
     for shift, ((kernel, on), frame) in zip(
         np.linspace(-0.14, 0.14, len(kernels)), kernels, strict=True

@@ -28,7 +28,7 @@ img {{ max-width: 100%; background: #fff }}</style></head>
 
 @plt.rc_context(style.HOUSE)
 def verdict_figure(verdict, *, origin: str) -> Figure:
-    """Draw the size of error over sigma by query token and head, and its distribution.
+    """Draw the size of error over sigma by row of the output and head, and its distribution.
 
     Shapes: verdict.z [total_q, Hq, Dv], of which finite values count
     """
@@ -41,7 +41,7 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     above.grid(visible=False)
     for axis in (above.xaxis, above.yaxis):
         axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    above.set(xlabel="query head", ylabel="query token")
+    above.set(xlabel="query head", ylabel="row of the output")
     figure.colorbar(picture, ax=above, label="rms of error / sigma").outline.set_visible(False)
     edges = np.linspace(-_SHOWN_SIGMAS, _SHOWN_SIGMAS, 81)
     values = np.clip(z[np.isfinite(z)], -_SHOWN_SIGMAS, _SHOWN_SIGMAS)

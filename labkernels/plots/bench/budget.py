@@ -1,5 +1,7 @@
 """Where registers and shared memory go: predicted terms, stacked, beside the compiler's number."""
 
+import re
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -9,10 +11,28 @@ from matplotlib.lines import Line2D
 
 from labkernels.plots import style
 
-MOST_TERMS = 7  # terms with their own colour
-OTHERS = "other terms"
-OTHERS_COLOUR = "#d5dae1"
+# Families of terms, each with one colour in every figure; the first pattern that fits is taken.
+FAMILIES = {
+    "K and V": (r"K|V|Q and K|places|sum of 16 keys", "#009e73"),
+    "Q": (r"Q", "#56b4e9"),
+    "O, dK, dV, dQ": (r"O\b|States: o|dK|dQ|merge of O|moved|factors of O", "#0072b2"),
+    "S and P": (r"S\b|P\b|dS|scores|dot products", "#e69f00"),
+    "m, l and lse": (r"m and l|States: m|maxima|lse2", "#cc79a7"),
+    "addresses": (r"addresses|copies", "#d55e00"),
+    "added by the compiler": (r"kept|loaded ahead|shuffles|.*widened", "#8b95a1"),
+    "others": (r"", "#d5dae1"),
+}
+MOST_REGISTERS = 255  # of a thread, by the encoding of an instruction
 UNITS = {"registers per thread": 1, "shared memory per block, bytes": 1024}
+
+
+def family(term: str) -> str:
+    """Return the family of a ledger's term, which has one colour in every figure.
+
+    >>> family("K and V stages"), family("kept, sm_90"), family("is_last_split")
+    ('K and V', 'added by the compiler', 'others')
+    """
+    return next(name for name, (pattern, _) in FAMILIES.items() if re.match(pattern, term))
 
 
 @plt.rc_context(style.HOUSE)
@@ -36,22 +56,20 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str], resource: str) ->
     unit = UNITS[resource]
     terms = rows[(rows.kind == "predicted") & rows.counts & (rows.value > 0)]
     terms = terms.drop_duplicates(["kernel", "term"])
-    sizes = terms.groupby("term", sort=False).value.sum().sort_values(ascending=False)
-    named = list(sizes.index[:MOST_TERMS])
     shown = terms.assign(
-        term=terms.term.where(terms.term.isin(named), OTHERS),
+        term=terms.term.map(family),
         kernel=pd.Categorical(terms.kernel, kernels),
         amount=terms.value / unit,
     )
-    order = [*named, *([OTHERS] if len(sizes) > MOST_TERMS else [])]
-    colours = dict(zip(named, sns.color_palette("colorblind", len(named)), strict=True))
+    order = [name for name in FAMILIES if name in set(shown.term)]
+    colours = {name: FAMILIES[name][1] for name in order}
     sns.histplot(
         shown,
         y="kernel",
         weights="amount",
         hue="term",
         hue_order=order[::-1],  # seaborn stacks the last term first
-        palette=colours | {OTHERS: OTHERS_COLOUR},
+        palette=colours,
         multiple="stack",
         discrete=True,
         shrink=0.72,
@@ -67,14 +85,18 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str], resource: str) ->
     given = rows[rows.kind == "granted"].drop_duplicates("kernel")
     places = [kernels.index(kernel) for kernel in given.kernel]
     axes.plot(given.value / unit, places, "o", color="white", mec="#2d343d", ms=5.5, zorder=4)
+    if unit == 1:
+        axes.axvline(MOST_REGISTERS, color=style.CEILING, lw=1.1, ls=(0, (4, 2)), zorder=1)
     what = resource.removesuffix(", bytes") + (", KiB" if unit > 1 else "")
     axes.set(xlabel=what, ylabel="")
     axes.grid(axis="y", visible=False)
-    colours |= {OTHERS: OTHERS_COLOUR}
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[term]) for term in order]
     marks = {"compiled": "D"} | ({"after a trade": "o"} if len(given) else {})
     look = {"ls": "", "color": "white", "mec": "#2d343d", "ms": 5.5}
     handles += [Line2D([], [], marker=marker, **look) for marker in marks.values()]
+    if unit == 1:
+        marks |= {"most of a thread, 255": "line"}
+        handles += [Line2D([], [], color=style.CEILING, lw=1.1, ls=(0, (4, 2)))]
     axes.legend(
         handles,
         [*order, *marks],

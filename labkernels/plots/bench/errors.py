@@ -22,6 +22,8 @@ MOST_BOXES = 32  # heads beside each other: the boxes of more would be lines
 MOST_NUMBERS = 8  # along a side of a map
 ROW_INCHES, MOST_INCHES = 0.13, 2.6  # height of a request in a map; most height of the map
 _WIDE = 30.0  # ratio of largest to least rmse from which the ticks are powers of ten
+# How a kernel multiplied; what an interpreter multiplies in fp32 is neither on nor off.
+WAYS = ("tensor cores on", "on, interpreted", "tensor cores off")
 _LEAST = 1e-12  # an output with no larger rmse counts as exact, such as that of the reference
 
 
@@ -30,11 +32,14 @@ def errors(cells: pd.DataFrame, elements: pd.DataFrame, *, origin: str) -> Figur
     """Draw rmse by request and head, |error| by head, and |error| over its bound by request.
 
     Shapes: cells as from Bench.errors, elements as from Bench.elements, of one operation; the
-    reference, whose error counts as zero, is left out.
+    reference, whose error counts as zero, is left out. A kernel with a note, whose arithmetic here
+    is not that of a GPU, has a box of its own and no curve.
     """
     largest = cells.groupby("kernel").rmse.transform("max")
     cells = cells[largest > _LEAST]
     elements = elements[elements.kernel.isin(set(cells.kernel))]
+    told = zip(elements.tensor_cores, elements.note, strict=True)
+    elements = elements.assign(way=[_way(*of) for of in told])
     panels = list(cells.groupby(["kernel", "tensor_cores", "tensor"], sort=False))
     tensors = cells.tensor.nunique()
     columns = tensors if tensors > 1 else 1 + (len(panels) > 1)
@@ -42,8 +47,8 @@ def errors(cells: pd.DataFrame, elements: pd.DataFrame, *, origin: str) -> Figur
     samples = cells["sample"].nunique()
     heights = [0.42 + min(ROW_INCHES * samples, MOST_INCHES)] * map_rows
     high = sum(heights) + 1.0  # with the colour bar
-    figure = plt.figure(figsize=(style.WIDTH_INCHES, high + 4.0), layout="constrained")
-    maps, below = figure.subfigures(2, 1, height_ratios=(high, 3.9))
+    figure = plt.figure(figsize=(style.WIDTH_INCHES, high + 2.7), layout="constrained")
+    maps, below = figure.subfigures(2, 1, height_ratios=(high, 2.6))
     _maps(maps, panels, map_rows, columns)
     by_head, by_sample = below.subplots(2, 1)
     _boxes(by_head, elements)
@@ -115,20 +120,27 @@ def _power(value: float) -> int:
     return math.floor(math.log10(value))
 
 
+def _way(tensor_cores: str, note: str) -> str:
+    if tensor_cores == "off":
+        return WAYS[2]
+    return WAYS[1] if note else WAYS[0]
+
+
 def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
-    """Draw |error| of each head, or of heads at equal distances, tensor cores on beside off."""
+    """Draw |error| of each head, or of heads at equal distances, a box for each arithmetic."""
     heads = sorted(set(elements["head"]))
     step = -(-len(heads) // MOST_BOXES)
     shown = _some(elements[elements["head"].isin(heads[::step])])
     many = len(heads) > MOST_NUMBERS
     power = _power(max(shown.error.abs().max(), _LEAST))
-    ways = {"on": style.ENGINES["mma"], "off": style.ENGINES["fma"]}
+    colours = (style.ENGINES["mma"], style.ENGINES["triton"], style.ENGINES["fma"])
+    ways = dict(zip(WAYS, colours, strict=True))
     sns.boxenplot(
         shown.assign(size=shown.error.abs() / 10.0**power),
         x="head",
         y="size",
-        hue="tensor_cores",
-        hue_order=[way for way in ways if way in set(shown.tensor_cores)],
+        hue="way",
+        hue_order=[way for way in ways if way in set(shown.way)],
         palette=ways,
         k_depth=4,
         showfliers=False,
@@ -142,9 +154,7 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
     axes.grid(axis="x", visible=False)
     if many:
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
-    axes.legend(title="", loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
-    for text in axes.get_legend().get_texts():
-        text.set_text(f"tensor cores {text.get_text()}")
+    axes.legend(title="", loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3)
 
 
 def _curves(axes: Axes, elements: pd.DataFrame) -> None:
@@ -156,7 +166,7 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
     shown = shown[shown.ratio > 0].assign(percent=100 * shown.ratio)
     shown["request"] = shown["sample"].astype(str)
     sns.ecdfplot(
-        shown[shown.tensor_cores == "on"],
+        shown[shown.way == WAYS[0]],
         x="percent",
         hue="request",
         hue_order=[str(sample) for sample in samples],
@@ -164,7 +174,7 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
         linewidth=1.5,
         ax=axes,
     )
-    off = shown[shown.tensor_cores == "off"]
+    off = shown[shown.way == WAYS[2]]
     if len(off):
         look = {"hue": "request", "palette": "colorblind", "legend": False, "linestyle": "--"}
         order = [str(sample) for sample in samples]

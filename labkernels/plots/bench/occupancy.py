@@ -1,70 +1,59 @@
-"""How many blocks each resource of an SM allows, and which resource allows fewest."""
+"""How many blocks an SM holds, which resource limits them, and what one more would take."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
 import pandas as pd
-import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkernels import hardware
 from labkernels.plots import style
 
-RESOURCES = {
-    "by_registers": "registers",
-    "by_smem": "shared memory",
-    "by_warps": "warps",
-    "by_blocks": "blocks",
+COLOURS = {
+    "registers": "#0072b2",
+    "shared memory": "#e69f00",
+    "warps": "#8b95a1",
+    "blocks": "#cc79a7",
 }
-COLOURS = dict(zip(RESOURCES.values(), ("#0072b2", "#e69f00", "#8b95a1", "#cc79a7"), strict=True))
-MARKS = dict(zip(RESOURCES.values(), ("s", "o", "^", "X"), strict=True))
-_WORDS = 700  # where a row's words end, in blocks: right of the last mark, on a phone too
 
 
 @plt.rc_context(style.HOUSE)
 def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw a mark per resource, the leftmost of which sets the blocks, in a panel per GPU.
+    """Draw the blocks on an SM as a bar in the colour of what limits them, in a panel per GPU.
 
     Shapes: rows as from Bench.occupancy; those of kernels without a ledger are left out.
     """
     rows = rows.dropna(subset=["blocks_per_sm"]).drop_duplicates(["gpu", "kernel"])
     gpus, kernels = list(dict.fromkeys(rows.gpu)), list(dict.fromkeys(rows.kernel))
     figure, panels = style.new_figure(
-        len(gpus), 1, height_inches=0.6 + len(gpus) * (0.55 + 0.22 * len(kernels)), sharex=True
+        len(gpus), 1, height_inches=0.7 + len(gpus) * (0.5 + 0.34 * len(kernels)), sharex=True
     )
-    long = rows.melt(
-        id_vars=["gpu", "kernel", "blocks_per_sm", "warps"],
-        value_vars=list(RESOURCES),
-        var_name="by",
-        value_name="blocks",
-    )
-    long["resource"] = long.by.map(RESOURCES)
     for axes, gpu in zip(panels, gpus, strict=True):
-        here = long[long.gpu == gpu]
-        shown = here.assign(kernel=pd.Categorical(here.kernel, kernels))
-        held = shown.drop_duplicates("kernel")
-        places = [kernels.index(kernel) for kernel in held.kernel]
-        axes.barh(places, held.blocks_per_sm, height=0.62, color="#dbe6ee", zorder=1)
-        look = {"hue": "resource", "style": "resource", "palette": COLOURS, "markers": MARKS}
-        sns.scatterplot(
-            shown, x="blocks", y="kernel", s=42, legend=False, ax=axes, zorder=3, **look
-        )
-        for place, row in zip(places, held.itertuples(), strict=True):
-            words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f}"
-            axes.annotate(words, (_WORDS, place), ha="right", va="center", fontsize=7.5)
-        for place in sorted(set(range(len(kernels))) - set(places)):
-            axes.annotate("cannot run here", (1, place), va="center", fontsize=7.5, color="#56606d")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel="", ylabel="", xlim=(0.75, _WORDS), ylim=(len(kernels) - 0.5, -0.5))
-        axes.xaxis.set_major_locator(ticker.FixedLocator([1, 2, 4, 8, 32]))
+        _panel(axes, rows[rows.gpu == gpu].set_index("kernel"), kernels)
         axes.set_title(hardware.gpu(gpu).name, fontsize=9)
-        axes.set_title("blocks × warps", loc="right", fontsize=7.5, weight="normal")
-        axes.grid(axis="y", visible=False)
-    panels[-1].set_xlabel("blocks on an SM that each resource leaves")
-    handles = [
-        plt.Line2D([], [], marker=MARKS[name], ls="", color=COLOURS[name], label=name)
-        for name in RESOURCES.values()
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=4)
+    most = float(rows.blocks_per_sm.max())
+    panels[-1].set(xlabel="blocks on an SM, set by", xlim=(0, 1.02 * most))
+    panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    limits = [name for name in COLOURS if name in set(rows.limit)]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name], label=name) for name in limits]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(limits))
     style.say_origin(figure, origin)
     return figure
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
+    """Draw a bar for each kernel, and below it the words of what one block more would take."""
+    for place, kernel in enumerate(kernels):
+        if kernel not in rows.index:
+            axes.annotate("cannot run here", (0, place), (3, 0), va="center", fontsize=7.5,
+                          textcoords="offset points", color="#56606d")  # fmt: skip
+            continue
+        row = rows.loc[kernel]
+        axes.barh(place - 0.18, row.blocks_per_sm, height=0.4, color=COLOURS[row.limit], zorder=2)
+        words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
+        more = row.one_more if row.one_more.startswith("no ") else f"one more at {row.one_more}"
+        axes.annotate(f"{words}; {more}", (0, place + 0.26), (3, 0), va="center", fontsize=7,
+                      textcoords="offset points", color="#2d343d")  # fmt: skip
+    axes.set_yticks(range(len(kernels)), kernels)
+    axes.set(ylim=(len(kernels) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)

@@ -20,7 +20,7 @@ def expected_and_measured(tiles: pd.DataFrame, *, origin: str) -> Figure:
     """
     searches = list(tiles.groupby("search", sort=False))
     rows = -(-len(searches) // _PANELS)
-    figure, axes = style.new_figure(rows, _PANELS, height_inches=0.5 + 2.1 * rows)
+    figure, axes = style.new_figure(rows, _PANELS, height_inches=0.5 + 1.35 * rows)
     for panel, (search, frame) in zip(axes, searches, strict=False):
         _panel(panel, frame)
         panel.set_title(f"{search}\nrank correlation {frame.correlation.iloc[0]:.2f}", fontsize=8)

@@ -1,4 +1,4 @@
-"""A page begins with the case of its chapter, and no two hidden code cells follow each other."""
+"""A primer's page begins with its case, and no two hidden code cells follow each other."""
 
 import chapter_frame
 import nbformat
@@ -6,6 +6,7 @@ import page_cells
 import pytest
 
 HIDE = {"tags": ["hide-input"]}
+WITH_CASE = [chapter for chapter in chapter_frame.chapters() if chapter.case]
 
 
 def code(source, *, shows=False, hidden=True):
@@ -34,7 +35,7 @@ def test_what_is_seen_or_said_between_keeps_them_apart():
     assert joined(code("a"), code("b", hidden=False)) == [["a"], ["b"]]
 
 
-@pytest.mark.parametrize("chapter", chapter_frame.chapters(), ids=lambda chapter: chapter.file)
+@pytest.mark.parametrize("chapter", WITH_CASE, ids=lambda chapter: chapter.file)
 def test_case_stands_between_the_title_and_the_frame(chapter):
     cell = nbformat.v4.new_markdown_cell("# Title\n\n## Question")
     notebook = chapter_frame.framed(nbformat.v4.new_notebook(cells=[cell]), chapter.file)

@@ -54,7 +54,7 @@ def test_groups_are_stacked_predicted_beside_measured():
     figure = draw(plots.budget_by_group(budget_rows(), samples, origin=ORIGIN))
     heads, below = figure.axes
     assert heads.get_xlabel() == "query head"
-    assert below.get_xlabel() == "sample"
+    assert below.get_xlabel() == "request"
     tops = {}
     for bar in below.patches:
         place = round(bar.get_x() + bar.get_width() / 2, 2)

@@ -4,11 +4,14 @@ from labkernels import plots
 from tests.plots.conftest import ORIGIN, draw
 
 
-def test_a_tick_a_target_and_a_mark_where_it_is_measured():
-    rows = [("one", "fp16", 1.1, 1.0), ("one", "bf16", 0.9, 1.0), ("two", "bf16", None, 1.05)]
-    scores = pd.DataFrame(rows, columns=["title", "dtype", "ratio", "promised"])
-    (axes,) = draw(plots.ratios_and_targets(scores, origin=ORIGIN)).axes
-    ticks, fp16, bf16 = (dots.get_offsets() for dots in axes.collections)
-    assert [x for x, _ in ticks] == [1.0, 1.0, 1.05]
-    assert [x for x, _ in fp16] == [1.1]
-    assert bf16.mask[:, 0].tolist() == [False, True]
+def test_a_mark_for_each_measured_target_at_its_ratio_over_the_promise():
+    rows = [
+        ("decode", "fp16", 1.1, 1.0),
+        ("decode", "bf16", 0.9, 1.0),
+        ("prefill", "bf16", None, 1.05),
+        ("prefill", "bf16", 2.1, 1.05),
+    ]
+    scores = pd.DataFrame(rows, columns=["part", "dtype", "ratio", "promised"])
+    (axes,) = draw(plots.ratios_by_part(scores, origin=ORIGIN)).axes
+    found = sorted(float(x) for dots in axes.collections for x, _ in dots.get_offsets())
+    assert found == [0.9, 1.1, 2.0]

@@ -38,7 +38,7 @@ def test_case_says_time_percent_and_origin(times):
     assert "  fp16  0.616 ms, 71 %" in texts(figure)
     assert figure.get_supxlabel() == ORIGIN
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels[0] in ("decode_mma", "FlashInfer, fa2")
+    assert labels[0] in ("decode_mma", "FlashInfer's fa2")
 
 
 def test_sweeps_share_the_time_axis(times):

@@ -1,0 +1,122 @@
+"""A chapter answers on its first screen, is short, and has figures and tables of its own."""
+
+import base64
+import hashlib
+import itertools
+import re
+import struct
+
+import jupytext
+import nbformat
+import pytest
+import yaml
+
+from labkernels.bench.log import FIGURES
+from tests.repo.files import ROOT, read
+
+CHAPTERS_PART = "Chapters"
+BOX = re.compile(r"^:::\{admonition\} Answer\n:class: important\n\n(.*?)\n:::$", re.M | re.S)
+SURE = "How sure: "
+ANSWER_LINES_MAX, QUESTION_LINES_MAX, WORDS_MAX = 5, 2, 3500
+COLUMN_WIDTH, SCREEN_HEIGHT = 736, 900  # pixels of a page's text in a window of 1300 x 900
+SECTIONS = [
+    "Question",
+    "Prediction",
+    "Measurement",
+    "What would change the answer",
+    "Exercises",
+    "Sources",
+]
+
+
+def chapters():
+    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
+    listed = [part["chapters"] for part in parts if part["caption"] == CHAPTERS_PART]
+    return [ROOT / f"{entry['file']}.py" for part in listed for entry in part]
+
+
+each_chapter = pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
+
+
+def shown(path):
+    """Yield each cell and output of the executed notebook of a script."""
+    for cell in nbformat.read(path.with_suffix(".ipynb"), as_version=4).cells:
+        yield from ((cell, output) for output in cell.get("outputs", ()))
+
+
+def pictures(path):
+    return [
+        base64.b64decode(output.data["image/png"])
+        for _, output in shown(path)
+        if "image/png" in output.get("data", {})
+    ]
+
+
+def tables(path):
+    """Return the words of each table, without marks and styles."""
+    texts = [output.get("data", {}).get("text/html", "") for _, output in shown(path)]
+    bare = [re.sub(r"<style.*?</style>|<[^>]+>", " ", text, flags=re.S) for text in texts]
+    return [" ".join(b.split()) for b, text in zip(bare, texts, strict=True) if "<table" in text]
+
+
+@each_chapter
+def test_the_answer_stands_below_the_question_and_says_how_sure_it_is(path):
+    first = jupytext.read(path).cells[0].source
+    box = BOX.search(first)
+    assert box, "the first cell has no ':::{admonition} Answer' of class important"
+    lines = [line for line in box[1].splitlines() if line.strip()]
+    assert len(lines) <= ANSWER_LINES_MAX
+    assert lines[-1].startswith(SURE)
+    asked = first[first.index("## Question") + len("## Question") : box.start()].strip()
+    assert len(asked.splitlines()) <= QUESTION_LINES_MAX
+
+
+@each_chapter
+def test_a_picture_stands_before_the_prediction(path):
+    cells = jupytext.read(path).cells
+    before = itertools.takewhile(lambda cell: not re.search(r"^## Pred", cell.source, re.M), cells)
+    assert any("figure" in cell.metadata.get("mystnb", {}) for cell in before)
+
+
+@each_chapter
+def test_its_sections_stand_in_order(path):
+    texts = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
+    found = re.findall(r"^## (.+)$", "\n".join(texts), re.MULTILINE)
+    assert [name for name in found if name in SECTIONS] == SECTIONS
+
+
+@each_chapter
+def test_a_chapter_is_short(path):
+    texts = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
+    assert sum(len(text.split()) for text in texts) <= WORDS_MAX
+
+
+@each_chapter
+def test_a_cell_that_says_it_drew_has_a_picture(path):
+    """Only Bench and such cells write the log, which says that no kind of figure is missing."""
+    cells = nbformat.read(path.with_suffix(".ipynb"), as_version=4).cells
+    said = re.compile(rf"\.plot_(?:{'|'.join(FIGURES)})\(|\.log\.drew\(")
+    noted = [cell for cell in cells if cell.cell_type == "code" and said.search(cell.source)]
+    assert noted
+    for cell in noted:
+        assert any("image/png" in o.get("data", {}) for o in cell.outputs), cell.source
+
+
+def test_no_figure_and_no_table_stands_in_two_chapters():
+    owners = {}
+    for path in chapters():
+        for kind, found in (("figure", pictures(path)), ("table", tables(path))):
+            for content in found:
+                data = content if isinstance(content, bytes) else content.encode()
+                owners.setdefault((kind, hashlib.sha256(data).hexdigest()), set()).add(path.stem)
+    assert not [(kind, names) for (kind, _), names in owners.items() if len(names) > 1]
+
+
+REFERENCE = [ROOT / "notebooks" / name for name in ("results.py", "the_bench.py")]
+
+
+@pytest.mark.parametrize("path", [*chapters(), *REFERENCE], ids=lambda path: path.stem)
+def test_a_figure_is_no_taller_than_a_screen(path):
+    for picture in pictures(path):
+        width, height = struct.unpack(">II", picture[16:24])
+        assert height / width * COLUMN_WIDTH <= SCREEN_HEIGHT
