@@ -72,3 +72,16 @@ def cells(
             for head, value in enumerate(np.linalg.norm(found - true, axis=(0, 2)) / size):
                 rows.append((operation, way, sample, head, value))
     return pd.DataFrame(rows, columns=["operation", "way", "sample", "head", "value"])
+
+
+def worst(operation: str, values: Mapping[str, np.ndarray], lengths: Sequence[int]) -> pd.DataFrame:
+    """Return the largest value of each request and head: operation, way, sample, head, value.
+
+    Shapes: values [rows, heads, channels] for each way.
+    """
+    rows = []
+    for way, array in values.items():
+        for sample, part in enumerate(by_request(array, lengths)):
+            for head, value in enumerate(part.max(axis=(0, 2))):
+                rows.append((operation, way, sample, head, value))
+    return pd.DataFrame(rows, columns=["operation", "way", "sample", "head", "value"])
