@@ -41,3 +41,20 @@ def curves(
     axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0))
     return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def bars(rows: pd.DataFrame, *, label: str, origin: str) -> Figure:
+    """Draw a horizontal bar for each row, with its words behind it.
+
+    Shapes: rows has name, value and words. label: what the value is, with its unit.
+    """
+    figure, (axes,) = style.new_figure(height_inches=0.9 + 0.3 * len(rows))
+    axes.barh(rows["name"], rows.value, color=style.LINE_COLOURS[0], height=0.6)
+    for place, row in enumerate(rows.itertuples()):
+        axes.annotate(
+            row.words, (row.value, place), (4, 0), textcoords="offset points", va="center", size=8
+        )
+    axes.set(xlabel=label, xlim=(0, 1.45 * rows.value.max()), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)
+    return style.say_origin(figure, origin)
