@@ -136,15 +136,15 @@ print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channe
 # %%
 decode = Decode.uniform(16, 8192, q_heads=4, kv_heads=4, head_dim=64)
 prefill = Prefill((8192,) * 16, (8192,) * 16, 4, 4, 64, causal=True)
-whole = Bench(decode, prefill, kernels=live.EVERY, gpu="h200")
-whole.equations("prefill_mma")
+sized = Bench(decode, prefill, kernels=live.EVERY, gpu="h200")
+sized.equations("prefill_mma")
 
 # %% mystnb={"figure": {"caption": "The two roads need different tiles: a prefill kernel spends its registers on scores and sums of many rows, a decode kernel has one row for each head here. 64 channels, bf16; predicted, and compiled for an H200.", "name": "roads-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
-whole.plot_budget()
+sized.plot_budget()
 plt.show()
 
 # %% mystnb={"figure": {"caption": "How many blocks fit an SM differs by GPU; a plan that fills a GPU divides the keys by this number, and so the bits differ by GPU. Computed from the ledgers.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
-whole.plot_occupancy("h200", "rtx4090")
+sized.plot_occupancy("h200", "rtx4090")
 plt.show()
 
 # %% [markdown]
@@ -390,7 +390,7 @@ price = pd.DataFrame({"name": list(time_us), "value": list(time_us.values())})
 price["times"] = price.value / price.value.min()
 words = [f"{t:.1f} ×  {against.get(n, '')}" for n, t in zip(price.name, price.times, strict=True)]
 bars(price.assign(words=words), label="step, µs", origin=recorded.origin(run.to_dict("records")))
-whole.log.drew("timing", "prefill")
+sized.log.drew("timing", "prefill")
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -405,7 +405,7 @@ for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
 # %% tags=["nbval-ignore-output"]
-whole.log + bench.log
+sized.log + bench.log
 
 # %% [markdown]
 # ## What would change the answer

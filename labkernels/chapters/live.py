@@ -22,17 +22,26 @@ def outputs(operation: str, inputs, **options) -> dict[str, np.ndarray]:
     On a machine without a GPU, Triton runs once a Bench has, which imports its interpreter.
     Shapes: [rows, heads, channels] each. options: those of the verb.
     """
+    found = {}
+    for item in sorted(_items(operation), key=lambda item: (item.library, item.tensor_cores)):
+        language = {"cuda": "CUDA", "triton": "Triton"}[item.library]
+        how = {"policy": item.policy} | options
+        out = output(operation, inputs, item.spec.name, **how)
+        found[f"{language}, {item.tensor_cores}"] = out
+    return found
+
+
+def output(operation: str, inputs, kernel: str, **options) -> np.ndarray:
+    """Return the output of one kernel in float64.
+
+    Shapes: [rows, heads, channels]. options: those of the verb.
+    """
     from labkernels import ops
 
-    verb, found = getattr(ops, operation), {}
-    for item in sorted(_items(operation), key=lambda item: (item.library, item.tensor_cores)):
-        how = {"kernel": item.spec.name, "policy": item.policy, "scale": inputs.scale}
-        if operation == "prefill":
-            how["causal"] = inputs.variant.causal
-        out = verb(*inputs.arguments, **how, **options).out
-        language = {"cuda": "CUDA", "triton": "Triton"}[item.library]
-        found[f"{language}, {item.tensor_cores}"] = out.double().cpu().numpy()
-    return found
+    how = {"kernel": kernel, "scale": inputs.scale} | options
+    if operation == "prefill":
+        how["causal"] = inputs.variant.causal
+    return getattr(ops, operation)(*inputs.arguments, **how).out.double().cpu().numpy()
 
 
 def _items(operation: str) -> Iterable:

@@ -22,7 +22,7 @@ def seen(rows: pd.DataFrame, *, origin: str) -> Figure:
     moved = {what: wrong[what] > wrong[f"{what}_right"] for what in ("out", "lse")}
     wrong = wrong.assign(
         word=[_WORDS[pair] for pair in zip(moved["out"], moved["lse"], strict=True)],
-        column=wrong.inputs + "\n" + wrong.tensor_cores,
+        column=wrong.inputs.str.replace(" ", "") + "\n" + wrong.tensor_cores,
     )
     operations = list(dict.fromkeys(wrong.operation))
     figure, panels = style.new_figure(len(operations), 1, height_inches=2.75 * len(operations))
@@ -31,5 +31,6 @@ def seen(rows: pd.DataFrame, *, origin: str) -> Figure:
         columns, bugs = (list(dict.fromkeys(part[name])) for name in ("column", "bug"))
         words = part.pivot(index="bug", columns="column", values="word").loc[bugs, columns]
         style.written_grid(axes, (words != "–").astype(float), words, top=1.6)
+        axes.tick_params(labelsize=8)
         axes.set_title(operation)
     return style.say_origin(figure, origin)
