@@ -143,7 +143,7 @@ sized.equations("prefill_mma")
 sized.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "How many blocks fit an SM differs by GPU; a plan that fills a GPU divides the keys by this number, and so the bits differ by GPU. Computed from the ledgers.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "An SM of an H200 holds twice as many decode blocks as one of an RTX 4090. Computed from the ledgers.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 sized.plot_occupancy("h200", "rtx4090")
 plt.show()
 
@@ -218,6 +218,8 @@ print(f"equal heads: predicted {(predicted_split == 0).sum()}, found {(found_spl
 print(f"right for {same.sum()} of {same.size} heads")
 
 # %% [markdown]
+# A plan divides the keys by the blocks that a GPU holds ({numref}`roads-occupancy`), so that splits, and bits with them, differ by GPU.
+#
 # ### Every kernel of both roads
 #
 # Do other kernels part as well, without tensor cores too?
@@ -233,7 +235,7 @@ ran = bench.run()
 columns = ["operation", "kernel", "language", "tensor_cores", "kind", "note"]
 plots.table(ran[columns], "ran")
 
-# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of the same kernel family: without tensor cores few or none do, since no weight is rounded to 16 bits, and with them most heads part. Channels that differ, of 64. fp16, since Triton's interpreter does not round to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of one language: without tensor cores hardly any, and with them every head parts in CUDA, and every second in Triton. Channels that differ, of 64. fp16, since Triton's interpreter does not round to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
 half = replace(short, qkv=short.qkv.half())
 outs = two_roads.on_every_kernel(half)
 cells = []
@@ -262,6 +264,9 @@ bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
 # %% [markdown]
+# Without tensor cores no weight is rounded to 16 bits, and only the order of fp32 sums is left.
+# With them `decode_mma` parts even within one block of keys, because its warps divide the keys and each has a running maximum of its own.
+#
 # ### How much, and does it pile up?
 
 # %% mystnb={"figure": {"caption": "The difference of the two paths falls with length, because the outputs do. Neither path is nearer to the truth, and the rms of their difference is smaller than the rmse of either. The sample of 100 keys has no difference to draw.", "name": "gap-by-length"}, "image": {"alt": "Four falling lines over 100 to 8192 keys, both axes logarithmic. The rmse of the two paths against float64 coincide and fall from about 7e-4 to 7e-5. The rms of their difference runs below them. Their largest difference falls in steps from 1e-3 to 2.5e-4.", "width": "100%"}} tags=["hide-input"]
@@ -382,7 +387,7 @@ plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 # %% [markdown]
 # The last column compares the longest sample alone with the same sample in the batch; with `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits.
 
-# %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples, the append included, takes longer where tiles are equal, and longest with one split, which leaves most SMs idle. Medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples, the append included, takes longest with one split and the tile of the full pass. Medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
 order = [CHOSEN, SPLIT, KVCACHE_FIXED, KVCACHE, ALIGNED]
 time_us = {path.name: 1e6 * facts[path.name, "time_graph", "median"] for path in order}
 against = {ALIGNED.name: "bits of varlen", KVCACHE_FIXED.name: "bits of varlen with such splits"}

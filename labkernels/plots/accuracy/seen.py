@@ -18,7 +18,8 @@ def seen(rows: pd.DataFrame, *, origin: str) -> Figure:
     """
     keys = ["operation", "inputs", "tensor_cores"]
     right = rows[rows.bug == ""].set_index(keys)[["out", "lse"]]
-    wrong = rows[rows.bug != ""].join(right, on=keys, rsuffix="_right")
+    right = right.add_suffix("_right")
+    wrong = rows[rows.bug != ""].join(right, on=keys)
     moved = {what: wrong[what] > wrong[f"{what}_right"] for what in ("out", "lse")}
     wrong = wrong.assign(
         word=[_WORDS[pair] for pair in zip(moved["out"], moved["lse"], strict=True)],
