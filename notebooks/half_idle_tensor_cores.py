@@ -17,32 +17,18 @@
 #
 # ## Question
 #
-# **The profiler says that tensor cores are active about half of the time in attention, and 90 % of it in a matrix product. Where does the other half go?**
+# On an RTX 3080, an RTX 4080 and an Orin, FlashAttention's kernels keep *Tensor Active* near 50 %, and matrix products near 90 % {cite:p}`flashattention1205`.
+# **Where does the other half go, and is it the occupancy?**
 #
-# The question is that of {cite:t}`flashattention1205`.
-# Its author profiled FlashAttention-2 on an RTX 3080, an RTX 4080 and an Orin, read about 50 % *Tensor Active* almost everywhere, and about 90 % for products and convolutions by cuBLAS and cuDNN, NVIDIA's libraries.
-# The author also multiplied the percentage by the chip's peak and the kernel's time, and found the FLOPs that the formula asks for.
-# So the counter counts work, and half of the tensor cores' time is idle.
+# :::{admonition} Answer
+# :class: important
 #
-# The report suspects two causes: that copies cannot overlap with products within a warp, and that shared memory and registers leave an SM too few warps.
-# A kernel's tile was held up as the proof: 128 query rows, 128 keys, 64 channels take 49,152 bytes of shared memory, so that an SM holds two blocks.
-# {doc}`the_ladder` climbs from CUDA cores to the fastest prefill kernel, and {doc}`the_tuner_and_the_backward_pass` searches tiles and takes the backward pass apart.
-# People say seven things about this case. At the end of this chapter you can say what is true in each of them, with a number:
-#
-# 1. Tensor cores that are active half of the time do half of the arithmetic they could.
-# 2. The tile's 49,152 bytes limit an SM to two blocks.
-# 3. An occupancy of an eighth is too low.
-# 4. What attention adds to a matrix product are exponentials, and they take the time.
-# 5. What idles is waiting for copies.
-# 6. A matrix product shows what a kernel should reach.
-# 7. The backward pass loses more because it does more of the same.
-#
-# ## You need
-#
-# {doc}`/book/how_to_read` says how predictions and recorded runs work here.
-# {doc}`/book/glossary` explains {term}`tensor core`, {term}`wgmma`, {term}`occupancy`, {term}`wave`, {term}`ledger` and {term}`stage`.
-# {doc}`tensor_cores_on_and_off` counts the registers of a tile.
-# You need no GPU: ledgers, compiler and the errors of all kernels run here; what only a profiler can say is recorded.
+# On an H200, where we could count, it goes into the softmax: products and softmax of a step follow each other, and what no other warp overlaps leaves the tensor cores waiting. `prefill_mma`, a kernel of FlashAttention-2's kind, is active for {glue:text}`mma_active` % at 128 channels, `prefill_wgmma`, which overlaps the two, for {glue:text}`wgmma_active` %.
+# Occupancy is not it: all these kernels hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit, and so does the matrix product that is {glue:text}`gemm_active` % active.
+# *Active* is not arithmetic: it counts clocks with a product in the pipe, and does not tell a slow instruction from a fast one.
+# On the report's own GPUs the cause is *not settled*: exponentials are too cheap there, and half rate for fp32 sums is a hypothesis that fits the GeForce parts and not the Orin.
+# How sure: counters of Nsight Compute on one H200; none of the report's three GPUs was measured.
+# :::
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -63,67 +49,77 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, budget, hardware, plots
 from labkernels.budget.published import flash_attention_2
 from labkernels.budget.tile_model import busiest_sm_steps
-from labkernels.chapters import exercises
+from labkernels.chapters import exercises, live
 from labkernels.experiments.performance import counters as experiment
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.prefill.inputs import prefill_inputs
+
+# %% tags=["hide-input"]
+from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import resources
 from labkernels.measure.implementation import with_tile
 from labkernels.measure.tuning import search as tuning_search
+from labkernels.plots.accuracy.by_place import by_place
+from labkernels.plots.curves import bars
 from labkernels.records import recorded, store
 
+h200 = hardware.gpu("h200")
+REPORTED = ("h200", "rtx3080", "rtx4080", "orin")
+COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d in (64, 128, 256)}
+
+# %% tags=["hide-input"]
+everything = store.read("counters")
+everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
+in_figures = [r for r in everything if not r["tile"] and "backward" not in r["kernel"]]
+origin = recorded.origins(in_figures)
+counted = plots.counter_table(pd.DataFrame(everything))
+by_default = counted[counted.tile == ""]  # the others are the ladder's
+
+# %% tags=["hide-input"]
+wanted = [
+    (call.head_dim, experiment.kernel_column(call), call.operation)
+    for head_dim in COUNTED
+    for call in experiment.calls(head_dim)
+]
+place = {(head_dim, name): n for n, (head_dim, name, _) in enumerate(wanted)}
+order = [place.get(key, -1) for key in zip(by_default.head_dim, by_default.kernel, strict=True)]
+by_default = by_default.assign(order=order).sort_values("order")
+is_backward = by_default.kernel.str.contains("backward")
+forward, backward = by_default[~is_backward], by_default[is_backward]
+
+# %% mystnb={"figure": {"caption": "Tensor cores idle for part of the time in every attention kernel, least in prefill_wgmma at head_dim 128, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+busy = plots.busy(forward[forward.head_dim < 256])
+titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
+busy["panel"] = busy.head_dim.map(titles)
+plots.busy_parts(busy, origin=origin)
+plt.show()
+
 # %% [markdown]
-# ## Symbols
+# ## What each source says
 #
-# From {doc}`/book/notation`: $D$ channels, $L$ keys of a request, $S$ and $P$ before and after the exponential.
-# Two symbols are used only here: $R$, the FLOPs that an SM's tensor cores do in a clock, and $E$, the exponentials that its special-function units ({term}`MUFU <ex2.approx>`) do in one.
+# The thread has the percentages above, from Nsight Systems; the author's check that *Tensor Active* times peak times time is $4 B S^2 H D$; and the author's suspicion: the copies to shared memory are synchronised with the products, and shared memory allows few blocks.
+# A sibling report by the same author has a kernel of 32 channels on the Orin: 255 registers, 24,576 bytes, a theoretical occupancy of 16.67 %, and 42.5 % active.
 #
-# ## Model
-#
-# ### A roof with exponentials in it
-#
-# For each score a kernel does $4 D$ FLOPs, $2 D$ in $Q K^T$ and $2 D$ in $P V$, and one exponential.
-# In clocks of an SM,
-#
-# $$
-# \frac{t_{\text{products}}}{t_{\exp}} \;=\; \frac{4 D / R}{1 / E} \;=\; \frac{4 D E}{R} .
-# $$ (half-idle-ratio)
-#
-# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$ of the time.
-# If they overlap perfectly, the longer one sets the pace, and the tensor cores are active all the time wherever the ratio is 1 or more.
-# A real kernel lies between these two.
-#
-# A chip has more than one $R$.
-# On Hopper, `wgmma` does 4096 FLOPs per clock, and the profiler says of `mma.sync` that it can do two thirds of that.
-# On GeForce parts, NVIDIA's GPUs for games, sums in fp32 run at half the rate of sums in fp16, and attention must sum in fp32.
-#
-# ### Who fits on an SM
-#
-# A block holds its bytes and registers until it is done, so that an SM has room for
-#
-# $$
-# \text{blocks} \;=\; \min\!\left( \left\lfloor \frac{\text{bytes of an SM}}{\text{bytes} + 1024} \right\rfloor,\; \left\lfloor \frac{65536}{\text{registers} \cdot \text{threads}} \right\rfloor,\; \dots \right).
-# $$ (half-idle-blocks)
-#
-# A thread's registers hold its part of $S$ and $O$ above all.
-# For 4 warps that share 128 rows these are $128 \cdot 128 / 128 = 128$ for $S$ and $128 \cdot 64 / 128 = 64$ for $O$, whatever the GPU.
-#
-# ### What a step costs
-#
-# A block goes through its keys in steps, and a step has two phases that follow each other: the products, in which tensor cores and shared memory work side by side, and the softmax, in which exponentials and all other instructions take turns.
-# A warp that is in one phase leaves the other phase's units idle, unless another warp is in that phase.
-# With $n$ warps or warpgroups on a {term}`scheduler` the longer phase goes on all the time, and $1/n$ of the shorter one is not hidden behind it. The same holds for a latency, one constant that we set once:
-#
-# $$
-# t_{\text{step}} \;=\; t_{\text{long}} + \frac{t_{\text{short}} + t_{\text{latency}}}{n},
-# \qquad
-# t \;=\; t_{\text{step}} \cdot (\text{steps of the busiest SM}).
-# $$ (half-idle-step)
+# An article that retells it, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 49,152 bytes that leaves two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and "up to 85 %" at 256.
+# The last two are told as a maintainer's answer, which is not in the part of the thread that is public to us.
 #
 # ## Prediction
 #
 # ### Products against exponentials
 #
-# The table has {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
-# {numref}`exp-roof` draws the ratio: one to one is a tie, which only {term}`Hopper` and the B200 come near.
+# For each score a kernel does $4 D$ FLOPs and one exponential. In clocks of an SM,
+#
+# $$
+# \frac{t_{\text{products}}}{t_{\exp}} = \frac{4 D E}{R} .
+# $$ (half-idle-ratio)
+#
+# | symbol | meaning |
+# |---|---|
+# | $4 D$ | $2 D$ in $Q K^T$ and $2 D$ in $P V$, for $D$ channels |
+# | $R$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
+# | $E$ | exponentials of its special-function units in a clock |
+#
+# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$; the table has the ratio:
 
 # %%
 rows = []
@@ -149,17 +145,32 @@ plots.products_and_exponentials(kinds.reset_index(), origin="computed from gpus.
 plt.show()
 
 # %% [markdown]
-# So the special-function unit can explain 50 % at head_dim 64 on an H100, if nothing overlaps.
-# It cannot explain 50 % on an RTX 3080: there the products take eight times as long, and a kernel without any overlap would still be {glue:text}`serial_geforce` % active.
-# A later section has a hypothesis that might explain it.
+# So exponentials can explain 50 % at 64 channels on an H100, if nothing overlaps.
+# They cannot on an RTX 3080: without any overlap its kernel would still be {glue:text}`serial_geforce` % active.
 #
-# ### The tile of the case
+# ### Who fits on an SM
 #
-# The tables have its {term}`ledger`, from FlashAttention-2's source, and the blocks that {eq}`half-idle-blocks` leaves on every GPU: by shared memory alone, and by registers alone, at the 255 that the compiler gives such tiles.
+# $$
+# \text{blocks} = \min\!\left( \left\lfloor \frac{M}{m + 1024} \right\rfloor, \left\lfloor \frac{65536}{r \, t} \right\rfloor, \dots \right)
+# $$ (half-idle-blocks)
+#
+# | symbol | meaning |
+# |---|---|
+# | $M$, $m$ | bytes of shared memory of an SM, and of a block |
+# | 1024 | bytes that the system reserves for a block |
+# | 65536 | registers of an SM |
+# | $r$, $t$ | registers of a thread; threads of a block |
+#
+# The article's tile, 128 × 128 with 4 warps at 64 channels, from FlashAttention-2's source:
 
 # %%
 smem = flash_attention_2(block_m=128, block_n=128, head_dim=64)
 print(smem.table())
+
+# %% [markdown]
+# The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
+# That the compiler gives the whole kernel 255 is not said in this thread; issue 1630 of the same project has its report for this tile, 255 registers and 172 bytes spilled.
+# With these:
 
 # %% tags=["hide-input"]
 rows = []
@@ -173,13 +184,9 @@ blocks_of_case = pd.DataFrame(rows, columns=columns)
 plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
 
 # %% [markdown]
-# Registers allow two blocks on *every* GPU.
-# Shared memory allows two only where an SM has 100 KiB; there both limits agree, and elsewhere shared memory is not the limit.
-# A kernel that the same author ran on an Orin shows it too: its tile of head_dim 32 takes 24,576 bytes, and still reaches just two blocks.
-#
-# Are the 255 registers an accident of FlashAttention's code?
-# Our kernel `prefill_mma` can be compiled for this tile.
-# Its bytes are the same, its register ledger is a lower bound, and the compiler decides for each architecture.
+# Where an SM has 100 KiB both limits are two; elsewhere shared memory would leave more, and registers leave two.
+# The sibling report agrees: its tile of 24,576 bytes would fit six times by bytes, and 16.67 % of an Orin's warps are two blocks.
+# Is 255 an accident of that code? `prefill_mma` can be compiled for the tile:
 
 # %% tags=["hide-input"]
 case_tile = with_tile("prefill_mma", "128x128x4x1x2-backward", 64)
@@ -197,42 +204,41 @@ compiled = pd.DataFrame(rows, columns=[*columns, "blocks by bytes", "blocks by r
 plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 
 # %% [markdown]
-# ### The same formulas for all kernels
-#
-# The cell shows the two formulas of `prefill_mma` at 128 channels, and the blocks per SM that follow from both, in symbols, in numbers, and beside the compiler's.
-# A decode stands beside the prefill: its kernels are built of the same parts, and they have too few products to fill the tensor cores.
-# In these formulas $R$ stands for the rows of a tile, as in {doc}`/book/notation`.
+# The kernels that were counted, term by term, and what they take on the report's GPUs:
 
 # %%
-prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128)
-decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
-bench = Bench(prefill, decode, gpu="h200")
+decode = Decode.uniform(64, 4096, q_heads=16, kv_heads=16)
+names = [*live.EVERY, "prefill_wgmma"]
+whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
+whole.equations("prefill_mma")
 
-# %%
-bench.equations("prefill_mma")
-
-# %% [markdown]
-# Without `wgmma` the registers of a prefill kernel end at or just below the 255 that a thread can have.
-# A kernel on `wgmma` is compiled for fewer, and its warps that load then hand some of theirs to the warps that multiply; a circle in {numref}`halfidle-budget` marks what these then have.
-
-# %% mystnb={"figure": {"caption": "Scores and accumulators are most of the registers of every prefill kernel on tensor cores, and a kernel on wgmma holds no fragment of K or V.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
-bench.plot_budget()
+# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores; a decode's are small. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Registers and shared memory leave one or two blocks of the prefill kernels on an SM; warps never end first.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
-bench.plot_occupancy("h200", "a100", "rtx3090")
+# %% mystnb={"figure": {"caption": "One or two blocks of prefill_mma fit an SM of the H200 and of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+Bench(COUNTED[128], kernels=["prefill_mma", "prefill_wgmma"]).plot_occupancy(*REPORTED)
+whole.log.drew("occupancy", "prefill")
 plt.show()
 
 # %% [markdown]
-# ### What will the profiler say?
+# ### What a step costs
 #
-# The table evaluates {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, and for that of Hopper's, `prefill_wgmma`, each with the tile that it prefers.
-# *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s, which `mma.sync` cannot reach.
-# *Busiest* names what sets the time of a step: the tensor cores (mma), the exponentials (exp) or shared memory (smem).
+# A step has two phases: the products, with tensor cores and shared memory side by side, and the softmax, with exponentials and all other instructions in turns.
+# With $n$ warps or warpgroups on a {term}`scheduler` the longer phase goes on all the time, and $1/n$ of the rest is not hidden:
+#
+# $$
+# t_{\text{step}} = t_{\text{long}} + \frac{t_{\text{short}} + t_{\text{latency}}}{n}
+# $$ (half-idle-step)
+#
+# | symbol | meaning |
+# |---|---|
+# | $t_{\text{long}}$, $t_{\text{short}}$ | the longer and the shorter phase |
+# | $t_{\text{latency}}$ | one constant for all kernels, set once |
+#
+# *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s:
 
 # %%
-h200 = hardware.gpu("h200")
-COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d in (64, 128, 256)}
 PEAK_SHARE, rows = {"prefill_mma": h200.measured_mma_sync_share, "prefill_wgmma": 1.0}, []
 for kernel, head_dim in [(k, d) for k in PEAK_SHARE for d in COUNTED]:
     spec = tuning_search.tunable(kernel)
@@ -252,26 +258,9 @@ foreseen = pd.DataFrame(rows, columns=columns)
 plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 
 # %% [markdown]
-# ## Kernels
+# ## Code
 #
-# The listings show three ways to the same products, each from the file that was profiled.
-# Without tensor cores, `prefill_fma` reads four channels of its rows and of its keys, and multiplies each with each:
-#
-# ```{literalinclude} /labkernels/kernels/packed_gqa/fma_tile.cuh
-# :language: cpp
-# :start-after: "[lab: scores]"
-# :end-before: "[/lab: scores]"
-# ```
-#
-# `prefill_mma` hands a {term}`fragment` of 16 × 16 to `mma.sync`, and must first bring it from shared memory into the registers of the very warp that multiplies:
-#
-# ```{literalinclude} /labkernels/kernels/prefill/mma/kernel.cuh
-# :language: cpp
-# :start-after: "[lab: scores]"
-# :end-before: "[/lab: scores]"
-# ```
-#
-# The products of $P V$ begin while exponentials are still computed, 16 keys at a time; this is all the overlap that one warp has:
+# `prefill_mma` begins the products of $P V$ while exponentials are still computed, 16 keys at a time; this is all the overlap that one warp has:
 #
 # ```{literalinclude} /labkernels/kernels/prefill/mma/kernel.cuh
 # :language: cpp
@@ -279,8 +268,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # :end-before: "[/lab: accumulate]"
 # ```
 #
-# `prefill_wgmma` leaves $K$ and $V$ in shared memory, from where {term}`wgmma` takes them, and starts two products before it waits for either: the next step's $S$, and this step's $P V$.
-# While they run, its {term}`warpgroup` exponentiates, or lets another one have the tensor cores:
+# `prefill_wgmma` starts two products before it waits for either, the next step's $S$ and this step's $P V$, and its {term}`warpgroup` exponentiates meanwhile:
 #
 # ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
 # :language: cpp
@@ -294,51 +282,12 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ### What was busy
 #
-# The counters of Nsight Compute, NVIDIA's {term}`profiler`, were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
-# Where a call launches several kernels, its longest is shown.
-# The rows are not all of one commit: the table says of which each is, with head_dim 0 for the product; a kernel that it lacks has not been counted yet.
-
-# %% tags=["hide-input"]
-everything = store.read("counters")
-everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
-in_figures = [r for r in everything if not r["tile"] and "backward" not in r["kernel"]]
-origin = recorded.origins(in_figures)
-counted = plots.counter_table(pd.DataFrame(everything))
-by_default = counted[counted.tile == ""]  # the others are the ladder's
-
-# %% tags=["hide-input"]
-wanted = [
-    (call.head_dim, experiment.kernel_column(call), call.operation)
-    for head_dim in COUNTED
-    for call in experiment.calls(head_dim)
-]
-place = {(head_dim, name): n for n, (head_dim, name, _) in enumerate(wanted)}
-order = [place.get(key, -1) for key in zip(by_default.head_dim, by_default.kernel, strict=True)]
-by_default = by_default.assign(order=order).sort_values("order")
-is_backward = by_default.kernel.str.contains("backward")
-forward, backward = by_default[~is_backward], by_default[is_backward]
-
-# %% tags=["hide-input"]
-commits = {(r["head_dim"], r["kernel"]): r["commit"] for r in everything if not r["tile"]}
-listed = [(0, "cublas", "matrix product"), *wanted]
-rows = [(family, d, commits[d, name], name) for d, name, family in listed if (d, name) in commits]
-states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
-states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
-plots.table(states.reset_index(), "recorded")
-
-# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
-busy = plots.busy(forward)
-titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
-busy["panel"] = busy.head_dim.map(titles)
-plots.busy_parts(busy, origin=origin)
-plt.show()
-
-# %% [markdown]
-# ### What a counter counts
+# {numref}`busy-parts` shows 4 requests of 4096 tokens, heads × channels = 2048, bf16, no mask, and a product of square matrices by cuBLAS.
+# The tensor pipe is never full in attention, and neither is anything else: *phases* alternate.
 #
-# The same run counted the FLOPs that tensor cores did, in each clock of each SM.
-# This number times clocks and SMs must give the formula's FLOPs. That is the author's check, and here it is exact, except for tiles whose rows or keys do not divide a request's, because products with padding count as well.
-# *Active* is another quantity: the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
+# ### What the counter counts
+#
+# The run also counted the FLOPs of the tensor cores; times clocks and SMs they give the formula's, the author's check, but for tiles whose padding counts as well:
 
 # %% tags=["hide-input"]
 on = forward[(forward.tensor_flops > 0) & (forward.head_dim > 0)].copy()
@@ -356,22 +305,50 @@ plots.table(
 )
 
 # %% [markdown]
-# Compare `prefill_mma` with cuDNN at head_dim 128.
-# They are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and do {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of what the chip could: the FLOPs differ by far more than the activity.
+# `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and do {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of what the chip could.
 # The profiler gives both peaks: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
-# A kernel on `mma.sync` that were active all the time would reach {glue:text}`mma_share` % of this chip.
+# So a slow instruction costs FLOPs and not activity: it cannot be where the *counter's* other half goes, and a counter needs its peak beside it.
+# "Up to 85 %" at 256 channels is right for kernels on `wgmma`, {glue:text}`wgmma_256` % of the FLOPs, and not for FlashAttention-2, {glue:text}`fa2_256` %.
 #
-# The case comes with an "up to 85 %" at head_dim 256.
-# In the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` % of what the chip could do.
-# The sentence is right for kernels on `wgmma`, and wrong for the kernel that the report is about, because `mma.sync` cannot do that much.
+# ### What the warps waited for
+
+# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. The bars are of head_dim 128 and of the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
+at_128 = forward[forward.head_dim.isin([0, 128])]
+plots.waiting_warps(plots.waiting(at_128), origin=origin)
+plt.show()
+
+# %% [markdown]
+# The author's suspicion, copies, does not hold for `prefill_mma` on an H200: {glue:text}`waits_for_memory` % of its warps wait for memory. They wait for the instruction before, for a busy pipe and for shared memory.
 #
-# ### A hypothesis about the GeForce parts of the case
+# ### Occupancy and time
+
+# %% mystnb={"figure": {"caption": "Activity does not order the times: Triton's kernel is less active than prefill_mma, and faster. All of them hold 12 to 17 % of the warps that fit. One recording on an H200, 128 channels.", "name": "halfidle-times"}, "image": {"alt": "Horizontal bars of milliseconds, one for each kernel, shortest first, with the percentage of active clocks and the occupancy behind each.", "width": "100%"}} tags=["hide-input"]
+at_d = [r for r in in_figures if r["head_dim"] == 128]
+starts = pd.Series([r["started_utc"] for r in at_d]).value_counts()
+same = [r for r in at_d if r["started_utc"] == starts.index[0]]
+table = plots.counter_table(pd.DataFrame(same)).sort_values("call_s")
+words = [f"active {a:.0f} %, warps {w:.0f} %" for a, w in zip(table.tensor_pipe, table.occupancy, strict=True)]  # fmt: skip
+shown = pd.DataFrame({"name": table.kernel, "value": 1e3 * table.call_s, "words": words})
+bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same))
+whole.log.drew("timing", "prefill")
+plt.show()
+
+# %% tags=["hide-input"]
+held = forward[["kernel", "head_dim", "threads", "registers", "occupancy", "tensor_pipe"]]
+held = held[held.tensor_pipe > 1].sort_values("tensor_pipe", ascending=False)
+held = held.rename(columns={"occupancy": "occupancy, %", "tensor_pipe": "active, %"})
+digits = {"threads": "{:.0f}", "registers": "{:.0f}", "occupancy, %": "{:.1f}"}
+plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
+
+# %% [markdown]
+# Triton's products here are `wgmma`, whose peak is higher, so that fewer active clocks do more.
+# What hides latency is the independent work of each warp and not the number of warps: more warps would share the same 65,536 registers.
 #
-# Two peaks of one chip may also explain the 50 % of the report.
-# GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums.
-# The hypothesis is that *Tensor Active* takes the faster rate for 100 %, so that a kernel reads its share of its own peak, times the ratio of the two rates.
-# Then no kernel with fp32 sums can read more than 50 %, and a product with fp16 sums can read 90 %.
-# Two reports give numbers to try it on: {cite:t}`llmc377` took 50 % for the largest value that the counter shows on an RTX 4090, and {cite:t}`triton10851` has the share of the own peak and the SM's counter side by side, on an RTX 4060 of the same generation.
+# ### A hypothesis about GeForce
+#
+# GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums, and attention must sum in fp32.
+# If a counter takes the faster rate for 100 %, no such kernel reads more than 50 %.
+# Two reports give numbers: {cite:t}`llmc377` took 50 % for the most that the tensor core counter shows on an RTX 4090; {cite:t}`triton10851` has the share of the own peak on an RTX 4060 beside the SM's throughput, `sm__throughput`, which is *another counter* than Tensor Active:
 
 # %%
 half = hardware.gpu("rtx4090").tensor_fp32_accumulate_rate
@@ -388,174 +365,78 @@ reports.insert(3, "predicted, %", reports["of its own peak, %"] * rate)
 plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 
 # %% [markdown]
-# The three numbers come out within {glue:text}`geforce_off` points.
-# The same model says that the RTX 4060 should be {glue:text}`geforce_gain` times as fast with fp16 sums, where the report has 1.72; the clocks of its two runs are not told.
-# The author's own check fits too: activity times peak times time gives the right FLOPs only if the peak is the one that belongs to the counter.
+# The numbers come out within {glue:text}`geforce_off` points. That shows a ceiling of one half in the SM's throughput, and makes one in Tensor Active plausible; no source has that very counter with both kinds of sums.
+# One reading refutes it: a kernel with fp32 sums more than 50 % active on such a part.
+# It does not explain the Orin, whose blocks come in {term}`waves <wave>` (the second exercise).
 #
-# The report does not say in which type its products were summed, and we have measured no GeForce part, so that this remains a hypothesis.
-# One reading refutes it: a kernel with fp32 sums that is more than 50 % active on a GeForce part of these generations, or a product with fp16 sums that stays at 50 %.
-# It does not explain the Orin, whose {term}`waves <wave>` are the second exercise.
+# ### Does a busier kernel err more?
 #
-# ### What the warps waited for
-#
-# In an average clock a scheduler has two to four warps, and at most one of them issues.
-# {numref}`waiting-warps` says what the others do.
-
-# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. The bars are of head_dim 128 and of the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
-at_128 = forward[forward.head_dim.isin([0, 128])]
-plots.waiting_warps(plots.waiting(at_128), origin=origin)
-plt.show()
-
-# %% tags=["hide-input"]
-held = forward[["kernel", "head_dim", "threads", "registers", "occupancy", "tensor_pipe"]]
-held = held[held.tensor_pipe > 1].sort_values("tensor_pipe", ascending=False)
-held = held.rename(columns={"occupancy": "occupancy, %", "tensor_pipe": "active, %"})
-digits = {
-    "threads": "{:.0f}",
-    "registers": "{:.0f}",
-    "occupancy, %": "{:.1f}",
-    "active, %": "{:.1f}",
-}
-plots.table(held, "occupancies", digits)
-
-# %% [markdown]
-# All of them hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that an SM could, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
-# If there were more warps, each would have to hold less: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
-# What hides latency here is not the number of warps but the independent work in each.
-
-# %% [markdown]
-# ### Prefill and decode, live
-#
-# The counters above are recorded.
-# Every kernel of prefill and of decode can run here; in the first the tensor cores idle for a part of the time, in the second for nearly all of it.
+# Busy tensor cores are bought with another order of sums. All kernels run here, in both operations:
 
 # %% tags=["nbval-ignore-output"]
-print(*(workload.label for workload in bench.here), sep="\n")
+small = {"decode": Decode((96, 64, 17), 4, 4, 64, dtype="fp16")}
+small["prefill"] = Prefill((32, 24, 17), (128, 64, 17), 4, 4, 64, dtype="fp16")
+bench = Bench(*small.values(), kernels=live.EVERY)
 ran = bench.run()
-columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
-plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
+columns = ["operation", "kernel", "language", "tensor_cores", "kind", "note"]
+plots.table(ran[columns], "ran")
 
-# %% [markdown]
-# A decode does a few FLOPs for each byte that it reads, so that the tensor cores must wait for memory.
-# A prefill has enough work, and its tensor cores wait between the phases.
-
-# %% mystnb={"figure": {"caption": "Distance from the least time: a decode reaches what memory allows, a prefill stays above what the products need. The workloads have their full size.", "name": "halfidle-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_timing()
+# %% mystnb={"figure": {"caption": "No: per head and per request all kernels with tensor cores err alike, whether their tensor cores are fed by mma.sync, by wgmma or by Triton's, and a little more than those without. fp16, relative L2 error; decode has no kernel on wgmma. Computed on this machine.", "name": "halfidle-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of CUDA cores lie lowest, all others at one height above them.", "width": "100%"}} tags=["hide-input"]
+cells, drawing = [], {"decode": decode_inputs, "prefill": prefill_inputs}
+for operation, draw in drawing.items():
+    given = draw(small[operation], Normal(0, "cpu"))
+    outs = live.outputs(operation, given)
+    if operation == "prefill":
+        outs["wgmma, on"] = live.output(operation, given, "prefill_wgmma")
+    rows_of = getattr(small[operation], "q_lens", (1, 1, 1))
+    cells.append(live.cells(operation, outs, live.truth(given), rows_of))
+cells = pd.concat(cells)
+cells["kind"] = cells.way
+by_place(cells, label="relative L2 error", origin="computed on this machine", log=False)
+bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "No request and no head stands apart. The kernels that round P, those on tensor cores, have the larger errors. This is a prefill in bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("prefill")
-plt.show()
-
-# %% mystnb={"figure": {"caption": "In a decode, too, the kernels that round P have the larger errors. The dtype is bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
-bench.plot_errors("decode")
-plt.show()
-
-# %% [markdown]
-# This is what ran here:
-
-# %% tags=["nbval-ignore-output"]
-bench.log
-
-# %% [markdown]
-# ## What we learned
-#
-# The numbers below are computed from the tables above, in the cells folded here.
-
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 gemm = forward[forward.kernel == "cublas"].iloc[0]
-gemm_rate = 2 * 8192**3 / gemm.call_s / 1e12
 at = on.set_index(["kernel", "head_dim"])
 fore = forward.set_index(["kernel", "head_dim"])
-back = backward.set_index(["kernel", "head_dim"])
 said = foreseen.set_index(["kernel", "head_dim"])["active, %"]
 stalled = plots.waiting(at_128).pivot(index="kernel", columns="reason", values="warps")
 waits = 100 * stalled["memory"] / stalled.sum(axis=1)
-low = hardware.gpu("a10")
-fit_low = budget.occupancy(low, threads=128, registers=255, smem_bytes=smem.total)
-
-# %% tags=["hide-cell"]
 numbers = {
-    "geforce_off": f"{(reports['predicted, %'] - reports['counter, %']).abs().max():.0f}",
-    "geforce_gain": f"{reports['predicted, %'][2] / reports['predicted, %'][1]:.2f}",
-    "serial_geforce": f"{roof[(roof.gpu == 'RTX 3090') & (roof.head_dim == 64)].serial.iloc[0]:.0f}",
-    "mma_peak": f"{gemm.mma_peak:,.0f}", "wgmma_peak": f"{gemm.wgmma_peak:,.0f}",
-    "mma_share": f"{100 * gemm.mma_peak / gemm.wgmma_peak:.0f}",
-    "gemm_occupancy": f"{gemm.occupancy:.0f}", "gemm_active": f"{gemm.tensor_pipe:.0f}",
-    "gemm_clock": f"{gemm.sm_clock / 1e9:.2f}", "gemm_rate": f"{gemm_rate:.0f}",
-    "boost": f"{h200.boost_clock_hz / 1e9:.2f}",
-    "mma_active": f"{fore.tensor_pipe['prefill_mma', 128]:.0f}",
-    "mma_of_peak": f"{at['of the peak, %']['prefill_mma', 128]:.0f}",
-    "mma_foreseen": f"{said['prefill_mma', 128]:.0f}", "waits_for_memory": f"{waits['prefill_mma']:.0f}",
-    "waits_wgmma": f"{waits['prefill_wgmma']:.0f}",
-    "low_smem": f"{fit_low.by_smem}", "low_registers": f"{fit_low.by_registers}",
+    "geforce_off": (reports["predicted, %"] - reports["counter, %"]).abs().max(),
+    "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
+    "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
+    "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
 }  # fmt: skip
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
+BUSY = {"mma": "prefill_mma", "wgmma": "prefill_wgmma", "cudnn": "torch_cudnn"}
+for name, kernel in BUSY.items():
+    numbers[f"{name}_active"] = fore.tensor_pipe[kernel, 128]
+    numbers[f"{name}_of_peak"] = at["of the peak, %"][kernel, 128]
+    numbers[f"{name}_64"] = fore.tensor_pipe[kernel, 64]
 numbers |= {
-    "fa2_256": f"{at['of the peak, %']['torch_fa2', 256]:.0f}",
-    "cudnn_256": f"{at['of the peak, %']['torch_cudnn', 256]:.0f}",
-    "wgmma_256": f"{at['of the peak, %']['prefill_wgmma', 256]:.0f}",
-    "mufu_64": f"{fore.mufu['torch_cudnn', 64]:.0f}",
-    "cudnn_64": f"{fore.tensor_pipe['torch_cudnn', 64]:.0f}",
-    "mma_64": f"{fore.tensor_pipe['prefill_mma', 64]:.0f}", "foreseen_64": f"{said['prefill_mma', 64]:.0f}",
-    "mufu_mma": f"{fore.mufu['prefill_mma', 128]:.0f}",
-    "mufu_cudnn": f"{fore.mufu['torch_cudnn', 128]:.0f}",
-    "back_fa2": f"{back.tensor_pipe['torch_fa2 backward', 128]:.0f}",
-    "front_fa2": f"{fore.tensor_pipe['torch_fa2', 128]:.0f}",
-    "back_mufu": f"{back.mufu['torch_fa2 backward', 128]:.0f}",
-    "back_smem": f"{back.smem['torch_fa2 backward', 128]:.0f}",
+    "fa2_256": at["of the peak, %"]["torch_fa2", 256], "mufu_64": fore.mufu["torch_cudnn", 64],
+    "wgmma_256": at["of the peak, %"]["prefill_wgmma", 256],
+    "foreseen_64": said["prefill_mma", 64], "mma_foreseen": said["prefill_mma", 128],
+    "wgmma_foreseen_64": said["prefill_wgmma", 64], "wgmma_foreseen": said["prefill_wgmma", 128],
+    "mma_peak": gemm.mma_peak, "wgmma_peak": gemm.wgmma_peak,
 }  # fmt: skip
+for name, number in numbers.items():
+    glue(name, f"{number:,.0f}", display=False)
 
-# %% tags=["hide-cell"]
-numbers |= {
-    "fewest_warps": f"{held['occupancy, %'].min():.0f}",
-    "most_warps": f"{held['occupancy, %'].max():.0f}",
-    "cudnn_of_peak": f"{at['of the peak, %']['torch_cudnn', 128]:.0f}",
-    "cudnn_active": f"{fore.tensor_pipe['torch_cudnn', 128]:.0f}",
-    "cudnn_rate": f"{at['TFLOP/s']['torch_cudnn', 128]:.0f}",
-    "wgmma_foreseen_64": f"{said['prefill_wgmma', 64]:.0f}",
-    "wgmma_64": f"{fore.tensor_pipe['prefill_wgmma', 64]:.0f}",
-    "wgmma_active": f"{fore.tensor_pipe['prefill_wgmma', 128]:.0f}",
-    "wgmma_foreseen": f"{said['prefill_wgmma', 128]:.0f}",
-}
-for name, text in numbers.items():
-    glue(name, text, display=False)
-
-# %% tags=["hide-cell"]
-listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
-plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
+# %% tags=["nbval-ignore-output"]
+whole.log + bench.log
 
 # %% [markdown]
-# 1. **Active is not arithmetic.**
-#    `prefill_mma` is active for {glue:text}`mma_active` % of the time at head_dim 128 and does {glue:text}`mma_of_peak` % of the FLOPs that the chip could, because its instruction can do {glue:text}`mma_share` % at most.
-#    A counter needs its peak beside it.
-# 2. **49,152 bytes allow two blocks only where an SM has 100 KiB**, and even there registers allow the same two.
-#    The report's three GPUs are not alike in this, and everything newer than them with more shared memory is limited by registers.
-# 3. **Low occupancy is what large accumulators cost, and they are worth it.**
-#    The matrix product of the comparison has {glue:text}`gemm_occupancy` %, and is active for {glue:text}`gemm_active` % of the time.
-# 4. **Exponentials take as long as products at head_dim 64 on Hopper and at 128 on a B200.**
-#    cuDNN's kernel at head_dim 64 has its tensor pipe active for {glue:text}`cudnn_64` % of the time and its special-function unit for {glue:text}`mufu_64` %.
-#    These are averages over the whole kernel, and do not say when the two overlap.
-#    At head_dim 128 the unit is at {glue:text}`mufu_cudnn` % there, and in `prefill_mma` at {glue:text}`mufu_mma` %.
-#    What attention adds besides are maxima, conversions and rescaling, and above all an *order*: products, softmax, products.
-# 5. **In `prefill_mma` hardly any warp waits for copies**, {glue:text}`waits_for_memory` % of them; a stage ahead is enough.
-#    Its warps wait for each other's pipe, and for the phase before their own.
-#    In `prefill_wgmma` {glue:text}`waits_wgmma` % wait for memory, among them the warps whose only work is to fetch.
-# 6. **A matrix product is a ceiling with a clock of its own.**
-#    Busy as it is, it runs at {glue:text}`gemm_clock` GHz instead of {glue:text}`boost`, since the chip reaches its power limit, and gives {glue:text}`gemm_rate` TFLOP/s.
-#    A kernel whose tensor cores idle runs at a higher clock, which makes up for a part.
-# 7. **Backward loses by shared memory and registers, not by exponentials.**
-#    FlashAttention-2's goes from {glue:text}`front_fa2` to {glue:text}`back_fa2` % active at head_dim 128, with exp2 at {glue:text}`back_mufu` % and shared memory at {glue:text}`back_smem` %; {doc}`the_tuner_and_the_backward_pass` has the figure.
+# ## What would change the answer
 #
-# Where does the other half go?
-# It goes into phases that nothing overlaps, and into an instruction that cannot do more.
-# cuDNN, which has neither fault, has its tensor pipe active for {glue:text}`cudnn_active` % of the time at head_dim 128 and reaches {glue:text}`cudnn_rate` TFLOP/s; {doc}`the_ladder` says which idea gains how much of that.
-#
-# Where did the model fail?
-# The model foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % activity for `prefill_mma` at head_dim 64 and 128; the profiler found {glue:text}`mma_64` and {glue:text}`mma_active` %.
-# For `prefill_wgmma`, on which it was not tuned, it foresaw {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active` %.
-# The model does not know how well a compiler schedules, to which clock the power limit leads, or how the L2 cache behaves.
+# A profile of FlashAttention on the report's own GPUs, which we do not have; there the ratio of products to exponentials, the shared memory and the rates are others.
+# Fewer channels: on Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %.
+# Blackwell: on a B200 they tie at 128 channels.
+# A causal mask or short sequences, whose last waves leave SMs empty.
+# The model is rough: it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % for `prefill_mma` at 64 and 128 channels, where the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`; for `prefill_wgmma`, on which it was not tuned, {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` against {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
 #
 # ## Exercises
 #
@@ -638,10 +519,9 @@ assert exercises.check("half-idle-blocks-128", found.values())
 #
 # ## Sources
 #
-# The case, its GPUs, its percentages and its author's own explanation are from {cite:t}`flashattention1205`; the tile of 49,152 bytes and the sentences on occupancy and head_dim were reported with it.
-# The Orin's kernel is from another report of the same author.
+# The case, its GPUs, its percentages and its author's own explanation are from {cite:t}`flashattention1205`, as far as the thread is public to us; the Orin's kernel is from issue 1202 of the same author, and the article is named above without its author.
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
 # {cite:t}`shah2024` say that the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help.
-# GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter are from {cite:t}`llmc377` and {cite:t}`triton10851`.
+# GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations are from {cite:t}`llmc377` and {cite:t}`triton10851`.
 # The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured the former.
-# The model of a step is ours. It is an old insight that the sum of what does not overlap matters, and not occupancy {cite:p}`volkov2010`.
+# The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.

@@ -1,6 +1,8 @@
 """Tests of an MLA decode that tell wrong data from rounding without a tolerance."""
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -70,10 +72,8 @@ def counting_case(case: MlaInputs) -> MlaInputs:
 
     cache = case.cache
     ckv = torch.zeros_like(cache.ckv)
-    for request, length in enumerate(cache.kv_len.tolist()):
-        position = torch.arange(length)
-        page = cache.page_table[request, position // cache.page_size].long()
-        ckv[page, position % cache.page_size, position] = 1
+    for page, slot in _places(cache):
+        ckv[page, slot, torch.arange(len(slot))] = 1
     return dataclasses.replace(
         case,
         q_nope=torch.zeros_like(case.q_nope),
@@ -88,11 +88,8 @@ def shuffled_case(case: MlaInputs, *, seed: int) -> MlaInputs:
 
     cache, draw = case.cache, torch.Generator().manual_seed(seed)
     ckv, kpe = cache.ckv.clone(), cache.kpe.clone()
-    for request, length in enumerate(cache.kv_len.tolist()):
-        position = torch.arange(length)
-        page = cache.page_table[request, position // cache.page_size].long()
-        place = page, position % cache.page_size
-        order = torch.randperm(length, generator=draw)
+    for place in _places(cache):
+        order = torch.randperm(len(place[-1]), generator=draw)
         ckv[place], kpe[place] = cache.ckv[place][order], cache.kpe[place][order]
     return dataclasses.replace(case, cache=dataclasses.replace(cache, ckv=ckv, kpe=kpe))
 
@@ -108,6 +105,42 @@ def decode(case: MlaInputs, **how) -> np.ndarray:
         case.q_nope, case.q_pe, case.cache, case.cu_seqlens_q, scale=case.scale, **how
     )
     return done.out.double().cpu().numpy()
+
+
+def misread(inputs):
+    """Return inputs of a decode or a prefill whose keys and values lie as the typo reads them.
+
+    Slot i of a request holds the key that `duplicated_index` names for it; keys behind the end are
+    zeros. A right kernel then computes what a kernel with the typo would.
+    """
+    import torch
+
+    paged = hasattr(inputs, "cache")
+    cache = inputs.cache if paged else inputs.kv
+    k, v = cache.k.clone(), cache.v.clone()
+    for place in _places(cache):
+        length = len(place[-1])
+        slots = torch.from_numpy(duplicated_index(-(-length // 16) * 16)[:length])
+        for new, old in ((k, cache.k), (v, cache.v)):
+            rows = old[place]
+            behind = torch.zeros_like(rows[:1]).expand(int(slots.max()) + 1, *rows.shape[1:])
+            new[place] = torch.cat([rows, behind])[slots]
+    changed = dataclasses.replace(cache, k=k, v=v)
+    return dataclasses.replace(inputs, **{"cache" if paged else "kv": changed})
+
+
+def _places(cache) -> Iterator[tuple]:
+    """Yield the index of each request's rows: of pages and slots, or of a row."""
+    import torch
+
+    if not hasattr(cache, "page_table"):
+        ends = cache.cu_seqlens.tolist()
+        yield from ((torch.arange(*pair),) for pair in itertools.pairwise(ends))
+        return
+    for request, length in enumerate(cache.kv_len.tolist()):
+        position = torch.arange(length)
+        page = cache.page_table[request, position // cache.page_size].long()
+        yield page, position % cache.page_size
 
 
 def bytes_and_flops(row: Row) -> dict[str, int]:

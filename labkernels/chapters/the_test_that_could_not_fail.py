@@ -164,3 +164,81 @@ def keys_seen(test: RaggedTest, device: str = "cpu"):
     import torch
 
     return torch.arange(test.kv_len - test.q_len + 1, test.kv_len + 1, device=device)
+
+
+# Bugs of a decode like the ten of the prefill: each stands in the kernels with tensor cores and
+# without, and needs no empty request and no pool of more than 2^32 elements.
+DECODE_BUGS = (
+    "wrong page",
+    "duplicated lane index",
+    "head mix-up",
+    "missing rescale",
+    "wrong merge base",
+    "padding in the denominator",
+    "extra key",
+    "dropped key",
+    "last V row",
+    "O accumulated in 16 bits",
+)
+LENGTH, SPLIT_KEYS = 177, 128  # keys of a request, the last step not full; keys of a split
+PAIRS = {"prefill": ("prefill_fma", "prefill_mma"), "decode": ("decode_fma", "decode_mma")}
+
+
+def small_inputs(operation: str, inputs: str, *, dtype: str = "bf16"):
+    """Return two requests of 177 keys, random but for the zeros that `inputs` names."""
+    if operation == "prefill":
+        return draw(RaggedTest(causal=True, dtype=dtype).of_length(LENGTH), inputs, seed=0)
+    from labkernels.kernels.decode.inputs import decode_inputs
+    from labkernels.kernels.decode.workload import Decode
+
+    drawn = decode_inputs(Decode((LENGTH,) * 2, 4, 2, 128, 16, dtype), ExactNormal(0))
+    if inputs != "random":
+        drawn.cache.k.zero_()
+    if inputs == "K = V = 0":
+        drawn.cache.v.zero_()
+    return drawn
+
+
+def bugs(operation: str) -> dict[str, Any]:
+    """Return the ten mutants of an operation by name."""
+    from labkernels.measure.mutants import decode, prefill
+
+    if operation == "prefill":
+        return dict(prefill.MUTANTS)
+    return {name: decode.MUTANTS[name] for name in DECODE_BUGS}
+
+
+def tried(operation: str, inputs: str, *, tolerances: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Run the right kernels and those with each of ten bugs; say what of them a test would see.
+
+    Returns rows: operation, inputs, kernel, tensor_cores, bug ("" if right), tolerance, out (the
+    share of outputs further from the rounded truth than the tolerance allows), lse (of rows).
+    """
+    import numpy as np
+
+    from labkernels import ops
+    from labkernels.numerics import arrays, rounding
+    from labkernels.numerics.truth import oracle
+
+    given, rows = small_inputs(operation, inputs), []
+    truth, lse2 = oracle.attention(given.problem())
+    truth = rounding.round_to(truth, given.dtype)
+    if operation == "prefill":
+        run, how = ops.prefill, {"causal": True}
+        args = given.q, given.kv, given.cu_seqlens_q
+    else:
+        run, how = ops.decode, {"keys_per_split": SPLIT_KEYS}
+        args = given.arguments
+    for kernel, on in zip(PAIRS[operation], ("off", "on"), strict=True):
+        wrong = {name: bug.spec(kernel) for name, bug in bugs(operation).items()}
+        for name, spec in {"": kernel, **wrong}.items():
+            done = run(*args, kernel=spec, scale=given.scale, **how)
+            pairs = {"out": (done.out, truth), "lse": (done.lse2, lse2)}
+            for limit in tolerances:
+                told = {"inputs": inputs, "kernel": kernel, "tensor_cores": on}
+                told |= {"operation": operation, "bug": name, "tolerance": limit}
+                for what, (found, right) in pairs.items():
+                    off = np.abs(arrays.as_float64(found) - right)
+                    told[what] = float(np.mean(~(off <= limit * (1 + np.abs(right)))))
+                rows.append(told)
+    return rows

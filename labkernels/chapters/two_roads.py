@@ -295,3 +295,30 @@ def attend(scores_log2: np.ndarray, v: np.ndarray, *, p_format: str, **how) -> n
     rounded = rounding.round_to(np.exp2(scores_log2 - shift), p_format) * np.exp2(shift - most)
     total = np.exp2(scores_log2 - most).sum(axis=-1, keepdims=True)
     return (rounded[..., None, :] @ v)[..., 0, :] / total
+
+
+def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
+    """Return the last tokens' outputs by every kernel of live.KERNELS: operation, way, output.
+
+    A decode takes them from the cache, after the append; a prefill as the last rows of a full pass.
+    Shapes: [samples, HEADS, HEAD_DIM] each.
+    """
+    from labkernels import ops
+    from labkernels.chapters import live
+    from labkernels.kernels.caches.paged import PagedKV
+    from labkernels.kernels.caches.ragged import RaggedKV
+    from labkernels.kernels.decode.inputs import DecodeInputs
+    from labkernels.kernels.decode.workload import Decode
+    from labkernels.kernels.prefill.inputs import PrefillInputs
+    from labkernels.kernels.prefill.workload import Prefill
+
+    (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
+    tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
+    before = cache_before_the_last(given)
+    ops.append_step(before, k[last], v[last], tokens).run()
+    cache = PagedKV(before.k, before.v, before.page_table, sums(given.lengths, q.device).diff())
+    heads = (HEADS, HEADS, HEAD_DIM)
+    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], cache, scale)
+    work = Prefill((1,) * n, given.lengths, *heads, causal=True)
+    prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, scale)
+    return {name: live.outputs(name, x) for name, x in (("decode", decode), ("prefill", prefill))}

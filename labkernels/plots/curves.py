@@ -1,0 +1,60 @@
+"""Curves of one number over another, one for each kind."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.figure import Figure
+
+from labkernels.plots import style
+
+
+@plt.rc_context(style.HOUSE)
+def curves(
+    rows: pd.DataFrame,
+    *,
+    labels: tuple[str, str],
+    log: str = "",
+    mark: str = "",
+    at: Sequence[float] = (),
+    origin: str,
+) -> Figure:
+    """Draw y over x, a curve a kind, with the curves' names above.
+
+    Shapes: rows has kind, x and y. labels: what x and y are, with their units. log: the axes that
+    are logarithmic, "x", "y" or "xy". mark: of each point. at: x of dashed vertical lines.
+    """
+    figure, (axes,) = style.new_figure(height_inches=2.9)
+    for kind, line in rows.groupby("kind", sort=False):
+        axes.plot(line.x, line.y, marker=mark, label=kind)
+    for x in at:
+        axes.axvline(x, color=style.CEILING, lw=1.0, ls=(0, (4, 3)))
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if name in log:
+            getattr(axes, f"set_{name}scale")("log")
+        values = sorted(set(rows[name]))
+        if len(values) <= 6:
+            axis.set_major_locator(ticker.FixedLocator(values))
+            axis.set_major_formatter(ticker.FormatStrFormatter("%.3g"))
+            axis.set_minor_locator(ticker.NullLocator())
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0))
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def bars(rows: pd.DataFrame, *, label: str, origin: str) -> Figure:
+    """Draw a horizontal bar for each row, with its words behind it.
+
+    Shapes: rows has name, value and words. label: what the value is, with its unit.
+    """
+    figure, (axes,) = style.new_figure(height_inches=0.9 + 0.3 * len(rows))
+    axes.barh(rows["name"], rows.value, color=style.LINE_COLOURS[0], height=0.6)
+    for place, row in enumerate(rows.itertuples()):
+        axes.annotate(
+            row.words, (row.value, place), (4, 0), textcoords="offset points", va="center", size=8
+        )
+    axes.set(xlabel=label, xlim=(0, 1.45 * rows.value.max()), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)
+    return style.say_origin(figure, origin)
