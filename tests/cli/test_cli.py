@@ -99,7 +99,6 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "decode_mma", "--tile", "9x9"), "tile = '9x9', allowed for decode_mma"),
         (("budget", "decode_mma", "--head-dim", "96"), "head_dim = 96, allowed for decode_mma"),
         (("budget", "decode_mma", "--heads", "9/8"), "heads = 9/8, allowed"),
-        (("budget", "decode_mma", "--heads", "0/8"), "heads = 0/8, allowed"),
         (("budget",), "kernel = None, allowed: a name"),
         (("budget", "decode_mma", "--published", "fa2"), "allowed: a name, or --published"),
         (("budget", "--published", "fa2", "--tile", "64"), "allowed: rows x keys x warps"),

@@ -96,8 +96,6 @@ def mla_decode_step(
         arguments.require_tensor("q_nope", q_nope)
     if not isinstance(cache, LatentKV):
         arguments.refuse_kind("cache", cache, "LatentKV")
-    if not options.keys() <= SplitOptions.__annotations__.keys():
-        require_options("mla_decode_step", options, SplitOptions)
     total, asked = q_nope.shape[0], Asked(causal, **options)
     if cu_seqlens_q is None:
         cu_seqlens_q = _one_each(total, q_nope.device)

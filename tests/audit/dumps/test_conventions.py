@@ -168,7 +168,7 @@ def test_a_flag_of_numpy_or_torch_is_a_flag():
 
 def rows_of_the_page():
     """Return the rows of the table of names: what is saved, and what it is read as."""
-    page = (Path(__file__).parents[2] / "book/coming_from.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "book/coming_from.md").read_text(encoding="utf-8")
     table = page.partition("## Names in a dump")[2].partition("\n`labkernels tolerance`")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
     assert len(rows) >= 10
