@@ -49,6 +49,7 @@ import numpy as np
 import pandas as pd
 from myst_nb import glue
 
+# %% tags=["hide-input"]
 from labkernels import Bench, Decode, Prefill, cli, ops, plots, verdict
 from labkernels.bench import elements
 from labkernels.chapters import exercises

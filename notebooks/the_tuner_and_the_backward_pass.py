@@ -55,6 +55,7 @@ from labkernels.measure.tuning import recorded as tuning_recorded
 from labkernels.measure.tuning import search as tuning_search
 from labkernels.records import recorded, store
 
+# %% tags=["hide-input"]
 h200 = hardware.gpu("h200")
 COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d in (64, 128, 256)}
 

@@ -22,7 +22,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# No: with 16-bit inputs the five have two arithmetics, `sm_80` with `sm_89`, and `sm_90` with `sm_100` and `sm_120`. In the run below **{glue:text}`computes_decode_differ` %** of the outputs of a decode differ between the two, and **{glue:text}`computes_prefill_differ` %** of a prefill, {glue:text}`computes_ulps` % of these by one unit in the last place.
+# No: with 16-bit inputs the five compute in two ways, `sm_80` with `sm_89`, and `sm_90` with `sm_100` and `sm_120`. In the run below **{glue:text}`computes_decode_differ` %** of the outputs of a decode differ between the two, and **{glue:text}`computes_prefill_differ` %** of a prefill, {glue:text}`computes_ulps` % of these by one unit in the last place.
 # A tensor core multiplies exactly, aligns a chunk of products and the old sum to the largest of them, cuts toward zero what lies below {glue:text}`computes_bits_80` or {glue:text}`computes_bits_90` fraction bits, and adds.
 # So it is no loop of {term}`FMAs <FMA>`, its order within a chunk does not matter, and long sums of one sign come out too small.
 # No GPU is wrong, for there is no standard; each rule can be written down to the last bit.
@@ -512,7 +512,7 @@ answers
 #
 # ## What would change the answer
 #
-# - **Another operand.** With 8-bit inputs `sm_89`, `sm_90` and `sm_100` have three arithmetics, not two.
+# - **Another operand.** With 8-bit inputs `sm_89`, `sm_90` and `sm_100` compute in three ways, not two.
 # - **Another tile or another number of splits** changes the order of the chunks, and with it far more bits than the generation does. A library that picks tiles by GPU differs for this reason first.
 # - **A GPU that contradicts a record.** The lab tried one H200. {cite:t}`khattak2025` have published what eight GPUs answered, from a V100 to a B200, and no output of the models of `sm_70`, `sm_80`, `sm_89`, `sm_90` and of `mma.sync` on `sm_100` differs. The models of `sm_75`, of `sm_120` and of 8 bits by `tcgen05` are those of {cite:t}`xie2025` alone.
 # - **AMD's GPUs** are not modelled here. An MI100 answered {cite:t}`li2024` by 255.875 and an MI250X by 0, and the lab cannot say why.

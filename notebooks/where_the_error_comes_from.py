@@ -45,6 +45,7 @@ import numpy as np
 import pandas as pd
 from myst_nb import glue
 
+# %% tags=["hide-input"]
 from labkernels import Bench, Decode, Prefill, ops, plots
 from labkernels.bench import elements
 from labkernels.chapters import exercises

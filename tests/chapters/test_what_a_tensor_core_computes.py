@@ -1,10 +1,10 @@
-"""The five GPUs of the chapter have two arithmetics for 16-bit inputs, alike but for few bits."""
+"""The five GPUs of the chapter compute 16-bit inputs in two ways, alike but for few bits."""
 
 from labkernels import Prefill
 from labkernels.chapters import what_a_tensor_core_computes as five
 
 
-def test_five_gpus_have_two_arithmetics():
+def test_five_gpus_compute_in_two_ways():
     work = Prefill((33,), (160,), 2, 2, 128, dtype="fp16")
     rows = five.differing(five.outputs("prefill", work, "prefill_mma"))
     table = {row.pop("bits of"): row for row in rows}
