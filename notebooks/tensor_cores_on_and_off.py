@@ -487,7 +487,7 @@ for name, text in numbers.items():
 # A prefill multiplies each key with thousands of query tokens, and there the switch is arithmetic:
 
 # %% mystnb={"figure": {"caption": "In this prefill the switch means an order of magnitude: even the least time without tensor cores is longer than any measured with them. 8 requests of 2048 tokens in pages of 16; one recording on an H200.", "name": "onoff-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input"]
-paged = Bench(prefill, kernels=live.EVERY, gpu="h200")
+paged = Bench(prefill, kernels=live.KERNELS["prefill"], gpu="h200")
 paged.plot_timing()
 plt.show()
 
