@@ -26,7 +26,7 @@
 # On an H200, where we could count, it goes into the softmax: products and softmax of a step follow each other, and what no other warp overlaps leaves the tensor cores waiting. `prefill_mma`, a kernel of FlashAttention-2's kind, is active for {glue:text}`mma_active` % at 128 channels, `prefill_wgmma`, which overlaps the two, for {glue:text}`wgmma_active` %.
 # Occupancy is not it: all these kernels hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit, and so does the matrix product that is {glue:text}`gemm_active` % active.
 # *Active* is not arithmetic: it counts clocks with a product in the pipe, and does not tell a slow instruction from a fast one.
-# On the report's own GPUs the cause is *not settled*: exponentials are too cheap there, and half rate for fp32 sums is a hypothesis that fits the GeForce parts and not the Orin.
+# On the report's own GPUs the cause is *not settled*: on the GeForce parts exponentials are too cheap, and half rate for fp32 sums is a hypothesis that fits; on the Orin a kernel of 32 channels has exponentials as long as its products, and a short last wave.
 # How sure: counters of Nsight Compute on one H200; none of the report's three GPUs was measured.
 # :::
 
@@ -147,6 +147,7 @@ plt.show()
 # %% [markdown]
 # So exponentials can explain 50 % at 64 channels on an H100, if nothing overlaps.
 # They cannot on an RTX 3080: without any overlap its kernel would still be {glue:text}`serial_geforce` % active.
+# On the Orin's kernel of 32 channels they can: halved again, its ratio is one to one.
 #
 # ### Who fits on an SM
 #
@@ -367,7 +368,7 @@ plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 # %% [markdown]
 # The numbers come out within {glue:text}`geforce_off` points. That shows a ceiling of one half in the SM's throughput, and makes one in Tensor Active plausible; no source has that very counter with both kinds of sums.
 # One reading refutes it: a kernel with fp32 sums more than 50 % active on such a part.
-# It does not explain the Orin, whose blocks come in {term}`waves <wave>` (the second exercise).
+# It does not explain the Orin, whose sums in fp32 have the full rate; there are its exponentials, and its {term}`waves <wave>` (the second exercise).
 #
 # ### Does a busier kernel err more?
 #

@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Two roads to the same token
+# # Two roads to one attention
 #
 # ## Question
 #
@@ -114,8 +114,8 @@ plt.show()
 # That is the rule of thumb; {numref}`road-maps` frames the heads that it names.
 #
 # How many splits would FlashAttention take?
-# Its heuristic leaves the keys whole only if the blocks fill four fifths of twice the SMs; 16 samples with 4 heads make 64 blocks, and every one of the three GPUs has more than 100 SMs.
-# So there the report's step would have been split, and the path *kvcache* without splits is a simplification that separates one cause from the other.
+# Its heuristic leaves the keys whole only if the blocks fill four fifths of twice the SMs; 16 samples with 4 heads make 64 blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
+# There the report's step would have been split, and the path *kvcache* without splits is a simplification that separates one cause from the other.
 #
 # `prefill_mma` has both tiles, and a *compute path* is a tile, an order and a number of splits:
 
@@ -254,7 +254,7 @@ counted = every.groupby("kind", sort=False).different.agg(["sum", lambda d: (d =
 counted.columns = ["channels that differ, of 1536", "equal heads, of 24"]
 plots.table(counted.rename_axis("kernels").reset_index(), "every-kernel")
 
-# %% mystnb={"figure": {"caption": "Neither road is nearer to the truth, in any head or sample: what differs is which weights are rounded up. Relative L2 error against float64 of each sample (here: request) and head, CUDA and Triton, fp16. Computed on this machine.", "name": "roads-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots with tensor cores on lie a little above those with tensor cores off, at the same height in both operations.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Neither road is nearer to the truth: dots of either operation stand at the same heights, over every head and sample. Relative L2 error against float64 of each sample (here: request) and head, CUDA and Triton, fp16. Computed on this machine.", "name": "roads-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots with tensor cores on lie a little above those with tensor cores off, at the same height in both operations.", "width": "100%"}} tags=["hide-input"]
 exact = two_roads.truth(half)
 cells = [live.cells(operation, ways, exact, (1,) * len(exact)) for operation, ways in outs.items()]
 cells = pd.concat(cells)
