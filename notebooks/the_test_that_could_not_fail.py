@@ -326,8 +326,7 @@ small = {"decode": Decode((177, 64, 17), 4, 2, 128)}
 small["prefill"] = Prefill((37, 37, 17), (177, 64, 17), 4, 4, 192, causal=True, head_dim_v=128)
 bench = Bench(*small.values(), kernels=live.EVERY)
 ran = bench.run()
-columns = ["operation", "kernel", "language", "tensor_cores", "kind", "note"]
-plots.table(ran[columns], "ran")
+print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
 # %% tags=["hide-input"]
 cells, drawing = [], {"decode": decode_inputs, "prefill": prefill_inputs}
