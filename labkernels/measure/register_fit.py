@@ -71,7 +71,7 @@ class Reports:
 
 def reports() -> Reports:
     """Every recorded report of a tile that its kernel still has."""
-    instances = {_key(vars(resources.variant(i))): i for i in resources.all_instances()}
+    instances = {_key(resources.recorded_as(i)): i for i in resources.all_instances()}
     gpus = {arch: hardware.by_arch(arch)[0] for arch in hardware.ARCHS}
     rows, columns, answers = [], [], []
     for row in store.read("compiler_reports"):

@@ -212,7 +212,7 @@ def recorded(instance: Instance, *, arch: str, path: Path = RECORDED) -> Row | N
     return found[-1] if found else None
 
 
-def _identity(instance: Instance, arch: str) -> Row:
+def recorded_as(instance: Instance) -> Row:
     """Return how the table compiler_reports names an instance; group is the tile's query rows."""
     return {
         "kernel": instance.kernel,
@@ -221,6 +221,9 @@ def _identity(instance: Instance, arch: str) -> Row:
         "group": instance.rows,
         "dtype": instance.dtype,
         "kv": instance.layout,
-        "arch": arch,
-        "entry": find(instance.kernel).specialization(instance).instance.partition("<")[0],
     }
+
+
+def _identity(instance: Instance, arch: str) -> Row:
+    entry = find(instance.kernel).specialization(instance).instance.partition("<")[0]
+    return {**recorded_as(instance), "arch": arch, "entry": entry}

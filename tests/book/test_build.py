@@ -1,16 +1,13 @@
 """build.py runs this interpreter, shows the error of a cell, and keeps pages off the network."""
 
-import os
 import subprocess
 import sys
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 
 import build
 import notebook_io
 import pytest
-from filelock import FileLock
 
 from tests.book import stand_in
 
@@ -156,58 +153,6 @@ def test_a_page_that_is_missing_stops_the_build_and_leaves_the_old_book(book, ca
     assert (build.SITE / "index.html").read_text() == "# Intro\n"
 
 
-def test_a_site_that_cannot_be_replaced_is_said(book, capsys, monkeypatch):
-    says(capsys)
-    (build.ROOT / "book" / "intro.md").write_text("# Another\n")
-    remove, rename = build.shutil.rmtree, os.replace
-
-    def refused(source, target, **_):
-        if build.SITE in (source, target):
-            raise PermissionError(13, "Permission denied", str(build.SITE))
-        return rename(source, target)
-
-    monkeypatch.setattr(
-        build.shutil, "rmtree", lambda path, **o: None if path == build.SITE else remove(path, **o)
-    )
-    monkeypatch.setattr(os, "replace", refused)
-    monkeypatch.setattr(os, "rename", refused)
-    with pytest.raises(SystemExit, match="The book was not built: .*Permission denied"):
-        build.main()
-    assert "Open" not in capsys.readouterr().out
-    monkeypatch.undo()
-
-
-def test_a_build_waits_for_the_one_under_way(book, capsys):
-    build.BUILD.mkdir()
-    thread = threading.Thread(target=build.main)
-    with FileLock(build.BUILD / ".lock"):
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
-        assert book.runs == 0
-    thread.join(30)
-    assert book.runs == 1
-    out = capsys.readouterr().out
-    assert out.startswith("Another build is under way")
-    assert "Open" in out
-
-
-def test_an_executed_copy_that_was_damaged_is_executed_again(book, monkeypatch, tmp_path):
-    executed = []
-
-    def execute(source):
-        executed.append(source.stem)
-        return build.nbformat.v4.new_notebook()
-
-    monkeypatch.setattr(build.notebook_io, "execute", execute)
-    copies = [build.execute_notebooks(force=False)["idea"] for _ in range(2)]
-    assert executed == ["idea"]
-    copies[0].write_text(copies[0].read_text()[:20])
-    build.execute_notebooks(force=False)
-    assert executed == ["idea", "idea"]
-    build.nbformat.read(copies[0], as_version=4)
-
-
 def test_an_edition_keeps_what_was_executed_before_its_end(book, monkeypatch, tmp_path):
     (tmp_path / "notebooks" / "never.py").write_text("# %%\n")
     edition, execute = tmp_path / "edition", build.notebook_io.execute
@@ -240,15 +185,6 @@ def test_chapters_are_replayed_in_nbval_from_the_run_of_the_book(book, monkeypat
     assert given[-1] == str(build.ROOT / "notebooks" / "idea.ipynb")
     assert (Path(given[given.index("--executed") + 1]) / "idea.ipynb").is_file()
     assert not build.SITE.exists()
-
-
-def test_a_full_disk_is_one_line(book, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device", "page.html")
-
-    monkeypatch.setattr(build.shutil, "copytree", full)
-    with pytest.raises(SystemExit, match=r"\AThe book was not built: [^\n]*No space left[^\n]*\Z"):
-        build.main()
 
 
 def test_a_page_offers_its_notebook_in_plain_markdown(monkeypatch, tmp_path):

@@ -289,5 +289,7 @@ def test_a_benchmark_of_an_operation_is_recorded_whole(module, made_up_gpu, monk
     rows = store.read(tmp_path / f"performance/{name}.parquet")
     assert outcome.rows == len(rows)
     assert {row["kernel"] for row in rows} >= {f"{name}_mma"}
-    assert {"rate", "splits", "blocks"} <= {row["metric"] for row in rows}
+    assert {"splits", "blocks"} <= {row["metric"] for row in rows}
+    rates = [row["value"] for row in rows if row["metric"] == "rate"]
+    assert rates == [pytest.approx(TINY[module].workload.flops / 1e-3)] * len(rates) != []
     assert {row["gpu"] for row in rows} == {"FAKE"}

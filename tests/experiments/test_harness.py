@@ -69,15 +69,6 @@ def test_rows_are_completed_with_what_their_table_knows_of_the_recording(on_gpu,
     assert (options.out / "datapackage.json").exists()
 
 
-def test_one_table_grows_and_the_other_is_renewed(on_gpu, options):
-    record(TOY, options)
-    record(TOY, replace(options, only="even"))
-    assert len(store.read(options.out / GROWS)) == 6
-    assert [row["kv_len"] for row in store.read(options.out / RENEWED)] == [0, 2]
-    record(TOY, replace(options, replace=True))
-    assert len(store.read(options.out / GROWS)) == 4
-
-
 def test_a_renewed_table_may_keep_what_it_is_told_to(on_gpu, options):
     record(TOY, options)
     kept = replace(TOY, keeps=lambda row, origin: row["kv_len"] == 3 and "seed" in origin)
@@ -101,19 +92,6 @@ def test_a_row_that_does_not_fit_its_table_is_a_failure(on_gpu, options):
     outcome = record(wrong, options)
     assert len(outcome.failures) == 4
     assert "backend is missing" in outcome.failures[0]
-
-
-def test_an_interruption_keeps_what_was_measured(on_gpu, options):
-    def interrupted(cell, recording):
-        if cell.of == 2:
-            raise KeyboardInterrupt
-        yield from rows(cell, recording)
-
-    with pytest.raises(KeyboardInterrupt):
-        record(replace(TOY, rows=interrupted), options)
-    assert len(store.read(options.out / GROWS)) == 2
-    assert len(store.read(options.out / RENEWED)) == 2
-    assert (options.out / "datapackage.json").exists()
 
 
 def test_among_the_committed_data_a_part_does_not_take_the_place_of_the_whole(
@@ -210,13 +188,6 @@ def test_every_module_with_an_experiment_is_found(monkeypatch):
         experiments.find("nope")
 
 
-def test_progress_lines_carry_the_elapsed_time(on_gpu, options):
-    said = []
-    harness.Recording(TOY, replace(options, say=said.append), []).progress("half way")
-    assert said[0].startswith("[")
-    assert said[0].endswith(" s] half way")
-
-
 def test_each_cell_but_the_last_tells_how_long_the_others_will_take(on_gpu, options, monkeypatch):
     said, minutes = [], count()  # a minute goes by between two looks at the clock
     ticking = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
@@ -229,12 +200,3 @@ def test_each_cell_but_the_last_tells_how_long_the_others_will_take(on_gpu, opti
         "measured 2, about 2 min left",
         "measured 3",
     ]
-
-
-def test_an_error_is_told_with_its_place():
-    try:
-        SimpleNamespace().missing  # noqa: B018
-    except AttributeError as error:
-        words = harness.words_of(error)
-    assert words.startswith("AttributeError: ")
-    assert "(test_harness.py:" in words

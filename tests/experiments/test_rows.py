@@ -68,12 +68,6 @@ def test_rates_follow_from_the_median(base):
     assert {row["repeats"] for row in rows} == {20, 50}
 
 
-def test_without_a_graph_there_is_only_the_eager_time(base):
-    eager = Quartiles(5e-4, 6e-4, 7e-4, 20)
-    rows = measured.time_rows(base, graph=None, eager=eager, kv_bytes=1, copy_bytes_per_s=1.0)
-    assert {row["metric"] for row in rows} == {"time_eager"}
-
-
 def test_plans_drivers_errors_and_words_are_valid_rows(base):
     plan = SimpleNamespace(splits=1, keys_per_split=8192, blocks=456, launches=1)
     loaded = Loaded(registers=168, local_bytes=0, smem_bytes=53248, blocks_per_sm=3)
@@ -117,14 +111,6 @@ def test_a_map_has_a_row_for_each_sample_and_head():
     assert [(row["sample"], row["head"]) for row in rows] == list(np.ndindex(2, 3))
     assert rows[-1]["max_abs"] == 0.123
     assert all(row["rmse"] == 0 for row in rows[:-1])
-
-
-def test_ceilings_are_valid_rows():
-    times = Quartiles(9e-4, 1e-3, 1.1e-3, 20)
-    rows = measured.ceiling_rows({"copy": (times, 4_000_000_000)})
-    values = by_metric(schema.validate({"experiment": "e", **PROVENANCE, **row}) for row in rows)
-    assert {row["repeats"] for row in rows} == {20}
-    assert values["bandwidth", "median"] == pytest.approx(4.0e12)
 
 
 def test_every_kind_of_workload_fills_the_columns_of_its_table():

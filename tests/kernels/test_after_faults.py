@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from threading import Thread
 
 import pytest
 import torch
@@ -101,16 +100,3 @@ def test_an_append_runs_again_after_a_fault(fault):
     assert case.cache.kv_len.tolist() == [7, 16, 0]
     step.run()
     check_appended(case)
-
-
-def test_two_threads_run_one_step_in_turns():
-    make = decode_step("decode_mma")[1]
-    step, fresh = make(), make()
-    fresh.run()
-    threads = [Thread(target=lambda: [step.run() for _ in range(5)]) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for found, expected in zip(step.outputs(), fresh.outputs(), strict=True):
-        assert torch.equal(bits(found), bits(expected))

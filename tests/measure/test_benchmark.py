@@ -268,13 +268,6 @@ def test_our_kernels_and_all_peers_take_part():
     assert (instance.dtype, instance.head_dim, instance.tile.label) == ("fp16", 64, "4x16x3x4")
 
 
-def test_gradients_are_added_up_in_either_order_where_a_kernel_has_both():
-    found = implementations("backward")
-    assert {"backward_mma", "backward_mma ordered"} < set(found)
-    assert found["backward_mma ordered"].kernel == "backward_mma ordered"
-    assert "torch_fa2" in found
-
-
 def test_what_is_beside_is_timed_in_the_same_turns_and_not_judged(on_cpu):
     ran = []
     beside = {"copy": lambda: ran.append("copy")}

@@ -1,7 +1,5 @@
 """Arguments of a wrong type are refused by name, and autograd handles its edge cases."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -161,8 +159,3 @@ def test_autocast_casts_as_for_torchs_attention(kind):
     assert all(x.grad.dtype == kind for x in given)
     plain, _ = ops.attention(*(x.bfloat16() for x in given), *ends)
     assert torch.equal(out, plain)
-
-
-def test_a_step_says_why_it_is_not_pickled():
-    with pytest.raises(TypeError, match="a Step cannot be pickled: it holds addresses"):
-        pickle.dumps(ops.decode_step(CASE.q, CACHE))

@@ -61,14 +61,6 @@ def test_writing_twice_gives_the_same_bytes(data_dir):
     json.loads(first)
 
 
-def test_frictionless_reads_the_descriptor(data_dir):
-    frictionless = pytest.importorskip("frictionless")
-    datapackage.write(data_dir)
-    report = frictionless.validate(str(data_dir / datapackage.FILE_NAME))
-    problems = [task.errors for task in report.tasks if task.errors]
-    assert report.valid, problems
-
-
 def test_the_committed_descriptor_is_current():
     lines = datapackage.differences(store.DATA_DIR)
     assert lines == [], "run: python -m labkernels record --describe"

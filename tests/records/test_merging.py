@@ -1,6 +1,5 @@
 """A Parquet table and the rows in CSV files beside it are one table, whatever interrupts."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -116,21 +115,6 @@ def test_a_killed_merge_leaves_every_row_once(path, row, step):
     assert set(names(path.parent)) <= {".lock", "run.parquet", "run.parquet.part", "run.csv.part"}
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", "unlink"])
-def test_a_merge_that_fails_loses_nothing(path, row, monkeypatch, step):
-    def stop(*_, **options):
-        raise OSError(28, "No space left on device")
-
-    store.append(path, batch(row, 1))
-    store.merge(path, TABLE)
-    store.append(path, batch(row, 2))
-    monkeypatch.setattr(os if step == "fsync" else type(path), step, stop)
-    with pytest.raises(OSError, match="No space left"):
-        store.merge(path, TABLE)
-    monkeypatch.undo()
-    assert seeds(path) == [1, 2]
-
-
 def test_readers_and_writers_of_one_table_see_every_row_once(path, row):
     def merging():
         while not done.is_set():
@@ -224,19 +208,3 @@ def test_rows_of_another_table_or_cut_rows_are_not_merged(path, row):
         with pytest.raises(ValueError, match=r"run.journal.csv, line 2: the file is cut"):
             act(path)
     assert names(path.parent) == [".lock", "run.journal.csv", "run.parquet"]
-
-
-def test_without_pyarrow_rows_are_kept_as_csv(path, row, monkeypatch):
-    store.append(path, batch(row, 1))
-    store.merge(path, TABLE)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    store.append(path, batch(row, 2))
-    with pytest.raises(parquet.Missing):
-        store.merge(path, TABLE)
-    with pytest.raises(parquet.Missing):
-        store.update(path, lambda before: before)
-    monkeypatch.undo()
-    assert seeds(path) == [1, 2]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    store.replace(path, batch(row, 3))
-    assert seeds(path) == [3]

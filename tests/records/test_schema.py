@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import pytest
 
@@ -43,18 +42,6 @@ def test_a_bad_cell_is_named_with_what_is_allowed(row, column, value, allowed):
 def test_an_unknown_column_is_named(row):
     with pytest.raises(ValueError, match="'speed' is not in table measurements"):
         schema.validate({**row, "speed": 1})
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:frictionless")
-def test_every_table_is_a_table_schema():
-    from frictionless import Schema
-
-    paths = sorted(Path(schema.__file__).parent.glob("tables/*.json"))
-    assert [path.stem for path in paths] == list(schema.TABLES)
-    for path in paths:
-        assert Schema.from_descriptor(str(path)).field_names == list(
-            schema.TABLES[path.stem].columns
-        )
 
 
 def test_a_table_is_known_by_its_columns():

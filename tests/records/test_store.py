@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -84,72 +81,6 @@ def test_a_byte_that_no_table_holds_is_told_in_one_line(tmp_path, row, damage):
     path.write_bytes(text[:at] + damage + text[at + 1 :])
     with pytest.raises(ValueError, match=r"\Arun.csv, line [^\n]*\Z"):
         store.read(path)
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_an_append_that_stops_anywhere_adds_all_or_nothing(tmp_path, row, monkeypatch, step):
-    path = tmp_path / "run.csv"
-    store.append(path, [row])
-
-    def stop(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os if step == "fsync" else type(path), step, stop)
-    with pytest.raises(OSError, match="No space left"):
-        store.append(path, [row] * 30)
-    monkeypatch.undo()
-    assert store.read(path) == [row]
-    assert sorted(found.name for found in tmp_path.iterdir()) == [".lock", "run.csv"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from labkernels.records import schema, store
-count, written = int(sys.argv[2]), 0
-def before(code, name):
-    def counted(*arguments, **options):
-        global written
-        written += 1
-        if written == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return code(*arguments, **options)
-    return counted
-os.fsync, Path.replace = before(os.fsync, "fsync"), before(Path.replace, "replace")
-store.append(Path(sys.argv[1]), [{row!r}] * 30, schema.MEASUREMENTS)
-"""
-
-
-@pytest.mark.parametrize("step", [1, 2])
-def test_a_killed_append_leaves_no_part_of_its_batch(tmp_path, row, step):
-    path = tmp_path / "run.csv"
-    store.append(path, [row])
-    command = [sys.executable, "-c", KILLED.replace("{row!r}", repr(row)), str(path), str(step)]
-    assert subprocess.run(command).returncode == -9
-    assert store.read(path) == [row]
-    assert store.append(path, [row]) == 1
-    assert store.read(path) == [row, row]
-
-
-APPENDING = """
-import sys
-from pathlib import Path
-from labkernels.records import schema, store
-row = {row!r}
-for seed in range(20):
-    store.append(Path(sys.argv[1]), [dict(row, seed=seed)] * 3, schema.MEASUREMENTS)
-"""
-
-
-def test_two_appenders_lose_nothing(tmp_path, row):
-    path = tmp_path / "run.csv"
-    command = [sys.executable, "-c", APPENDING.replace("{row!r}", repr(row)), str(path)]
-    both = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
-    seeds = [found["seed"] for found in store.read(path)]
-    assert sorted(seeds) == sorted([*range(20)] * 6)
-    batches = [tuple(seeds[i : i + 3]) for i in range(0, len(seeds), 3)]
-    assert all(len(set(batch)) == 1 for batch in batches)
 
 
 def test_an_update_sees_every_row_that_another_thread_appended(tmp_path, row):

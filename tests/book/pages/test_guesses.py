@@ -47,19 +47,6 @@ def test_a_guess_that_nobody_knows_is_named():
         guesses.placed("<!-- guess: other -->")
 
 
-def test_gain_is_the_ratio_of_two_recorded_medians():
-    rows = store.select(
-        store.read("prefill"), {"note": guesses._PREFILL, "metric": "time", "page_size": 0}
-    )
-    medians = {
-        row["kernel"]: row["value"]
-        for row in store.newest(rows)
-        if row["statistic"] == "median" and row["kernel"] in ("prefill_fma", "prefill_wgmma")
-    }
-    prefill = guesses.GUESSES["prefill_gain"]()
-    assert prefill.truth == medians["prefill_fma"] / medians["prefill_wgmma"]
-
-
 def test_two_medians_of_a_kernel_are_refused():
     rows = store.select(
         store.read("prefill"), {"note": guesses._PREFILL, "metric": "time", "page_size": 0}

@@ -98,59 +98,6 @@ def test_an_entry_is_made_once_and_is_private(folder):
     assert list((folder / "work").iterdir()) == []
 
 
-def flipped(data, at):
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",
-        lambda data: data[:40],
-        lambda data: data[:-1],
-        lambda data: data + b"\0",
-        lambda data: flipped(data, 5),
-        lambda data: flipped(data, len(data) - 5),
-        lambda data: b"\0" * len(data),
-    ],
-)
-def test_a_damaged_entry_is_made_again(folder, damage):
-    made = cache.entry(NAME, content)
-    whole = made.path.read_bytes()
-    made.path.write_bytes(damage(whole))
-    assert cache.contents().damaged == (NAME,)
-    assert cache.newest("cubin-") is None
-    assert cache.entry(NAME, content) == made
-    assert made.path.read_bytes() == whole
-    assert cache.contents().damaged == ()
-
-
-def test_no_entry_stands_in_for_another(folder):
-    one = cache.entry("cubin-one", content)
-    one.path.with_name("cubin-two").write_bytes(one.path.read_bytes())
-    assert cache.entry("cubin-two", lambda work: b"two").content == b"two"
-
-
-@pytest.mark.parametrize("planted", ["link", "pipe", "writable", "folder's"])
-def test_what_others_may_have_written_is_not_used(folder, tmp_path, planted):
-    path = cache.entry(NAME, content).path
-    if planted == "link":
-        path.rename(tmp_path / NAME)
-        path.symlink_to(tmp_path / NAME)
-    elif planted == "pipe":
-        path.unlink()
-        os.mkfifo(path)
-    elif planted == "writable":
-        path.chmod(0o666)
-    elif os.geteuid() == 0:
-        os.chown(path, 12345, 12345)
-    else:
-        pytest.skip("only root can give a file away")
-    assert cache.entry(NAME, lambda work: b"ours").content == b"ours"
-    assert path.is_file()
-    assert not path.is_symlink()
-
-
 @pytest.mark.parametrize("where", [".", "entries"])
 def test_a_folder_that_others_may_write_is_refused_in_one_line(folder, where):
     cache.entry(NAME, content)

@@ -6,11 +6,9 @@ import pytest
 
 from labkernels.experiments.accuracy import error_calibration as calibration
 from labkernels.experiments.accuracy.error_calibration import SMALL
-from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
 from labkernels.kernels.decode.inputs import DISTRIBUTIONS
 from labkernels.measure.error_budget import TOTAL
-from labkernels.records import schema, store
+from labkernels.records import store
 
 PATH = store.DATA_DIR / calibration.DATA_FILE
 NAMES = "kernel policy other_policy dtype family samples kv_len keys_per_split"
@@ -89,14 +87,3 @@ def test_the_cpu_build_gives_the_small_rows_again(recorded):
             floor = 1e-14 if "bias" in name else 1e-23
             same = value == old[name] or value == pytest.approx(old[name], rel=1e-5, abs=floor)
             assert same, (name, row, old[name])
-
-
-def test_a_quick_run_writes_the_table(tmp_path):
-    options = Options(
-        out=tmp_path, quick=True, only="normal/bf16", commit="abc1234", say=lambda _: None
-    )
-    outcome = record(calibration.EXPERIMENT, options)
-    rows = store.read(tmp_path / calibration.DATA_FILE)
-    assert outcome.failures == ()
-    assert outcome.rows == len(rows) == 3 * 8 * 8
-    assert schema.table_of(tuple(rows[0])) is schema.TABLES["error_calibration"]

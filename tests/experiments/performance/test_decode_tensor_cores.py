@@ -47,18 +47,6 @@ def test_a_run_writes_both_files_and_names_failures(tiny_experiment, tmp_path):
     assert any("copy ceiling 4.00 TB/s" in line for line in said)
 
 
-def test_measurements_grow_and_the_map_is_the_newest(tiny_experiment, tmp_path):
-    options = Options(out=tmp_path, commit="abc1234", say=lambda line: None)
-    first = record(decode_tensor_cores.EXPERIMENT, options)
-    record(decode_tensor_cores.EXPERIMENT, options)
-    rows = store.read(store.path_of("decode_tensor_cores", tmp_path))
-    maps = store.read(store.path_of("decode_accuracy", tmp_path))
-    assert len(rows) == 2 * (first.rows - len(maps))
-    fresh = Options(out=tmp_path, commit="abc1234", replace=True, say=lambda line: None)
-    record(decode_tensor_cores.EXPERIMENT, fresh)
-    assert 2 * len(store.read(store.path_of("decode_tensor_cores", tmp_path))) == len(rows)
-
-
 def test_flashinfer_sits_out_other_head_dims(tiny_experiment, tmp_path):
     options = Options(out=tmp_path, commit="abc1234", say=lambda line: None)
     record(decode_tensor_cores.EXPERIMENT, options)

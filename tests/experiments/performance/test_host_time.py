@@ -3,14 +3,12 @@
 import contextlib
 import types
 
-import pytest
-
 from labkernels.experiments import harness
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import record
 from labkernels.experiments.performance import host_time
 from labkernels.measure import telemetry
-from labkernels.records import scoreboard, store
+from labkernels.records import store
 
 
 def test_a_repeat_is_many_calls_between_two_waits(monkeypatch):
@@ -50,21 +48,3 @@ def test_every_call_runs_and_its_rows_fit(monkeypatch, tmp_path):
     assert len(rows) == outcome.rows == 3 * len(host_time.calls())
     assert {(row["metric"], row["unit"], row["repeats"]) for row in rows} == {("host_time", "s", 2)}
     assert [row["kernel"] for row in rows[::3]] == [call.name for call in host_time.calls()]
-
-
-@pytest.mark.parametrize(
-    ("name", "microseconds"),
-    [
-        ("decode", 40),
-        ("prefill", 60),
-        ("attention", 60),
-        ("attention, forward and backward", 200),
-    ],
-)
-def test_a_target_is_a_call_of_the_experiment(name, microseconds):
-    targets = [t for t in scoreboard.load_targets() if t.experiment == "host_time"]
-    (target,) = (target for target in targets if target.kernels == (name,))
-    assert target.maximum == pytest.approx(microseconds * 1e-6)
-    (cell,) = (c for c in host_time.EXPERIMENT.chosen(Options()) if c.of.name == name)
-    shape = {"q_len": 1, "causal": False} | host_time.measured.workload_columns(cell.of.workload)
-    assert {**target.workload, "dtype": target.dtypes[0]} == shape

@@ -61,7 +61,3 @@ def spoiled(item, mistake):
         return replace(step, run=run)
 
     return replace(item, prepare=prepare)
-
-
-def test_the_notes_of_the_table_are_its_shapes():
-    assert kv_append.label_of(SMALL) == "3 x 20 after 5, 2 heads of 64, page 4"

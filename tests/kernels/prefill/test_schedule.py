@@ -30,6 +30,12 @@ def lengths_of(batch):
     return Lengths(q, kv)
 
 
+def cut(batch, *, kv_heads, group=1, causal=True, slots=SLOTS, **how):
+    """Return the blocks of tiles of 64 rows and 32 keys."""
+    shape = {"kv_heads": kv_heads, "group": group, "slots": slots}
+    return schedule(lengths_of(batch), TILE, variant=AttentionVariant(causal), **shape, **how)
+
+
 @given(
     batch=BATCHES,
     kv_heads=st.integers(1, 3),
@@ -39,15 +45,7 @@ def lengths_of(batch):
 )
 def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, group, causal, how):
     lengths = lengths_of(batch)
-    made = schedule(
-        lengths,
-        TILE,
-        kv_heads=kv_heads,
-        group=group,
-        slots=SLOTS,
-        variant=AttentionVariant(causal),
-        **how,
-    )
+    made = cut(batch, kv_heads=kv_heads, group=group, causal=causal, **how)
     request, q_tile, kv_head, split = made.work.T
     assert len(np.unique(made.work, axis=0)) == len(made.work)
     for i, (n, _) in enumerate(batch):
@@ -67,9 +65,7 @@ def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, gro
 @given(batch=BATCHES, group=st.sampled_from([1, 4]))
 def test_every_tile_has_a_ticket_of_its_own(batch, group):
     lengths, kv_heads = lengths_of(batch), 2
-    made = schedule(
-        lengths, TILE, kv_heads=kv_heads, group=group, slots=SLOTS, variant=AttentionVariant(False)
-    )
+    made = cut(batch, kv_heads=kv_heads, group=group, causal=False)
     request, q_tile, kv_head, _ = made.work.T.astype(np.int64)
     first_token = (np.cumsum(lengths.q) - lengths.q)[request]
     # as lab::ticket_index
@@ -80,30 +76,13 @@ def test_every_tile_has_a_ticket_of_its_own(batch, group):
 
 
 def test_the_heaviest_blocks_start_first():
-    made = schedule(
-        lengths_of([(1024, 1024)] * 4),
-        TILE,
-        kv_heads=4,
-        group=1,
-        slots=SLOTS,
-        variant=AttentionVariant(True),
-        splits=1,
-    )
+    made = cut([(1024, 1024)] * 4, kv_heads=4, splits=1)
     tiles = made.work[:, 1]
     assert (np.diff(tiles) <= 0).all()
 
 
 def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
-    made = schedule(
-        lengths_of([(1024, 1024)] * 4),
-        TILE,
-        kv_heads=4,
-        group=1,
-        slots=SLOTS,
-        variant=AttentionVariant(True),
-        splits=1,
-        cached_keys=3 * 1024,
-    )
+    made = cut([(1024, 1024)] * 4, kv_heads=4, splits=1, cached_keys=3 * 1024)
     heads = [tuple(head) for head in made.work[:, [0, 2]].tolist()]
     steps = (made.work[:, 1] + 1) * TILE.q_rows // TILE.keys
     is_short = SHORT * steps <= steps.max()
@@ -115,16 +94,7 @@ def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
 
 def test_no_more_short_blocks_wait_for_the_end_than_fill_it():
     slots = 2
-    made = schedule(
-        lengths_of([(1024, 1024)] * 4),
-        TILE,
-        kv_heads=4,
-        group=1,
-        slots=slots,
-        variant=AttentionVariant(True),
-        splits=1,
-        cached_keys=1024,
-    )
+    made = cut([(1024, 1024)] * 4, kv_heads=4, slots=slots, splits=1, cached_keys=1024)
     steps = (made.work[:, 1] + 1) * TILE.q_rows // TILE.keys
     is_short = SHORT * steps <= steps.max()
     at_end = SHORT_AT_END * slots
@@ -137,14 +107,7 @@ def test_no_more_short_blocks_wait_for_the_end_than_fill_it():
 
 
 def test_blocks_that_read_the_same_keys_start_side_by_side():
-    made = schedule(
-        lengths_of([(256, 256)] * 3),
-        TILE,
-        kv_heads=2,
-        group=1,
-        slots=SLOTS,
-        variant=AttentionVariant(False),
-    )
+    made = cut([(256, 256)] * 3, kv_heads=2, causal=False)
     assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
     assert made.work[:4, 1].tolist() == [0, 1, 2, 3]
 
@@ -163,10 +126,7 @@ def test_blocks_that_read_the_same_keys_start_side_by_side():
     ],
 )
 def test_splits_fill_the_gpu_and_no_more(batch, kv_heads, least, most):
-    lengths = lengths_of(batch)
-    made = schedule(
-        lengths, TILE, kv_heads=kv_heads, group=1, slots=SLOTS, variant=AttentionVariant(False)
-    )
+    made = cut(batch, kv_heads=kv_heads, causal=False)
     assert least <= made.splits <= most
     assert made.keys_per_split % TILE.keys == 0
 

@@ -90,18 +90,6 @@ def test_a_peer_that_takes_dense_tensors_refuses_ragged_ones():
         peer.peers()["torch_fa2"].steps["backward"](inputs)
 
 
-def test_every_operation_has_its_peers():
-    names = {operation: set(peer.peers_of(operation)) for operation in ("prefill", "mla", "append")}
-    sdpa = {"torch_fa2", "torch_cudnn"}
-    ours = {"gluon_prefill"}  # on a GPU alone
-    fa = {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4"}
-    assert names["prefill"] == {*ours, *fa, *sdpa}
-    assert names["mla"] == {"flashinfer_fa2", "flashinfer_fa3"}
-    assert names["append"] == {"torch_index_copy", "flashinfer_append"}
-    theirs = {"flash_attention_4", "flash_attention_4_ordered"}
-    assert set(peer.peers_of("backward")) == {*theirs, *sdpa}
-
-
 def test_a_peer_is_not_taken_for_a_kernel_of_ours():
     for operation in ("decode", "prefill", "mla", "backward", "append"):
         for name, found in implementations(operation).items():

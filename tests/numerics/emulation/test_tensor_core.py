@@ -155,66 +155,6 @@ def test_eight_bit_inputs_leave_thirteen_fraction_bits(arch):
         tensor_core.matmul([[np.inf]], [[1.0]], **run)
 
 
-def test_what_tells_the_generations_apart():
-    # 2^24 in c, one unit below its last place in each product: fraction bits decide what survives
-    a = np.full((1, 8), 1.0)
-    c = np.full((1, 1), 2.0**24)
-    for exponent, kept in ((0, "both"), (-1, "sm_90"), (-2, "none")):
-        b = np.full((8, 1), 2.0**exponent)
-        survives = {
-            arch: tensor_core.matmul(a, b, c, arch=arch, fmt="fp16")[0, 0] > 2.0**24
-            for arch in ("sm_80", "sm_90")
-        }
-        expected = {"sm_80": kept == "both", "sm_90": kept != "none"}
-        assert survives == expected
-    # eight quarters, then 2^24: sm_80 has their sum in c by then, sm_90 cuts each quarter off
-    a = np.array([[1.0] * 8 + [2.0**12] + [0.0] * 7])
-    b = np.array([[0.25] * 8 + [2.0**12] + [0.0] * 7]).T
-    results = {
-        arch: tensor_core.matmul(a, b, arch=arch, fmt="fp16")[0, 0] for arch in tensor_core.UNITS
-    }
-    early, late = 2.0**24 + 2, 2.0**24
-    ampere = dict.fromkeys(("sm_75", "sm_80", "sm_89"), early)
-    hopper = dict.fromkeys(("sm_90", "sm_100", "sm_120"), late)
-    # sm_70 keeps a bit less, and its sum of eight quarters is in c by then as well
-    assert results == {"sm_70": early} | ampere | hopper
-
-
-def test_rounds_toward_zero():
-    rng = np.random.default_rng(5)
-    a, b = inputs("normal", "bf16", (64, 64), rng), inputs("normal", "bf16", (64, 64), rng)
-    positive = tensor_core.matmul(np.abs(a), np.abs(b), arch="sm_90", fmt="bf16")
-    exact = np.abs(a) @ np.abs(b)
-    assert (positive <= exact).all()
-    assert np.mean(positive - exact) < 0
-    assert np.array_equal(
-        tensor_core.matmul(-a, b, arch="sm_90", fmt="bf16"),
-        -tensor_core.matmul(a, b, arch="sm_90", fmt="bf16"),
-    )
-
-
-def test_order_inside_a_chunk_does_not_matter_and_across_chunks_does():
-    rng = np.random.default_rng(6)
-    a, b = inputs("wide", "fp16", (8, 64), rng), inputs("wide", "fp16", (64, 8), rng)
-    first = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
-    inside = np.concatenate([rng.permutation(16) + 16 * i for i in range(4)])
-    across = rng.permutation(64)
-    same = tensor_core.matmul(a[:, inside], b[inside], arch="sm_90", fmt="fp16")
-    other = tensor_core.matmul(a[:, across], b[across], arch="sm_90", fmt="fp16")
-    assert np.array_equal(first, same)
-    assert not np.array_equal(first, other)
-
-
-def test_chunks_chain_through_c():
-    rng = np.random.default_rng(7)
-    a, b = inputs("normal", "bf16", (4, 40), rng), inputs("normal", "bf16", (40, 4), rng)
-    whole = tensor_core.matmul(a, b, arch="sm_90", fmt="bf16")
-    c = None
-    for k in (slice(0, 16), slice(16, 32), slice(32, 40)):
-        c = tensor_core.matmul(a[:, k], b[k], c, arch="sm_90", fmt="bf16")
-    assert np.array_equal(whole, c)
-
-
 def test_blocks_of_rows_and_batches_change_nothing(monkeypatch):
     rng = np.random.default_rng(8)
     a, b = inputs("normal", "fp16", (5, 1, 9, 17), rng), inputs("normal", "fp16", (3, 17, 7), rng)
