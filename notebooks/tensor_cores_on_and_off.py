@@ -173,14 +173,14 @@ plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 
 # %% [markdown]
 # Bytes and waves are the report's to the last digit.
-# Our own `decode_mma`, term by term for the case, on an A100:
+# Our own `decode_mma_n8`, whose tile has 8 rows, term by term for the case, on an A100:
 
 # %%
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True, page_size=16)
 names = [*live.EVERY, "decode_mma_n8"]
 whole = Bench(decode, prefill, kernels=names, gpu="h200")
-whole.equations("decode_mma", gpu="a100")
+whole.equations("decode_mma_n8", gpu="a100")
 
 # %% mystnb={"figure": {"caption": "Tensor cores cost no registers by themselves: decode_fma and decode_mma take as many, and decode_mma_n8, whose accumulator is half as large, takes fewest. Predicted; compiled for an H200.", "name": "onoff-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
