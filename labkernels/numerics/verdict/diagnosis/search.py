@@ -178,7 +178,8 @@ def _explained(
     found = None if honest else weights.free(blocks, search.left)
     if found is None:
         return ()
-    return (Match(*found, where, search.before, search.free_rms),)
+    kinds, edit = found
+    return tuple(Match(kind, edit, where, search.before, search.free_rms) for kind in kinds)
 
 
 def _some(block: Block) -> Any:
