@@ -3,6 +3,8 @@
 import contextlib
 import types
 
+import pytest
+
 from labkernels.experiments import harness
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import record
