@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkernels import testing
-from labkernels.measure.strangers import bugs, inputs, right, runs, wrong
+from labkernels.measure.strangers import inputs, right, runs, wrong
 
 
 def test_an_output_rounded_once_is_rounding_and_says_so():
@@ -16,7 +16,7 @@ def test_an_output_rounded_once_is_rounding_and_says_so():
 
 def test_a_test_that_right_kernels_fail_says_that_it_was_held_against_them():
     call = inputs.call("k zero", inputs.SHAPES[2], "fp16", 2)
-    out = wrong.run(bugs.WRONG["V of next head"][0], call)
+    out = wrong.run(wrong.valued(lambda w: w.v.roll(w.call.group, 1)), call)
     halfway = right.RIGHT["eager, P normalised"](call)
     assert runs.judged(call, out).answer == "BUG"
     found = runs.judged(call, halfway)
@@ -64,23 +64,43 @@ def test_a_faint_fault_in_fp32_is_less_exact_and_a_larger_one_a_bug(times, answe
     assert excused == (answer == "LESS EXACT")
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        "GQA interleaved",
-        "channels interleaved",
-        "heads swapped",
-        "K and V in e4m3",
-        "RoPE again",
-        "partials unweighted",
-        "scale of 192 for 128",
-        "last block skipped",
-        "split left out",
-    ],
-)
+def _e4m3(x):
+    return x.float().to(torch.float8_e4m3fn).double()
+
+
+def _grouped_in_turn(w):
+    k, v = (x.double().repeat(1, w.call.group, 1, 1) for x in (w.call.k, w.call.v))
+    return wrong.attend(w.scores(k=k), v, w.call.q.dtype)
+
+
+def _unweighted(w):
+    _, l, o = wrong.parts(w, 32)
+    return (o / l).mean(0).to(w.call.q.dtype)
+
+
+def _without(w, first, last):
+    keys = wrong.keys_of(w)
+    return wrong.masked(w.s, (keys >= first) & (keys < last))
+
+
+BUGS = {
+    "GQA interleaved": _grouped_in_turn,
+    "channels interleaved": wrong.stored(
+        lambda w, out: torch.stack(out.chunk(2, -1), -1).flatten(-2)
+    ),
+    "heads swapped": wrong.stored(lambda w, out: out.flip(1)),
+    "K and V in e4m3": lambda w: wrong.attend(w.scores(k=_e4m3(w.k)), _e4m3(w.v), w.call.q.dtype),
+    "partials unweighted": _unweighted,
+    "scale of 192 for 128": wrong.scored(lambda w: w.s * (2 / 3) ** 0.5),
+    "last block skipped": wrong.scored(lambda w: _without(w, 176, 200)),
+    "split left out": wrong.scored(lambda w: _without(w, 64, 128)),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_other_peoples_kinds_is_found(bug):
     call = inputs.call("v of mean 1", inputs.SHAPES[0], "bf16", 0)
-    found = runs.judged(call, wrong.run(bugs.WRONG[bug][0], call))
+    found = runs.judged(call, wrong.run(BUGS[bug], call))
     assert found.answer in ("BUG", "LESS EXACT"), found.summary()
 
 
@@ -92,7 +112,7 @@ def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():
 
 def test_scores_in_16_bits_are_less_exact_and_no_bug():
     call = inputs.call("peaky", inputs.SHAPES[1], "bf16", 1)
-    out = wrong.run(bugs.WRONG["scores in 16 bits"][0], call)
+    out = wrong.run(wrong.scored(lambda w: w.s.to(w.call.q.dtype).double()), call)
     found = runs.judged(call, out)
     assert found.answer == "LESS EXACT", found.summary()
     keys = (call.q, call.k, call.v)

@@ -12,7 +12,8 @@ ARRAYS = {"numpy"}
 DEVICE = ARRAYS | {"torch", "triton", "cuda"}
 # A GPU machine has the standard library, DEVICE, and filelock, which comes with torch; only plots,
 # bench and widgets may need more. measure and chapters look for peers that may be absent, numerics
-# for threadpoolctl, records for pyarrow.
+# for threadpoolctl, records for pyarrow. pandas in chapters is for tables of live runs, which no
+# recording imports.
 MAY_IMPORT = {
     "places": set(),
     "units": set(),
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "probing": DEVICE | {"flash_attn", "flashinfer"},
     "testing": set(),
     "audit": ARRAYS | {"torch"},
-    "chapters": DEVICE | {"flashinfer"},
+    "chapters": DEVICE | {"flashinfer", "pandas"},
     "experiments": DEVICE,
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
     "bench": ARRAYS | {"pandas", "matplotlib", "pygments", "tqdm"},

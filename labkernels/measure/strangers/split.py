@@ -1,5 +1,7 @@
 """Sets of inputs, right implementations and bugs: the development set, and the newest one.
 
+The bugs of the development set are drawn mistakes, one of each edit.
+
 The newest set is test data. It lies in `tests/strangers` of a checkout, so that nobody who works on
 the verdict needs to read it.
 """
@@ -12,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 
 from labkernels import places
-from labkernels.measure.strangers import bugs, inputs, right
+from labkernels.measure.strangers import drawn, inputs, right
 from labkernels.measure.strangers.inputs import Asked, Call, Shape
+from labkernels.measure.strangers.wrong import Bug
 
 DEVELOPMENT, HELD_OUT = "development", "held out"
 FIRST_HELD_OUT_SEED = 90_000  # smaller seeds were judged while the verdict was written
@@ -32,7 +35,7 @@ class BugSet:
     families: Mapping[str, Callable]
     shapes: tuple[Shape, ...]
     right: Mapping[str, Callable[[Call], torch.Tensor]]
-    wrong: Mapping[str, tuple[bugs.Bug, tuple[str, ...]]]
+    wrong: Mapping[str, tuple[Bug, tuple[str, ...]]]
     asked: Mapping[str, Asked] = field(default_factory=dict)
     keys: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
 
@@ -43,7 +46,16 @@ class BugSet:
         return inputs.asking(call, self.asked[bug]) if bug in self.asked else call
 
 
-FIRST = BugSet(DEVELOPMENT, inputs.FAMILIES, inputs.SHAPES, right.RIGHT, bugs.WRONG)
+FIRST = BugSet(
+    DEVELOPMENT,
+    inputs.FAMILIES,
+    inputs.SHAPES,
+    right.RIGHT,
+    {
+        name: (drawn.mistake(i).output, (edit.kind,))
+        for i, (name, edit) in enumerate(drawn.EDITS.items())
+    },
+)
 
 
 def newest() -> BugSet | None:

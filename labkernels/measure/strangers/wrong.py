@@ -45,6 +45,9 @@ class Work:
         )
 
 
+Bug = Callable[[Work], torch.Tensor]
+
+
 def _scores(call, q, k, hidden):
     s = q @ k.mT * call.scale
     if cap := call.asked.soft_cap:
@@ -88,53 +91,6 @@ def parts(w: Work, keys: int):
     return (torch.stack(x) for x in zip(*found, strict=True))
 
 
-def merged(keys: int, weigh: Callable, rounding=None) -> Callable:
-    """Return a bug in the merge of splits of `keys` keys: their weights, or their roundings."""
-
-    def bug(w: Work):
-        m, l, o = parts(w, keys)
-        part = torch.where(l > 0, o / l.clamp(min=1e-300), torch.zeros_like(o))
-        if rounding:
-            part = part.to(w.call.q.dtype if rounding == "input" else rounding).double()
-        weights = weigh(m, l)
-        return ((weights * part).sum(0) / weights.sum(0)).to(w.call.q.dtype)
-
-    return bug
-
-
-def running(block: int, kind: str) -> Callable:
-    """Return a bug in the rescale after a new maximum, or in the format of the accumulator."""
-
-    def bug(w: Work):
-        b, h, n_q, n = w.s.shape
-        dtype = w.call.q.dtype
-        m = torch.full((b, h, n_q, 1), -math.inf, dtype=torch.float64)
-        l, o, before = torch.zeros_like(m), torch.zeros(*w.q.shape[:3], w.v.shape[-1]).double(), m
-        for first in range(0, n, block):
-            s = w.s[..., first : first + block]
-            top = torch.maximum(m, s.amax(-1, keepdim=True))
-            shift = top.masked_fill(top == -math.inf, 0.0)
-            p, rescale = torch.exp(s - shift), torch.exp(m - shift)
-            stale = torch.exp(before - m.masked_fill(m == -math.inf, 0.0))
-            stale = torch.where(before == -math.inf, torch.ones_like(stale), stale)
-            kept = torch.ones_like(rescale)
-            of_o = {"o kept": kept, "both kept": kept, "stale": stale}.get(kind, rescale)
-            of_l = kept if kind in ("l kept", "both kept") else rescale
-            of_o, of_l = (torch.where(m == -math.inf, 0.0 * x, x) for x in (of_o, of_l))
-            l = l * of_l + p.sum(-1, keepdim=True)
-            o = (
-                o * of_o
-                + (p.to(dtype).double() if dtype != torch.float32 else p)
-                @ w.v[:, :, first : first + block]
-            )
-            if kind in ("bfloat16", "float16"):
-                o = o.to(getattr(torch, kind)).double()
-            before, m = m, top
-        return (o / l).to(dtype)
-
-    return bug
-
-
 def masked(s, hide):
     """Return the scores, with -inf where hide is True."""
     return s.masked_fill(hide, -math.inf)
@@ -156,31 +112,9 @@ def valued(change: Callable) -> Callable:
     return lambda w: attend(w.s, change(w), w.call.q.dtype)
 
 
-def keys_read(change: Callable) -> Callable:
-    """Return a bug in which keys are read: change(work) returns their indices."""
-
-    def bug(w: Work):
-        index = change(w)
-        return attend(w.scores(k=read(w.k, index)), read(w.v, index), w.call.q.dtype)
-
-    return bug
-
-
 def stored(change: Callable) -> Callable:
     """Return a bug in the output: change(work, right output) returns the output."""
     return lambda w: change(w, attend(w.s, w.v, w.call.q.dtype))
-
-
-def changed(out, place, value):
-    """Return the output with another value at an index."""
-    out = out.clone()
-    out[place] = value
-    return out
-
-
-def read(x, index):
-    """Return the keys of a tensor at an index."""
-    return x[:, :, index]
 
 
 def keys_of(w: Work):
@@ -193,7 +127,7 @@ def right_output(w: Work) -> torch.Tensor:
     return attend(w.s, w.v, w.call.q.dtype, sinks=w.call.sinks)
 
 
-def run(bug: "Callable[[Work], torch.Tensor]", call: Call, part: str = "all") -> torch.Tensor:
+def run(bug: Bug, call: Call, part: str = "all") -> torch.Tensor:
     """Return the output of a kernel with a bug in a part of its rows, right elsewhere."""
     work = Work.of(call)
     return torch.where(rows_of(call, part)[..., None], bug(work), right_output(work))

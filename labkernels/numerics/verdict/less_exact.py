@@ -29,6 +29,7 @@ class Way:
 
 
 _SMALL = 16.0  # times the error of P in bf16 with a cubic exp2
+_CLEAR = 4.0  # times that limit, on a part of a large problem, whose rows may have smaller errors
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
@@ -203,9 +204,14 @@ def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = Fals
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:
     """Return whether an error is at most _SMALL times the rms error of the coarsest way."""
-    coarsest = replace(policy, p="bf16", exp2="poly3")
-    sigma = to_numpy(error_sigma.sigma(problem, coarsest))
-    return bool(np.sqrt((error**2).mean()) <= _SMALL * np.sqrt((sigma**2).mean()))
+    coarsest, size = replace(policy, p="bf16", exp2="poly3"), float((error**2).mean())
+
+    def within(some: Problem, times: float) -> bool:
+        sigma = to_numpy(error_sigma.sigma(some, coarsest))
+        return bool(size <= times**2 * (sigma**2).mean())
+
+    part = parts.of_problem(problem)
+    return (part is None or within(part.problem, _CLEAR * _SMALL)) and within(problem, _SMALL)
 
 
 def faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:

@@ -106,14 +106,14 @@ def sources(block: Block) -> Iterator[Trial]:
                 return s.by_load(k=k, v=None if which == "K" else s.other("v", *at(s)))
 
             yield Trial(kind, Edit(which, "of", (place,)), of_source, cost, scoped=True)
-    if problem.k_pool.shape == problem.v_pool.shape and isinstance(block.channels, slice):
-        yield Trial(
-            defects.INDEX_V, Edit("V", "read from K"), lambda s: s.by_load(v=s.k), 1.0, True
-        )
-        yield Trial(
-            defects.INDEX_K, Edit("K", "read from V"), lambda s: s.by_load(k=s.v), 1.0, True
-        )
-        both = lambda s: s.by_load(k=s.v, v=s.k)
+    if problem.k_pool.shape == problem.v_pool.shape:
+        of_k = lambda s: s.k[:, s.channels]
+        of_v = lambda s: s.case.keys("v", s.request, s.kv_head)
+        values = lambda s: s.by_load(v=of_k(s))
+        yield Trial(defects.INDEX_V, Edit("V", "read from K"), values, 1.0, True)
+        keys = lambda s: s.by_load(k=of_v(s))
+        yield Trial(defects.INDEX_K, Edit("K", "read from V"), keys, 1.0, True)
+        both = lambda s: s.by_load(k=of_v(s), v=of_k(s))
         yield Trial(defects.INDEX_K, Edit("K and V", "exchanged"), both, 1.0, True)
 
 

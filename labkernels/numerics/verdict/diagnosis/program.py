@@ -158,6 +158,11 @@ class Block:
         """The values. Shapes: [L, Dv]."""
         return self.case.keys("v", self.request, self.kv_head)[:, self.channels]
 
+    @functools.cached_property
+    def v_squares(self) -> np.ndarray:
+        """The squares of the values. Shapes: [L, Dv]."""
+        return self.v**2
+
     def other(self, which: str, request: int, kv_head: int) -> np.ndarray:
         """Return K or V of another request or head, as long as the own: its last key repeats."""
         found = self.case.keys(which, request, kv_head)
@@ -247,7 +252,7 @@ class Block:
         """The variance that P's rounding adds per p^2 v^2, as sigma itself has it."""
         p = self.w / self.sums
         room = np.maximum(self.sigma**2 - store(self.truth, self.case.out_format), 0)
-        return float(np.median(room / np.maximum(p**2 @ self.v**2, TINY)))
+        return float(np.median(room / np.maximum(p**2 @ self.v_squares, TINY)))
 
     def squares(self, predicted: Array | Terms) -> np.ndarray:
         """Return z^2 against an edited program, with its own roundings. Shapes: [R, Dv]."""
@@ -255,7 +260,8 @@ class Block:
         if isinstance(predicted, Terms):
             rows = predicted.output()
             p = predicted.above / predicted.sums
-            grown = self._per_weight * (p**2 @ predicted.v**2) + store(rows, fmt)
+            v_squares = self.v_squares if predicted.v is self.v else predicted.v**2
+            grown = self._per_weight * (p**2 @ v_squares) + store(rows, fmt)
         else:
             rows = predicted
             size, right = ((x**2).mean(1, keepdims=True) for x in (rows, self.truth))

@@ -36,14 +36,6 @@ def of_scores(block: Block) -> Iterator[Trial]:
         yield _of("scores", scores, f"rounded, as {words}, to", fmt)
         query = lambda s, f=fmt, u=unit: s.by_load(q=narrowed(s.q / u, f) * u)
         yield _of("Q", query, f"rounded, in {words}, to", fmt)
-    for fmt in _SIXTEEN:
-
-        def eager(s: Block, f: str = fmt) -> Terms:
-            own = scale * LOG2_E
-            x = narrowed(narrowed(s.raw / own, f) * scale, f) * LOG2_E
-            return s.by_scores(x)
-
-        yield _of("scores", eager, "rounded before and after the scale to", fmt)
 
 
 def of_weights(block: Block) -> Iterator[Trial]:
@@ -60,8 +52,6 @@ def of_weights(block: Block) -> Iterator[Trial]:
             normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
             yield _of("P", normal, "normalised and rounded to", name)
     for fmt in _SIXTEEN:
-        cut = lambda s, f=fmt: s.by_weights(_cut(s.w, f), below=s.w)
-        yield Trial(defects.WEIGHTS, Edit("P", "cut toward 0 in", (fmt,)), cut, 1.2)
         total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)
         yield _of("denominator", total, "rounded to", fmt)
         weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))
@@ -93,15 +83,8 @@ def values(block: Block) -> Iterator[Trial]:
     """Yield K and V with other numbers: less a mean, clipped, by a statistic of their own."""
     mean = lambda x, a: x.mean(a, keepdims=True)
     size = lambda x, a: np.maximum(np.abs(x).max(a, keepdims=True), 1e-9)
-    rms = lambda x, a: np.maximum(np.sqrt((x**2).mean(a, keepdims=True)), 1e-9)
     laws: dict[str, Callable[..., Array]] = {
         "less the mean of each": lambda x, a: x - mean(x, a),
-        "replaced by the mean of each": lambda x, a: mean(x, a) + 0 * x,
-        "divided by the largest of each": lambda x, a: x / size(x, a),
-        "divided by the root mean square of each": lambda x, a: x / rms(x, a),
-        "clipped at half the largest of each": lambda x, a: np.clip(
-            x, -size(x, a) / 2, size(x, a) / 2
-        ),
         "with the next scale of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), -1),
         "with the scale before of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), 1),
     }
@@ -129,12 +112,6 @@ def _of(operand: str, of: Callable[[Block], Terms | Array], words: str, fmt: str
 
 def _stepped(count: int) -> Callable[[Array], Array]:
     return lambda x: np.rint(x * count) / count
-
-
-def _cut(x: Array, fmt: str) -> np.ndarray:
-    steps = rounding.quantum(x, fmt)
-    found: np.ndarray = np.floor(x / steps) * steps
-    return found
 
 
 def _coarser(fmt: str, than: str) -> bool:

@@ -40,15 +40,15 @@ class Screen:
         width = blocks[0].truth.shape[1]
         drawn = np.random.default_rng(1).standard_normal((width, min(width, _DIRECTIONS)))
         self.turn = np.linalg.qr(drawn)[0]
-        rows = [
-            (block, r, self.turn / block.sigma[r][:, None] / block.sums[r])
-            for block in blocks
-            for r in range(len(block.tokens))
-        ]
-        self.rows = [(block, r, way, block.v @ way, block.out[r] @ way) for block, r, way in rows]
-        self.side = np.array(
-            [((b.out[r] - b.truth[r]) * b.sums[r]) @ way for b, r, way, *_ in self.rows]
-        )
+        self.size = sum(block.truth.size for block in blocks)
+        self.parts, sides = [], []
+        for block in blocks:
+            ways = self.turn / (block.sigma * block.sums)[:, :, None]
+            own = block.v @ ways
+            out = (block.out[:, None] @ ways)[:, 0]
+            self.parts.append((block, ways, own, block.w[:, :, None] * own, out))
+            sides.append((((block.out - block.truth) * block.sums)[:, None] @ ways)[:, 0])
+        self.side = np.concatenate(sides)
 
     @functools.cached_property
     def groupings(self) -> list[tuple[np.ndarray, int, np.ndarray]]:
@@ -98,16 +98,16 @@ class Screen:
 
     def _changes(self, terms: list[Terms]) -> tuple[np.ndarray, np.ndarray]:
         """Return what each key changes: [rows, L, 16], and in the denominator: [rows, L]."""
-        of = dict(zip(map(id, self.blocks), terms, strict=True))
-        found = np.zeros((len(self.rows), self.n, self.turn.shape[1]))
-        below = np.zeros(found.shape[:2])
-        for i, (block, r, way, v, out) in enumerate(self.rows):
-            t = of[id(block)]
-            other = v if t.v is block.v else t.v @ way
-            less = t.below[r] - block.w[r]
-            more = t.above[r][:, None] * other - block.w[r][:, None] * v
-            found[i, : block.n] = more - less[:, None] * out
-            below[i, : block.n] = less / block.sums[r]
+        found = np.zeros((len(self.side), self.n, self.turn.shape[1]))
+        below, at = np.zeros(found.shape[:2]), 0
+        for (block, ways, own, weighed, out), t in zip(self.parts, terms, strict=True):
+            rows = slice(at, at + len(block.tokens))
+            other = own if t.v is block.v else t.v @ ways
+            less = t.below - block.w
+            more = t.above[:, :, None] * other - weighed
+            found[rows, : block.n] = more - less[:, :, None] * out[:, None]
+            below[rows, : block.n] = less / block.sums
+            at = rows.stop
         return found, below
 
     def _left(self, each: Array, below: Array, keys: Array, factor: float) -> float:

@@ -40,12 +40,6 @@ def numbers(block: Block) -> Iterator[Trial]:
         yield of("times", lambda s, x: biased(s, _capped(s.products, cap * x)), POWERS, "soft cap")
         inside = lambda s, x: biased(s, _capped(x * s.products, cap))
         yield of("inside the cap times", inside, POWERS)
-        clip = lambda s: s.by_scores(biased(s, np.clip(s.products, -cap, cap)))
-        yield Trial(defects.SCORES, Edit("soft cap", "cuts in place of bending"), clip, 0.9)
-        over = lambda s: s.by_scores(_capped(s.products + s.raw - _capped(s.products, cap), cap))
-        yield Trial(defects.SCORES, Edit("soft cap", "after the slopes"), over, 0.9)
-        back = lambda s, x: biased(s, x * _capped(s.products, cap))
-        yield of("after the cap times", back, POWERS)
     distance = lambda s: (s.keys - s.places) * LOG2_E
     if not has_slopes:
         slopes = np.concatenate([-POWERS[::-1], POWERS]) / 64
@@ -62,19 +56,12 @@ def numbers(block: Block) -> Iterator[Trial]:
         "of head h + 1": lambda h: given[(h + 1) % len(given)],
         "of head h - 1": lambda h: given[h - 1],
         "of head h % Hkv": lambda h: given[h % problem.kv_heads],
-        "in reverse": lambda h: given[-1 - h],
         "of twice as many heads": lambda h: math.sqrt(abs(given[h])) * np.sign(given[h]),
-        "of half as many heads": lambda h: given[h] * abs(given[h]),
     }
     for words, f in others.items():
         yield _alibi(words, lambda s, f=f: f(s.head) - given[s.head])
     zero = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * s.places)
     yield Trial(defects.SCORES, Edit("slopes", "by the key's number"), zero, 0.9)
-    lead = lambda s: s.by_scores(s.raw + given[s.head] * LOG2_E * (s.n - s.n_queries))
-    yield Trial(defects.SCORES, Edit("slopes", "by the query's number"), lead, 0.9)
-    size = lambda s: np.abs(s.keys - s.places) * LOG2_E
-    both = lambda s: s.by_scores(s.raw - given[s.head] * (distance(s) + size(s)))
-    yield Trial(defects.SCORES, Edit("slopes", "by the distance's size"), both, 0.9)
 
 
 def _capped(products: Array, cap: float) -> np.ndarray:
@@ -130,7 +117,6 @@ def masks(block: Block) -> Iterator[Trial]:
     yield of(
         "causal, aligned to the last key", lambda s: (s.keys <= s.places) & inside(s), cost=0.8
     )
-    yield of("turned over", lambda s: s.keys >= s.places)
     for d in (1, 2, 3, 4, 8, 16, 32, 64):
         for sign in (1, -1):
             end = lambda s, d=sign * d: (s.keys <= s.places + d) & inside(s)
@@ -138,12 +124,8 @@ def masks(block: Block) -> Iterator[Trial]:
     for t in _TILES:
         rules: dict[str, Callable[[Block, int], Array]] = {
             "ends at the last key of the tile of": lambda s, t: s.keys // t <= s.places // t,
-            "ends before the tile of": lambda s, t: s.keys // t < s.places // t,
-            "ends as for the last query of": lambda s, t: s.keys <= s.places | (t - 1),
             "ends as for the first query of": lambda s, t: s.keys <= s.places - s.queries % t,
-            "ends as for the last row of": lambda s, t: s.keys <= s.places - s.queries % t + t - 1,
             "causal inside tiles of": lambda s, t: s.seen & (s.keys // t == s.places // t),
-            "of the longest tiles left out, of": lambda s, t: s.seen & (s.keys < s.n // t * t),
         }
         for words, rule in rules.items():
             yield of(words, lambda s, t=t, f=rule: f(s, t) & inside(s), t, cost=1.2)

@@ -43,6 +43,8 @@ _LISTED = 3
 _FEW, _WEAK = 0.2, 9.0  # all rows are used if fewer are bad, each weakly, but all together clearly
 _BLOCKS, _ROWS = 10, 40
 _SCREENED, _SCREENED_LONG, _LONG = 6, 3, 1024  # rows of the screen, and of long requests
+_CHANNELS = 32  # of the screen of long requests
+_COMMON = 1.0  # largest cost of an edit that is tried at some keys of a long request
 _NUMBERS = 2**21  # most rows times keys that are followed
 _PASSES, _GOLDEN = 44, (5**0.5 - 1) / 2
 _FIRST = 4.0  # times the residual that is allowed in the end, on the few rows of the screen
@@ -169,13 +171,24 @@ def _explained(
         search.of(_ROUNDINGS)
     elif not search.settled:
         search.of(_LOADS)
-        search.of((weights.of_parts, *_ROUNDINGS, roundings.values))
+        if not search.settled:
+            search.of((weights.of_parts, *_ROUNDINGS, roundings.values))
     if search.found:
         return tuple(_match(case, x, where, search.before) for x in search.best())
     found = None if honest else weights.free(blocks, search.left)
     if found is None:
         return ()
-    return (Match(*found, where, search.before, search.free_rms),)
+    kinds, edit = found
+    return tuple(Match(kind, edit, where, search.before, search.free_rms) for kind in kinds)
+
+
+def _some(block: Block) -> Any:
+    """Return the channels of the screen: of a long request, a few tell as much in less time."""
+    width = block.truth.shape[1]
+    if block.n <= _LONG or width <= _CHANNELS:
+        return block.channels
+    every = np.arange(block.case.truth.shape[2])[block.channels]
+    return every[np.linspace(0, width - 1, _CHANNELS).astype(int)]
 
 
 def _match(case: Case, found: _Found, where: Region, before: float) -> Match:
@@ -197,7 +210,7 @@ class _Search:
         for block in blocks:
             if sum(len(b.tokens) for b in few) < most:
                 ends = block.tokens[[0, -1]] if len(block.tokens) > 1 else block.tokens
-                few.append(replace(block, tokens=ends))
+                few.append(replace(block, tokens=ends, channels=_some(block)))
         self.screen = Screen(few)
         self.before = mean_square(blocks, [b.truth for b in blocks]) ** 0.5
         self.most = max(_FIRST * LEFT**2, _SHARE / 4 * self.before**2)
@@ -223,12 +236,17 @@ class _Search:
             note = scores.known(x, few[0]) if trial.edit.operand == "scale" else ""
             edit = replace(trial.edit, numbers=(*trial.edit.numbers, x), note=note)
             trial = replace(trial, edit=edit, of=lambda s, f=trial.of: f(s, x))
-        given = [trial.of(s) for s in few]
+        scoped = trial.scoped and (self.screen.n <= _LONG or trial.cost <= _COMMON)
+        given = [trial.of(few[0])]
+        least = mean_square(few[:1], given) * few[0].truth.size / self.screen.size
+        if not (scoped or least <= self.most):
+            return
+        given += [trial.of(s) for s in few[1:]]
         if not all(np.isfinite(t.above if isinstance(t, Terms) else t).all() for t in given):
             return
         if trial.factors and mean_square(few, given) <= self.most and self._keep(trial, None):
             return
-        if trial.scoped:
+        if scoped:
             for scope in self.screen.scopes(given, trial.factors, self.most):
                 self._keep(trial, scope)
 
@@ -241,9 +259,17 @@ class _Search:
 
         at = int(np.argmin([miss(x) for x in grid]))
         a, b = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, len(grid) - 1)])
+        c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
+        of_c, of_d = miss(c), miss(d)
         for _ in range(_PASSES):
-            c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
-            a, b = (a, d) if miss(c) < miss(d) else (c, b)
+            if of_c < of_d:
+                b, d, of_d = d, c, of_c
+                c = b - _GOLDEN * (b - a)
+                of_c = miss(c)
+            else:
+                a, c, of_c = c, d, of_d
+                d = a + _GOLDEN * (b - a)
+                of_d = miss(d)
         return (a + b) / 2
 
     def _keep(self, trial: Trial, scope: Scope | None) -> bool:

@@ -44,25 +44,6 @@ def of_rows(block: Block) -> Iterator[Trial]:
         yield Trial(kind, Edit(operand, "times"), times, cost, grid=SIGNED)
     power = lambda s, x: s.by_weights(s.w**x)
     yield Trial(defects.WEIGHTS, Edit("P", "to the power"), power, 1.1, grid=POWERS)
-    small = lambda s, x: s.by_weights(np.where(s.w < x, 0, s.w))
-    least = np.exp2(np.linspace(-14, -0.2, 29))
-    yield Trial(defects.WEIGHTS, Edit("P", "0 where it is below"), small, 1.2, grid=least)
-    for terms, words in ((2, "1 + x"), (3, "1 + x + x^2 / 2")):
-
-        def series(s: Block, terms: int = terms) -> Terms:
-            x = np.where(s.seen, (s.raw - s.top) / LOG2_E, 0.0)
-            return s.by_weights(np.where(s.seen, 1 + x + (terms > 2) * x**2 / 2, 0))
-
-        yield Trial(defects.WEIGHTS, Edit("exp", "replaced by", (words,)), series, 1.3)
-    for bits in (0, 1, 2, 3, 4, 5, 6):
-        for words, cut in (("rounded to", np.rint), ("cut to", np.floor)):
-
-            def stepped(s: Block, bits: int = bits, cut=cut) -> Terms:
-                x = np.where(s.seen, s.raw - s.top, 0.0) * 2**bits
-                return s.by_weights(np.where(s.seen, np.exp2(cut(x) / 2**bits), 0))
-
-            edit = Edit("exponent in base 2", words, (f"1/{2**bits}",))
-            yield Trial(defects.WEIGHTS, edit, stepped, 1.2)
 
 
 def of_denominator(block: Block) -> Iterator[Trial]:
@@ -85,7 +66,6 @@ def of_denominator(block: Block) -> Iterator[Trial]:
     for count in _COUNTS:
         zeros = lambda s, k=count: s.sums + k * np.exp2(-s.top)
         yield of("with keys of score 0, as many as", zeros, count)
-        yield of("with weights of 1, as many as", lambda s, k=count: s.sums + k, count, cost=1.2)
     for t in (16, 32, 64, 128):
         padded = lambda s, t=t: s.sums + (-s.n % t) * np.exp2(-s.top)
         yield of("with keys of score 0 up to a multiple of", padded, t, cost=0.9)
@@ -119,19 +99,12 @@ def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
         "of head h % Hkv": lambda h: logits[h % block.problem.kv_heads],
         "of head h + 1": lambda h: logits[(h + 1) % heads],
         "of head h - 1": lambda h: logits[h - 1],
-        "of head h % (Hq / 2)": lambda h: logits[h % max(1, heads // 2)],
         "with the sign turned": lambda h: -logits[h],
-        "in base 2": lambda h: logits[h] / LOG2_E,
-        "times log2(e)": lambda h: logits[h] * LOG2_E,
-        "times the scale": lambda h: logits[h] * block.problem.scale,
     }
     bare = lambda s: s.sums - s.sink
     for words, f in others.items():
         l = lambda s, f=f: bare(s) + np.exp2(np.minimum(f(s.head) - s.top, 100))
         yield of(f"with the sink {words}", l, cost=0.9)
-    yield of(
-        "with the sink not relative to the maximum", lambda s: bare(s) + np.exp2(logits[s.head])
-    )
     yield of("with the sink times", lambda s, x: bare(s) + x * s.sink, grid=POWERS)
 
 
@@ -182,8 +155,6 @@ def _merges(size: int) -> Iterator[Trial]:
     yield of("weighted by exp2 of natural sums, of", lambda m, l, e: np.exp2(e / LOG2_E))
     yield of("with the weight of the next one, of", lambda m, l, e: rolled(e, -1))
     yield of("with the weight of the one before, of", lambda m, l, e: rolled(e, 1))
-    yield of("with weights in reverse, of", lambda m, l, e: np.exp2(e)[:, ::-1])
-    yield of("with weights squared, of", lambda m, l, e: np.exp2(2 * e))
 
 
 Factors = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
@@ -193,10 +164,6 @@ _RESCALES: dict[str, Factors] = {
     "with l not rescaled, of": lambda by, stale: (by, 1.0),
     "with neither o nor l rescaled, of": lambda by, stale: (1.0, 1.0),
     "with o rescaled by the step before, of": lambda by, stale: (stale, by),
-    "with o rescaled by the inverse, of": lambda by, stale: (1 / by, by),
-    "with both rescaled by the inverse, of": lambda by, stale: (1 / by, 1 / by),
-    "with o rescaled by another base, of": lambda by, stale: (by ** (1 / LOG2_E), by),
-    "with both rescaled by another base, of": lambda by, stale: (by ** (1 / LOG2_E),) * 2,
     "with o starting over at a new maximum, of": lambda by, stale: (np.where(by < 1, 0, 1), by),
 }
 
@@ -217,13 +184,17 @@ def _rescaled(s: Block, size: int, factors: Factors) -> np.ndarray:
 
 def free(
     blocks: list[Block], explains: Callable[[list[np.ndarray], int], bool]
-) -> tuple[str, Edit] | None:
-    """Return the class that free factors of the right output explain: of heads, channels, rows.
+) -> tuple[tuple[str, ...], Edit] | None:
+    """Return the classes that free factors of the right output explain: of heads, channels, rows.
 
     explains: whether predicted rows, with so many numbers spent, explain the output.
     """
-    ways = (("V", "head", (0, 1), defects.VALUES), ("V", "channel", 0, defects.VALUES))
-    for operand, each, axis, kind in (*ways, ("row", "row", 1, defects.WEIGHTS)):
+    ways: tuple[tuple[str, str, Any, tuple[str, ...]], ...] = (
+        ("V", "head", (0, 1), (defects.VALUES,)),
+        ("V", "channel", 0, (defects.VALUES,)),
+        ("row", "row", 1, (defects.WEIGHTS, defects.STORE)),
+    )
+    for operand, each, axis, kinds in ways:
         owners = [i if each == "row" else s.head for i, s in enumerate(blocks)]
         sums: dict[int, Any] = {}
         for owner, s in zip(owners, blocks, strict=True):
@@ -233,5 +204,5 @@ def free(
         factors = {owner: a / np.maximum(b, TINY) for owner, (a, b) in sums.items()}
         rows = [s.truth * factors[owner] for owner, s in zip(owners, blocks, strict=True)]
         if explains(rows, sum(x.size for x in factors.values())):
-            return kind, Edit(operand, f"times a factor of each {each}'s own")
+            return kinds, Edit(operand, f"times a factor of each {each}'s own")
     return None
