@@ -236,7 +236,11 @@ ON_A_CPU = {
 }
 
 
-@pytest.mark.parametrize("name", ON_A_CPU)
+LONG = {"triton_tutorial"}  # Triton's interpreter takes half a minute
+WHOLE = [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in ON_A_CPU]
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
     experiment = FOUND[name]
     asked = Options(quick=True, only=ON_A_CPU[name])

@@ -24,6 +24,7 @@ def shapes():
             yield from (pytest.param(name, head_dim, groups[rows]) for rows in chosen)
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @pytest.mark.parametrize(("kernel", "head_dim", "group"), list(shapes()))
 def test_no_race_and_nothing_read_before_it_is_written(kernel, head_dim, group):
     case = decode_case(KV_LENS, group=group, head_dim=head_dim, page_size=3, layout="padded")
@@ -42,6 +43,7 @@ def prefill_shapes():
                     yield pytest.param(name, head_dim, None)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize(("kernel", "head_dim", "page_size"), list(prefill_shapes()))
 def test_no_race_in_a_prefill(kernel, head_dim, page_size):
     case = prefill_case(
@@ -63,6 +65,7 @@ def backward_shapes():
                 yield pytest.param(name, head_dim, deterministic)
 
 
+@pytest.mark.few_of_each("kernel", 3)
 @pytest.mark.parametrize(("kernel", "head_dim", "deterministic"), list(backward_shapes()))
 def test_no_race_in_a_backward_pass(kernel, head_dim, deterministic):
     case = backward_case(
@@ -74,6 +77,7 @@ def test_no_race_in_a_backward_pass(kernel, head_dim, deterministic):
 ODD_GROUPS = (3, 5, 6, 7)  # query heads per KV head that do not fill a tile's rows
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize("group", ODD_GROUPS)
 @pytest.mark.parametrize("kernel", CUDA)
 def test_a_group_that_leaves_rows_of_a_decode_empty(kernel, group):
@@ -88,6 +92,7 @@ def prefills_by_layout():
                 yield pytest.param(name, page_size, id=f"{name}-{layout}")
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize("group", ODD_GROUPS)
 @pytest.mark.parametrize(("kernel", "page_size"), list(prefills_by_layout()))
 def test_a_group_that_leaves_rows_of_a_prefill_empty(kernel, page_size, group):
@@ -95,6 +100,7 @@ def test_a_group_that_leaves_rows_of_a_prefill_empty(kernel, page_size, group):
     run_checked(case, kernel, keys_per_split=64, checks=True)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize("heads", ODD_GROUPS)
 @pytest.mark.parametrize("kernel", CUDA_MLAS)
 def test_heads_that_leave_rows_of_an_mla_decode_empty(kernel, heads):
@@ -102,6 +108,7 @@ def test_heads_that_leave_rows_of_an_mla_decode_empty(kernel, heads):
     run_checked(case, kernel, keys_per_split=64, checks=True)
 
 
+@pytest.mark.few_of_each("kernel", 2)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("group", ODD_GROUPS)
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)

@@ -74,7 +74,7 @@ def check_report(instance, report):
     assert least <= held, f"the ledger has {least}, ptxas needs only {held}"
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("instance", list(every_instance()))
 def test_every_instance_on_sm_90a(instance):
     compiled = resources.compile_instance(instance, arch="sm_90a")
@@ -89,7 +89,7 @@ def test_every_instance_on_sm_90a(instance):
     assert held.by_registers >= promised, "__launch_bounds__ promises more blocks than fit"
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("instance", "gpu", "arch"), list(default_instances()))
 def test_default_tile_on_every_architecture(instance, gpu, arch):
     check_report(instance, resources.compile_instance(instance, arch=arch).report)
@@ -149,6 +149,7 @@ def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_di
         nvrtc.compile_kernel(header, instance=check, defines=defines, arch="sm_90a")
 
 
+@pytest.mark.few_of_each("kernel", 1)
 @pytest.mark.parametrize("kernel", CUDA)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
@@ -202,7 +203,7 @@ def policies_with_an_fp32_output():
                 yield pytest.param(name, policy, head_dim, id=f"{name}-{head_dim}-{policy.label}")
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(("kernel", "policy", "head_dim"), list(policies_with_an_fp32_output()))
 def test_policies_compile(kernel, policy, head_dim):
     instance = CUDA[kernel].instance(

@@ -21,6 +21,7 @@ def has_avx2():
         return False
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(not has_avx2(), reason="the limit is for processors with AVX2")
 @pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "decode_mma_n8"])
 def test_a_decode_of_8192_keys_takes_less_than_half_a_second(kernel):

@@ -198,6 +198,7 @@ def variant(spec, gpu, tile, types, constants, multiples_of_16, *, function=None
     )
 
 
+@pytest.mark.few_of_each("listed", 1)
 @pytest.mark.parametrize(
     "listed",
     [decodes, prefills, mlas, backwards],

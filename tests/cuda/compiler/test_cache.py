@@ -98,6 +98,26 @@ def test_an_entry_is_made_once_and_is_private(folder):
     assert list((folder / "work").iterdir()) == []
 
 
+@pytest.mark.parametrize("planted", ["link", "pipe", "writable", "folder's"])
+def test_what_others_may_have_written_is_not_used(folder, tmp_path, planted):
+    path = cache.entry(NAME, content).path
+    if planted == "link":
+        path.rename(tmp_path / NAME)
+        path.symlink_to(tmp_path / NAME)
+    elif planted == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif planted == "writable":
+        path.chmod(0o666)
+    elif os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        pytest.skip("only root can give a file away")
+    assert cache.entry(NAME, lambda work: b"ours").content == b"ours"
+    assert path.is_file()
+    assert not path.is_symlink()
+
+
 @pytest.mark.parametrize("where", [".", "entries"])
 def test_a_folder_that_others_may_write_is_refused_in_one_line(folder, where):
     cache.entry(NAME, content)

@@ -40,6 +40,7 @@ def test_verdict_finds_nearly_all_bugs_and_calls_no_right_kernel_wrong(rows):
         assert {row["kernel"] for row in found} >= {*decode.KERNELS, "reference"}
 
 
+@pytest.mark.long
 def test_a_part_of_the_table_comes_out_again(rows):
     kv_len, dtype = min(LENGTHS), "bf16"
     seen = []

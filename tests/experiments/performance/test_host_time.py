@@ -3,6 +3,8 @@
 import contextlib
 import types
 
+import pytest
+
 from labkernels.experiments import harness
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import record
@@ -25,6 +27,7 @@ def test_a_repeat_is_many_calls_between_two_waits(monkeypatch):
     assert longer.repeats == 3  # a repeat takes three seconds of this clock
 
 
+@pytest.mark.long
 def test_every_call_runs_and_its_rows_fit(monkeypatch, tmp_path):
     """On the CPU build each call is a whole computation, so a repeat is one call."""
     once = host_time.host_times

@@ -52,6 +52,7 @@ HANDED_ON = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("edit", HANDED_ON.values(), ids=HANDED_ON)
 def test_what_is_handed_on_too_early_is_found(edit):
     spec = mutated(CUDA_BACKWARDS["backward_wgmma"], edit)

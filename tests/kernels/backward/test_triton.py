@@ -14,6 +14,7 @@ KV_LENS = (5, 1, 65, 40, 0)
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
+@pytest.mark.one_in(3)
 @POLICIES
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("group", "layout"), [(1, "htd"), (3, "padded")])

@@ -15,6 +15,7 @@ KV_LENS = (5, 0, 2, 4, 70, 33)
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
+@pytest.mark.one_in(3)
 @POLICIES
 @pytest.mark.parametrize(("heads", "page_size"), [(5, 1), (16, 16), (3, 64)])
 def test_ragged_lengths(policy, heads, page_size):

@@ -60,6 +60,7 @@ def test_every_tile(kernel, head_dim, tile, dtype):
     run_checked(case, kernel, tile=tile, keys_per_split=96)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("head_dim", "page_size"), [(64, None), (64, 3), (128, 16), (128, 1), (256, None)]
 )

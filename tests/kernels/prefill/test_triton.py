@@ -15,6 +15,7 @@ KV_LENS = (5, 1, 70, 65, 7, 0)
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
+@pytest.mark.one_in(3)
 @POLICIES
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("group", "layout"), [(1, "htd"), (5, "padded")])
@@ -25,6 +26,7 @@ def test_ragged_lengths(policy, causal, group, layout):
         assert (result.plan.splits > 1) == ("keys_per_split" in cut)
 
 
+@pytest.mark.one_in(3)
 @POLICIES
 @pytest.mark.parametrize(("page_size", "layout"), [(3, "hnd"), (16, "padded"), (64, "joint")])
 def test_pages(policy, page_size, layout):

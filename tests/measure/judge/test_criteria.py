@@ -46,17 +46,18 @@ def changed(judge, out, how):
     return out
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("how", "word"),
     [
         ("", ACCEPTED),
-        ("NaN", REFUSED),
         ("infinity", REFUSED),
-        ("a row of another", REFUSED),
+        ("NaN", REFUSED),
         ("a scale", REFUSED),
-        ("a channel", REFUSED),
+        ("a row of another", REFUSED),
         ("a small scale", REFUSED),
         ("cut", REFUSED),
+        ("a channel", REFUSED),
     ],
 )
 def test_the_word_is_that_of_the_whole_verdict(judged, how, word):
