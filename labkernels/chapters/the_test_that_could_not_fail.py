@@ -221,6 +221,8 @@ def tried(operation: str, inputs: str, *, tolerances: tuple[float, ...]) -> list
     from labkernels.numerics.truth import oracle
 
     given, rows = small_inputs(operation, inputs), []
+    run: Any
+    how: dict[str, Any]
     truth, lse2 = oracle.attention(given.problem())
     truth = rounding.round_to(truth, given.dtype)
     if operation == "prefill":
@@ -235,7 +237,7 @@ def tried(operation: str, inputs: str, *, tolerances: tuple[float, ...]) -> list
             done = run(*args, kernel=spec, scale=given.scale, **how)
             pairs = {"out": (done.out, truth), "lse": (done.lse2, lse2)}
             for limit in tolerances:
-                told = {"inputs": inputs, "kernel": kernel, "tensor_cores": on}
+                told: dict[str, Any] = {"inputs": inputs, "kernel": kernel, "tensor_cores": on}
                 told |= {"operation": operation, "bug": name, "tolerance": limit}
                 for what, (found, right) in pairs.items():
                     off = np.abs(arrays.as_float64(found) - right)

@@ -44,9 +44,8 @@ def paged(call, size=16):
     for x in (call.k, call.v):
         pages = x.transpose(1, 2).reshape(n, size, heads, dim)
         pools.append(torch.empty_like(pages).index_copy_(0, order, pages))
-    ends = torch.arange(batch + 1) * (length // size)
-    last = torch.full((batch,), size)
-    return pools, {"kv_indptr": ends, "kv_indices": order, "kv_last_page_len": last}
+    lists = {"kv_indptr": torch.arange(batch + 1) * (length // size), "kv_indices": order}
+    return pools, lists | {"kv_last_page_len": torch.full((batch,), size)}
 
 
 def saved(tmp_path, tensors, name="dump.pt"):
@@ -56,9 +55,7 @@ def saved(tmp_path, tensors, name="dump.pt"):
 
 def test_names_of_others_layouts_and_a_natural_lse(dense, tmp_path, monkeypatch):
     """As in flash-attention, tensors are [B, S, H, D] and softmax_lse is [B, H, S] in base e."""
-    monkeypatch.setattr(
-        "labkernels.numerics.verdict.diagnosis.search.of_output", None
-    )  # not sought
+    monkeypatch.setattr("labkernels.numerics.verdict.diagnosis.search.of_output", None)
     other = {n: dense[n].transpose(1, 2).contiguous() for n in ("q", "k", "v", "out")}
     renamed = {"query": other["q"], "key_states": other["k"], "value": other["v"]}
     renamed |= {"attn_output": other["out"], "softmax_lse": dense["lse"], "causal": 1, "x": "y"}

@@ -48,8 +48,8 @@ class VariantTensors:
             (1, total_q, longest),
             (q_heads, total_q, longest),
         ):
-            allowed = f"[1 or {q_heads}, {total_q}, {longest}]"
-            raise ValueError(f"bias.shape = {tuple(self.bias.shape)}, allowed: {allowed}")
+            wanted = f"[1 or {q_heads}, {total_q}, {longest}]"
+            raise ValueError(f"bias.shape = {tuple(self.bias.shape)}, allowed: {wanted}")
 
     def biased(self, score: Array, tokens: Array, heads: Array, keys: slice) -> Array:
         """Return scores in log2 units with the bias added.
