@@ -198,18 +198,20 @@ def variant(spec, gpu, tile, types, constants, multiples_of_16, *, function=None
     )
 
 
-@pytest.mark.few_of_each("listed", 1)
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["first tile", "every tile"]
+)
 @pytest.mark.parametrize(
     "listed",
     [decodes, prefills, mlas, backwards],
     ids=["decode", "prefill", "mla", "backward"],
 )
 @pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
-def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy):
+def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, every):
     reason = triton.available()
     if reason is not None:
         pytest.skip(reason)
-    wanted = list(listed(policy))
+    wanted = list(listed(policy))[: None if every else 1]
     compiled = compile_triton([item[-1] for item in wanted])
     for (gpu, head_dim, tile, rows, made), found in zip(wanted, compiled, strict=True):
         where = f"{gpu}, head_dim {head_dim}, tile {tile.label}, {made.constants}"

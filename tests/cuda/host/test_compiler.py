@@ -185,7 +185,7 @@ def test_two_caches_in_one_process(asked, tmp_path):
     assert trial.why_not_on_cpu() is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cache_that_is_cleared_between_two_steps_is_filled_again(asked, monkeypatch):
     compiled, calls = compiler.compile_entry, []
 

@@ -36,7 +36,8 @@ def test_a_wrong_output_is_recorded_with_its_reason_in_rows_that_fit():
     rows = [row for p in ("fp32", "bf16") for row in others._judged_rows(wrong, p)]
     bugs = [row for row in rows if row["metric"] == "bug"]
     assert [row["value"] for row in bugs] == [1, 1]
-    assert all("another row's output" in row["note"] for row in bugs)
+    assert all("BUG: " in row["note"] and "error / bound" in row["note"] for row in bugs)
+    assert "index map of the output" in bugs[1]["note"]  # told how P is rounded, it finds the edit
     refused = others._refused_row(others.Output(shape, base, given, None, "no kernel"))
     assert refused["note"] == f"{shape.label}: no kernel"
     known = {field.name for field in schema.MEASUREMENTS.fields}

@@ -28,6 +28,7 @@ def plain():
     return run_checked(case(), BASIC, keys_per_split=256)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("tile", BASIC.named_tiles(128), ids=lambda tile: tile.label)
 def test_a_rung_gives_the_bits_of_the_plain_loop(tile, plain, monkeypatch):
     few = replace(hardware.gpu("h200"), sm_count=2)  # so that persistent blocks take several tiles
