@@ -196,7 +196,8 @@ def decide(
     even = honest if matches and _is_factor(matches[0]) else ""
     if not matches and np.isfinite(error).all():
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
-        even = less_exact.as_with_a_number(problem, policy, truth, error, sigma) or alike or honest
+        of_number = of_values or less_exact.as_with_a_number(problem, policy, truth, error, sigma)
+        even = of_number or alike or honest
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=region)

@@ -257,7 +257,7 @@ TABLE = {
     "another row": (lambda c: np.roll(attend(c), 1, 2), OUT, "token -1"),
     "heads moved": (lambda c: np.roll(attend(c), 1, 1), OUT, "head"),
     "channels": (lambda c: read(attend(c), np.arange(D) ^ 1, 3), (OUT, V), "0 from 1"),
-    "negative": (lambda c: -attend(c), (defects.STORE, defects.VALUES), "sign"),
+    "negative": (lambda c: -attend(c), (defects.STORE, defects.VALUES), "times -1"),
     "absolute": (lambda c: np.abs(attend(c)), defects.STORE, "without its sign"),
     "clipped": (lambda c: np.clip(attend(c), -0.2, 0.2), defects.STORE, "clipped at 0.2"),
     "K less its mean": (

@@ -33,7 +33,6 @@ def trials(case: Case, block: Block) -> Iterator[Trial]:
         few_bits = part.size >= _FEW and rounding.is_representable(some, fmt).all()
         if few_bits and formats.coarser(fmt, case.out_format):
             yield _output("rounded to", lambda s, f=fmt: rounding.round_to(s.truth, f), fmt)
-    yield _changed("with the sign turned", lambda s: -s.truth)
     yield _changed("without its sign", lambda s: np.abs(s.truth))
     yield _changed("without negative numbers", lambda s: np.maximum(s.truth, 0))
     most = float(np.abs(part).max(initial=0.0))
