@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC, WEIGHTS
+from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, MERGE, NONDETERMINISTIC, WEIGHTS
 from labkernels.probing.arithmetic import accumulator, p_format, rescales
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, pointers
@@ -207,12 +207,8 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
     p.note("exponential", rescales.exponential, plain)
     if cases[0].kernel.layout == "mla":
         p.note("product with the latent", latent.nope, cases[0])
-    p.note(
-        "accumulator",
-        accumulator.bits,
-        cases[0],
-        [x for c, some in compared if c is cases[0] for x in some],
-    )
+    of_first = [x for c, some in compared if c is cases[0] for x in some]
+    p.note("accumulator", accumulator.bits, cases[0], of_first)
     p.note("special numbers", edges.special_numbers, cases[0])
     p.note("empty requests", edges.empty, cases[0])
     if not quick:
@@ -298,6 +294,18 @@ def _unknown(o: Observed) -> Defect:
     return defect(WEIGHTS, "experiments fail in no pattern that is known", o.failed[0], rows)
 
 
+def _lost_parts(d: Defect, parts: Fact | None) -> Defect:
+    """Say that parts are not merged, where lost keys begin at the edge of a part that was read."""
+    if d.kind != MASK or not d.keys or parts is None or not parts.value.endswith("keys"):
+        return d
+    part = int(parts.value.split()[0])
+    split = d.keys[0] // part
+    if d.keys[0] % part or len(d.keys) < part:
+        return d
+    sentence = f"parts of {part} keys are not merged: {d.sentence}"
+    return replace(d, kind=MERGE, sentence=sentence, split=split)
+
+
 def _by_batch(p: _Probe, c: Case) -> None:
     """Say that a defect depends on the batch, if each request alone shows so."""
     found = p.run("requests alone", batch.explains, c, p.sheet.defects[0]) if p.sheet.defects else 0
@@ -323,7 +331,7 @@ def _lengths(p: _Probe, base: Case) -> None:
     _by_batch(p, c)
     at = f"(at {[x.s.keys for x, _ in bad]} keys alone, of {len(tried)} lengths)"
     if p.sheet.defects:
-        d = p.sheet.defects[0]
+        d = _lost_parts(p.sheet.defects[0], p.sheet.facts.get("parts"))
         p.sheet.defects[0] = replace(d, sentence=f"{d.sentence} {at}")
         return
     mistake = inputs.diagnosed(c, [found])

@@ -74,6 +74,10 @@ def explains(c: Case, found: Defect) -> Defect | None:
         one = np.array([b])
         out = _of(c, one, (lens[b],))
         changed[one] = apart(c, out, base[one]) & (base[one] != 0).any(-1)
+    if c.kernel.lengths and not changed.any():  # the longest request may change shorter ones
+        short, one = (max(c.s.queries, 40), *lens[1:]), np.array([0])
+        cut = c.kernel(c.q, c.k, c.v, short, Memory(), c.knobs).out
+        changed[one] = apart(c, _of(c, one, short[:1]), cut[one]) & (cut[one] != 0).any(-1)
     again = [c.call(c.q, c.k, c.v) for _ in range(2)] if changed.any() else []
     if not changed.any() or race(c, base, again):
         return race(c, base, again) if changed.any() else None
