@@ -29,6 +29,7 @@ ROW, CELLS, BY_KEY, SCALE, DISTANCE, FUNCTION, OTHER = (
     "function",
     "other",
 )
+BELOW = 0.4  # share of the keys that are left which may be smaller than one that is lost
 ROWS_EXPLAINED = 64  # enough to see a pattern, and cheap
 
 
@@ -133,10 +134,13 @@ class Reading:
         raw = np.where(gone | there, want, np.nan)
         with np.errstate(all="ignore"):
             most = np.nanmax(np.where(gone, raw, np.nan), -1)
-            least = np.nanmin(np.where(there, raw, np.nan), -1)
+            # Weights are lost against the maximum so far: some that are smaller in the end stay.
+            below = (there & (raw < most[:, None])).sum(-1) / np.maximum(there.sum(-1), 1)
+            top = np.nanmax(raw, -1)
         some = gone.any(-1)
         varied = np.nanmax(raw) - np.nanmin(raw) > 1e-6
-        smallest = varied and (most[some] < least[some]).all() and some.sum() > 1
+        small = (below[some] <= BELOW).all() and (most[some] < 0.25 * top[some]).all()
+        smallest = varied and small and some.sum() > 1
         if smallest and not (gone == gone[0]).all():
             return SMALL_LOST, "the smallest weights of a row are lost"
         return MISSING, f"keys {span(self.keys_gone)} without a weight"

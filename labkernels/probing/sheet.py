@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC, WEIGHTS
+from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, MERGE, NONDETERMINISTIC, WEIGHTS
 from labkernels.probing.arithmetic import accumulator, p_format, rescales
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, pointers
@@ -179,14 +179,17 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
         before = list(sheet.defects)
         if before and before[0].kind == MEMORY:
             sheet.defects.clear()  # unless another request's pages explain it, it stays
+        fresh = not sheet.defects
         read = p.note(f"readings, {c.label}", _isolated, Observed(c, sheet)) or read
+        if fresh and sheet.defects:
+            _by_batch(p, c)
         if before and not (sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V)):
             sheet.defects[:] = before
     if not read:
         sheet.reason = f"its weights are not read: {sheet.refused[-1]}"
     if not read or (sheet.defects and sheet.defects[0].kind == MEMORY):
         return
-    compared = []
+    compared: list[tuple[Case, list[inputs.Compared]]] = []
     for c in cases:
         if not quick:
             found = p.run(f"special inputs, {c.label}", inputs.run, c)
@@ -204,12 +207,14 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
     p.note("exponential", rescales.exponential, plain)
     if cases[0].kernel.layout == "mla":
         p.note("product with the latent", latent.nope, cases[0])
-    p.note("accumulator", accumulator.bits, cases[0])
+    of_first = [x for c, some in compared if c is cases[0] for x in some]
+    p.note("accumulator", accumulator.bits, cases[0], of_first)
     p.note("special numbers", edges.special_numbers, cases[0])
     p.note("empty requests", edges.empty, cases[0])
     if not quick:
         for c in cases:
             _lengths(p, c)
+    p.note("spoilt", memory.spoilt, sheet.facts)
     sheet.judged = True
 
 
@@ -289,6 +294,25 @@ def _unknown(o: Observed) -> Defect:
     return defect(WEIGHTS, "experiments fail in no pattern that is known", o.failed[0], rows)
 
 
+def _lost_parts(d: Defect, parts: Fact | None) -> Defect:
+    """Say that parts are not merged, where lost keys begin at the edge of a part that was read."""
+    if d.kind != MASK or not d.keys or parts is None or not parts.value.endswith("keys"):
+        return d
+    part = int(parts.value.split()[0])
+    split = d.keys[0] // part
+    if d.keys[0] % part or len(d.keys) < part:
+        return d
+    sentence = f"parts of {part} keys are not merged: {d.sentence}"
+    return replace(d, kind=MERGE, sentence=sentence, split=split)
+
+
+def _by_batch(p: _Probe, c: Case) -> None:
+    """Say that a defect depends on the batch, if each request alone shows so."""
+    found = p.run("requests alone", batch.explains, c, p.sheet.defects[0]) if p.sheet.defects else 0
+    if found:
+        p.sheet.defects[0] = found
+
+
 def _lengths(p: _Probe, base: Case) -> None:
     """Try lengths around the edges of tiles; read the case of one that is wrong."""
     some = lengths.EDGES if base.s.queries == 1 else lengths.EDGES[1::2]
@@ -302,10 +326,12 @@ def _lengths(p: _Probe, base: Case) -> None:
     if not bad or p.sheet.defects:
         return
     c, found = bad[0]
+    p.note("foreign pages", memory.foreign, c)
     p.note(f"readings at {c.s.keys} keys", _isolated, Observed(c, p.sheet))
+    _by_batch(p, c)
     at = f"(at {[x.s.keys for x, _ in bad]} keys alone, of {len(tried)} lengths)"
     if p.sheet.defects:
-        d = p.sheet.defects[0]
+        d = _lost_parts(p.sheet.defects[0], p.sheet.facts.get("parts"))
         p.sheet.defects[0] = replace(d, sentence=f"{d.sentence} {at}")
         return
     mistake = inputs.diagnosed(c, [found])

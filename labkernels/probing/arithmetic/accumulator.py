@@ -5,18 +5,27 @@ is lost tells how many bits the sum keeps. Calls: 1. Read: the first channel tha
 between tiles and for one beside M in the same tile.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from labkernels.defects import LESS_EXACT
 from labkernels.probing.case import Case
+from labkernels.probing.experiments.inputs import Compared
 from labkernels.probing.report import Defect, Fact, defect
 
 MOST = 26
-ENOUGH = 16  # fewer bits than any fp32 or 22-bit accumulator keeps: 16-bit sums
+ENOUGH = 16  # fewer bits than any fp32 or 22-bit accumulator keeps: sums or parts in 16 bits
+MORE = 1.4  # times the error that P and partial outputs in 16 bits explain, rms over many outputs
+SQUARE = 0.18  # mean square of a rounding, in squares of the unit roundoff
+NAMES = ("random", "V with an offset", "equal keys", "small V")
 
 
-def bits(c: Case) -> tuple[Fact, Defect | None]:
-    """Return the fact, and a defect if the sums keep 16 bits or fewer."""
+def bits(c: Case, compared: list[Compared]) -> tuple[Fact, Defect | None]:
+    """Return the fact, and a defect if sums keep 16 bits or fewer and errors show this.
+
+    Partial outputs in 16 bits are honest, and keep as few bits: the errors of outputs decide.
+    """
     s = c.s
     n = int(c.lens.min())
     if n < 16 or s.dim_v < 2 * MOST or c.u > 0.02:
@@ -40,4 +49,23 @@ def bits(c: Case) -> tuple[Fact, Defect | None]:
     fact = Fact("accumulator", value, f"M, 1, -M with M to 2^26, {c.label}", 1)
     if min(kept) >= ENOUGH:
         return fact, None
-    return fact, defect(LESS_EXACT, f"sums over keys or partial outputs keep {value}", "M, 1, -M")
+    most = max((excess(c, x) for x in compared if x.name in NAMES), default=0.0)
+    if most <= MORE:
+        return replace(fact, evidence=f"{fact.evidence}; partial outputs in 16 bits"), None
+    ev = f"errors are {most:.3g} times what P and partial outputs in 16 bits explain"
+    return fact, defect(LESS_EXACT, f"sums over keys keep {value}", ev)
+
+
+def excess(c: Case, x: Compared) -> float:
+    """Return the rms error of a call over that of P, partial outputs and output in 16 bits."""
+    p, _ = c.weights(c.scores(x.q, x.k))
+    v, block = c.of_heads(x.v), 16
+    want = p @ v
+    parts = sum(
+        (p[..., n : n + block] @ v[..., n : n + block, :]) ** 2 for n in range(0, c.s.keys, block)
+    )
+    # Rounded parts may be as large as the output, or larger where they cancel.
+    square = SQUARE * (np.square(p) @ np.square(v) + 2 * np.square(want) + parts)
+    square = square * c.u**2 + (1e-4 * want) ** 2 + c.floor**2
+    off = np.square(x.answer.out - want)
+    return float(np.sqrt(off.mean() / square.mean()))

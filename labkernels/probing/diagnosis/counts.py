@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_OUT, INDEX_V, MASK, MERGE, SCORES, STORE, WEIGHTS
-from labkernels.probing.diagnosis.maps import k_map, q_map
+from labkernels.probing.diagnosis.maps import k_map, of_moved_v, q_map
 from labkernels.probing.observed import COUNTS, RANDOM, Observed
 from labkernels.probing.reading import CELLS, DISTANCE, FUNCTION, OK, SCALE, residual
 from labkernels.probing.report import Defect, defect, span
@@ -37,6 +37,9 @@ def of_counts(o: Observed) -> Defect | None:
         )
     if gone.any() and (gone | (u.want == 0))[rows].all():
         return defect(STORE, "small outputs are lost: no weight of 1 / n is left", ev, rows)
+    moved = of_moved_v(o) if gone.any() else None
+    if moved is not None:
+        return moved
     if leak.any():
         return _leak(leak, gone, rows, ev)
     if gone.any() and twice.any():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.defects import BATCH, INDEX_K, INDEX_OUT, INDEX_V, STORE
+from labkernels.defects import BATCH, INDEX_K, INDEX_OUT, INDEX_V, MEMORY, STORE
 from labkernels.probing.diagnosis.maps import k_map, q_map
 from labkernels.probing.observed import COUNTS, Observed
 from labkernels.probing.reading import OK
@@ -39,6 +39,20 @@ def of_heads(o: Observed) -> Defect | None:
             sentence = f"K and V of another {what}: {text}"
             return defect(INDEX_K, sentence, f"K read: {k.words}", rows)
         return defect(INDEX_V, f"V of another {what}: {text}", "head map; K read right", rows)
+    # No own key is missing, and a whole number of others is there besides: the row reads more keys.
+    with np.errstate(all="ignore"):
+        own_sum = np.where(own > 0, share, 0).sum(-1)
+        more = other.sum(-1) / own_sum * c.seen.sum(-1)[rows]
+    u, extra = o.reads[COUNTS], float(np.median(more))
+    gone = ((u.want > 0) & (u.got <= 0.02 * u.want))[rows].any()
+    if (
+        what == "request"
+        and not gone
+        and extra > 0.5
+        and (np.abs(more - extra) < 0.2 * extra).all()
+    ):
+        sentence = f"about {extra:.2g} keys of another request are read besides the row's own"
+        return defect(MEMORY, sentence, f"head map: {text}; q = 0: no key is missing", rows)
     frac, keys = float(np.median(other.sum(-1))), tagged_keys(o, rows)
     if (keys.all() or not keys.any()) and np.ptp(other.sum(-1)) < 4 * c.tol:
         sentence = f"{frac:.3g} of another {what}'s output is added"

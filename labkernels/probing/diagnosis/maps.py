@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.probing.observed import Q_READ, Observed
-from labkernels.probing.reading import OK
+from labkernels.defects import INDEX_K, INDEX_V
+from labkernels.probing.observed import Q_READ, RANDOM, Observed
+from labkernels.probing.reading import OK, Reading
+from labkernels.probing.report import Defect, defect
 
 ROWS_MATCHED = 40
 
@@ -179,6 +181,79 @@ def _one_row_each(o: Observed, rows: np.ndarray):
                 yield b, g * c.group + int(h), int(m)
 
 
+def of_moved_v(o: Observed) -> Defect | None:
+    """Return a defect if, with random scores, keys' weights meet the V of other keys.
+
+    The one-hot V of key n then shows the weights of other keys, or of n and of others: the sum over
+    keys is right, and no number for each row explains what is there.
+    """
+    c, r = o.c, o.reads[RANDOM]
+    got, want = np.nan_to_num(r.got), r.want
+    low = 2 * c.tol * want.max(-1, keepdims=True)
+    votes, keys, words = [], np.zeros(c.s.keys, bool), ""
+    for b in range(c.s.batch):
+        rows = np.argwhere(r.rows[b])[:ROWS_MATCHED]
+        if len(rows) < 3:
+            continue
+        at = (b, rows[:, 0], rows[:, 1])
+        x, y = got[at], want[at]
+        near = 2 * c.tol * y[:, None, :] + 0.02 * low[at][:, None]
+        odd = np.flatnonzero((np.abs(x - y) > low[at]).any(0))
+        keys[odd] = True
+        for n in odd[: 4 * ROWS_MATCHED]:
+            # Another key's weight alone, or with the key's own; 0 where no slot has this V.
+            rest = np.stack([x[:, n], x[:, n] - y[:, n]], -1)
+            hit = (np.abs(rest[:, :, None] - y[:, None, :]) <= near).all(0)
+            hit[:, n] = False
+            hit &= (y > low[at]).any(0)
+            lost = (np.abs(x[:, n]) <= low[at][:, 0]).all()
+            votes.append(1 if hit.any() else 0 if lost else -1)
+            if hit.any() and not words:
+                words = f"V of key {n} meets the weight of key {int(np.nonzero(hit)[1][0])}"
+    there = [x for x in votes if x]
+    if not words or np.mean(np.array(there) > 0) < 0.8:
+        return None
+    sentence = f"V of other keys than K's: {words}"
+    return defect(INDEX_V, sentence, "random scores, one-hot V", r.rows, keys=keys)
+
+
+def other_keys(o: Observed, channels: np.ndarray) -> Defect | None:
+    """Read K at one altered channel: whether slots show that channel of other keys, or another."""
+    c, channel = o.c, int(np.flatnonzero(channels)[0])
+    one = np.zeros(c.s.dim)
+    one[channel] = o.unit_score / c.model.scale
+    r = Reading("K read again", c, c.read(c.q_like(one), c.k), c.scores(c.q_like(one), c.k))
+    if r.kind == OK:
+        return None
+    tol, n = 4 * c.tol, np.arange(c.s.keys)
+    found: dict[str, int] = {}
+    keys, total = np.zeros(c.s.keys, bool), 0
+    for b, h, m in _one_row_each(o, r.rows):
+        x, k = logs(r, (b, h, m)), c.k[b, h // c.group] * o.unit_score
+        own = k[:, channel]
+        const = _mode(x - own, tol)
+        off = np.isfinite(x) & (np.abs(x - const - own) > tol)
+        if not off.any():
+            continue
+        total += 1
+        for step in (s * t for s in (1, 2, 4, 8, 16, 32, 64) for t in (1, -1)):
+            if (np.abs(x - const - own[(n + step) % len(n)]) <= tol)[off].mean() > 0.8:
+                words = f"channel {channel} of the key {step:+d} away"
+                found[words], keys = found.get(words, 0) + 1, keys | off
+    if not found or max(found.values()) < 0.5 * total:
+        return None
+    words = max(found, key=lambda w: found[w])
+    sentence = f"K of other keys in some channels: {words}"
+    return defect(INDEX_K, sentence, "K read at an altered channel", r.rows, keys, channels)
+
+
+def _mode(x: np.ndarray, tol: float) -> float:
+    """Return the number within tol of which most finite entries lie."""
+    x = np.sort(x[np.isfinite(x)])
+    count = np.searchsorted(x, x + tol) - np.arange(len(x))
+    return float(x[count.argmax() + count.max() // 2]) if len(x) else 0.0
+
+
 def channel_map(o: Observed) -> tuple[str, np.ndarray, str] | None:
     """Read from `Q read` which channels are lost, have a factor, or are others.
 
@@ -224,7 +299,8 @@ def channel_map(o: Observed) -> tuple[str, np.ndarray, str] | None:
         return "row", odd, f"channels of q from the row {steps[0]} away (request, head, query)"
     if len(to) >= 0.8 * n:
         listed = ", ".join(f"{i}<-{j}" for i, j in list(to.items())[:4])
-        return "channel", odd, f"channels are others: {listed}"
+        again = "" if set(to.values()) <= set(to) else ", channels that are read twice"
+        return "channel", odd, f"channels are others: {listed}{again}"
     return ("altered", odd, "channels are altered") if n < 0.8 * s.dim else None
 
 

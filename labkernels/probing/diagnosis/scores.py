@@ -6,7 +6,7 @@ import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, SCORES, WEIGHTS
 from labkernels.probing.arithmetic.p_format import coarse_p
-from labkernels.probing.diagnosis.maps import channel_map, k_map, q_map
+from labkernels.probing.diagnosis.maps import channel_map, k_map, other_keys, q_map
 from labkernels.probing.diagnosis.weights import joined
 from labkernels.probing.observed import Q_READ, RANDOM, Observed
 from labkernels.probing.reading import (
@@ -113,9 +113,15 @@ def _channels(o: Observed) -> Defect | None:
         return None
     rule, channels, words = found
     r, k = o.reads[Q_READ], k_map(o)
-    kind = INDEX_Q if rule == "row" or (rule == "channel" and not k.wrong) else SCORES
-    if rule == "channel" and k.wrong:
-        kind = INDEX_K
+    # A permutation of channels of Q and of K are one: K's are named where `K read` shows it. Where
+    # a channel is read twice, `Q read` is clean for Q alone: K's would show sums of two channels.
+    kind = INDEX_Q if rule == "row" else SCORES
+    if rule == "channel":
+        kind = INDEX_K if k.wrong and "twice" not in words else INDEX_Q
+    if rule == "altered":
+        found = other_keys(o, channels)
+        if found is not None:
+            return found
     return defect(kind, words, "Q read", r.rows, channels=channels)
 
 

@@ -4,12 +4,24 @@ import math
 
 import numpy as np
 
-from labkernels.defects import BATCH, INDEX_OUT, INDEX_V, STORE, VALUES, WEIGHTS
+from labkernels.defects import (
+    BATCH,
+    INDEX_OUT,
+    INDEX_V,
+    LESS_EXACT,
+    MASK,
+    STORE,
+    VALUES,
+    WEIGHTS,
+)
 from labkernels.probing.arithmetic.p_format import coarse_p
+from labkernels.probing.diagnosis.maps import of_moved_v
 from labkernels.probing.diagnosis.weights import joined
 from labkernels.probing.observed import COUNTS, MIXED, ONE_SCORE, SAME, Observed
-from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OTHER, SMALL_LOST
+from labkernels.probing.reading import BY_KEY, CELLS, LEAK, MISSING, OK, OTHER, ROW, SMALL_LOST
 from labkernels.probing.report import Defect, defect
+
+COARSE = 0.05  # sums in 16 bits over a few hundred keys are off by less
 
 
 def of_sums(o: Observed) -> Defect | None:
@@ -31,7 +43,19 @@ def of_sums(o: Observed) -> Defect | None:
     moved = _channel_map(o, out, wrong, rows)
     if moved is not None:
         return moved
-    f = ratio[rows]
+    f, most = ratio[rows], np.abs(out[wrong])
+    if np.ptp(most) <= c.u * most.max() and wrong.sum() > 8:
+        wanted = np.abs(np.broadcast_to(c.row, out.shape)[wrong])
+        if np.ptp(wanted) > 0.05 and (wanted > most).all():
+            channels = None if wrong.any((0, 1, 2)).all() else wrong.any((0, 1, 2))
+            sentence = f"outputs are clipped: their magnitudes end at {most.max():.4g}"
+            return defect(STORE, sentence, ev, rows, channels=channels)
+    # One value in all keys: a rounding in each step goes the same way, other channels another way.
+    most, uneven = np.abs(f - 1).max(), (np.ptp(f, -1) > 3 * c.u).mean() > 0.5
+    small = most < COARSE and abs(np.median(f) - 1) <= c.tol and wrong.mean() < 0.9
+    if small and uneven and o.reads[COUNTS].kind in (OK, ROW, OTHER):
+        sentence = f"sums over keys are rounded more than needed: off by {most:.3g}"
+        return defect(LESS_EXACT, sentence, f"{ev}: other factors in each channel", rows)
     if (np.ptp(f, -1) <= 3 * c.tol * np.abs(f).max(-1)).all():
         return _row_factor(o, ratio.mean(-1), rows)
     by_channel, channels = f.mean(0), wrong.any((0, 1, 2))
@@ -78,11 +102,16 @@ def _row_factor(o: Observed, f, rows) -> Defect | None:
     """All channels of a row by one factor with q = 0: keys lost in o, more in l, or a factor."""
     c, u = o.c, o.reads[COUNTS]
     if u.kind == MISSING:
+        moved = of_moved_v(o)
+        if moved is not None:
+            return moved
         here = u.got[u.rows].sum(-1) / np.maximum(u.want[u.rows].sum(-1), 1e-30)
         sentence = "V of these keys is read as 0: their weights count in the denominator alone"
         ev = f"q = 0: weights sum to {here.min():.4g}"
         return defect(VALUES, sentence, ev, rows, keys=u.keys_gone)
-    if u.kind in (CELLS, BY_KEY, OTHER, LEAK):
+    if u.kind == LEAK:
+        return defect(MASK, u.words, f"q = 0: {u.words}", rows, keys=u.off[u.rows].any(0))
+    if u.kind in (CELLS, BY_KEY, OTHER):
         sentence = f"V of some keys by a factor, counted twice or from elsewhere: {u.words}"
         return defect(VALUES, sentence, "q = 0, same V", rows, keys=u.off[u.rows].any(0))
     one, mixed = (o.same[x][0].mean(-1) for x in (ONE_SCORE, MIXED))
@@ -116,6 +145,13 @@ def _denominator(o: Observed, f, one, rows) -> Defect:
         e0 = (n / f - n)[rows]
         e1 = (n / one - n)[rows] * math.exp(o.flat_score)
     what = f"further terms of about {np.median(e0):.4g} keys"
+    whole = np.abs(e0 - np.round(e0)) <= 0.1 + o.c.u * n[rows]
+    if whole.mean() > 0.9 and o.c.u * n.max() < 0.3 and np.ptp(np.round(e0)) >= 1 > -e0.min():
+        sentence = f"{np.round(e0.min()):.0f} to {np.round(e0.max()):.0f} hidden keys count"
+        ev = f"same V, q = 0: whole numbers of further terms, {what}"
+        return defect(
+            MASK, f"{sentence} in the denominator, another number in other rows", ev, rows
+        )
     if abs(np.median(e1 / e0) - 1) < 0.1:
         what = f"a further weight of {np.median(e0):.4g} with score 0"
     sums = f"{np.median(f[rows]):.4g} with q = 0, {np.median(one[rows]):.4g} with one score"
@@ -148,6 +184,10 @@ def _sums(o: Observed, words: str, rows, ratio) -> Defect | None:
         found = coarse_p(o.c, rows)
         if found is not None:
             return found
+    u = o.reads[COUNTS]
+    if u.kind == MISSING:
+        sentence = "V of these keys is read as 0: their weights count in the denominator alone"
+        return defect(VALUES, sentence, f"q = 0: {u.words}; {words}", u.rows, keys=u.keys_gone)
     bad = {r.kind: r for r in o.reads.values()}
     words += f": {f.min():.4g} to {f.max():.4g}" if len(f) else ": not finite"
     if SMALL_LOST in bad:

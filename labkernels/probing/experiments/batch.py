@@ -9,12 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkernels.defects import BATCH
+from labkernels.defects import BATCH, MASK, SCORES, STORE, VALUES, WEIGHTS
 from labkernels.probing.case import Case
+from labkernels.probing.experiments.repeats import other_bits, race
 from labkernels.probing.layouts import Memory, Refused
 from labkernels.probing.report import Defect, Fact, defect
 
 LARGE = 17  # planners that split by the batch show at more requests than a few
+# Units of rounding between two calls of a request, rms over a row: each call rounds P, its partial
+# outputs and its output, half a unit each (rms), so that two calls differ by 1.3; a row has noise.
+APART = 4.0
+# A common factor is read more exactly than single numbers are.
+FACTOR = 2.5
 
 
 def invariance(c: Case) -> tuple[list[Fact], Defect | None]:
@@ -25,20 +31,59 @@ def invariance(c: Case) -> tuple[list[Fact], Defect | None]:
     ways, most, wrong = {}, 0.0, np.zeros(base.shape[:3], bool)
     _, mass, _ = c.expected(c.q, c.k, c.v)
     for name, of, out in _calls(c):
-        same = (out == base[of]) | (np.isnan(out) & np.isnan(base[of]))
+        same = ~other_bits(out, base[of])
         ways[name] = ways.get(name, True) and bool(same.all())
         gap = np.abs(out - base[of])
         far = ~(gap <= 4 * c.u * mass.max()) & ~same
-        wrong[of] |= far.any(-1)
+        wrong[of] |= far.any(-1) | apart(c, out, base[of])
         most = max(most, float(gap.max()))
     ways |= _other_pages(c, base)
     no = [name for name, same in ways.items() if not same]
     value = f"no: other bits {', '.join(no)}" if no else "yes"
     fact = Fact("batch-invariant", value, f"{', '.join(ways)}, {c.label}", c.kernel.calls - before)
+    if found is not None or wrong.any():
+        again = [c.call(c.q, c.k, c.v) for _ in range(3)]
+        found = race(c, base, again) or found
     if found is None and wrong.any():
         sentence = f"a request gives another output {', '.join(no)}, by {most:.3g}"
         found = defect(BATCH, sentence, "the same request in other calls", wrong)
     return [fact], found
+
+
+def apart(c: Case, out: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """Return the rows [B, H, M] that differ by more than two right roundings do."""
+    size = (base * base).sum(-1)
+    with np.errstate(all="ignore"):
+        factor = (out * base).sum(-1) / size
+        rms = np.sqrt(((out - base) ** 2).sum(-1) / size)
+    far = ~(np.abs(factor - 1) <= FACTOR * c.u + 2e-5) | ~(rms <= APART * c.u + 1e-4)
+    return far & other_bits(out, base).any(-1) & (size > 0)
+
+
+def explains(c: Case, found: Defect) -> Defect | None:
+    """Return a batch-dependent defect if each request alone is right, or much another output.
+
+    An address that is wrong for some requests alone is no dependence; nor are rows not written.
+    """
+    if found.kind not in (SCORES, MASK, STORE, WEIGHTS, VALUES) or c.s.batch < 2:
+        return None
+    base = c.call(c.q, c.k, c.v)
+    want, mass, _ = c.expected(c.q, c.k, c.v)
+    lens, changed = c.s.lens or (c.s.keys,) * c.s.batch, np.zeros(base.shape[:3], bool)
+    for b in range(c.s.batch):
+        one = np.array([b])
+        out = _of(c, one, (lens[b],))
+        changed[one] = apart(c, out, base[one]) & (base[one] != 0).any(-1)
+    if c.kernel.lengths and not changed.any():  # the longest request may change shorter ones
+        short, one = (max(c.s.queries, 40), *lens[1:]), np.array([0])
+        cut = c.kernel(c.q, c.k, c.v, short, Memory(), c.knobs).out
+        changed[one] = apart(c, _of(c, one, short[:1]), cut[one]) & (cut[one] != 0).any(-1)
+    again = [c.call(c.q, c.k, c.v) for _ in range(2)] if changed.any() else []
+    if not changed.any() or race(c, base, again):
+        return race(c, base, again) if changed.any() else None
+    off = ~(np.abs(base - want) <= 4 * c.tol * (mass + 0.1)).all(-1) & changed
+    sentence = f"a request alone gives another output; in this call: {found.sentence}"
+    return defect(BATCH, sentence, found.evidence, off if off.any() else changed)
 
 
 def _calls(c: Case):
@@ -82,7 +127,7 @@ def _neighbours(c: Case, base) -> Defect | None:
         q[j], k[i] = c.rounded(3 * q[j]), c.rounded(2 * k[i][..., ::-1])
         v[i] = c.rounded((50 if c.u < 0.02 else 8) * v[i])
         out = c.call(q, k, v)
-        changed = ((out != base) & ~(np.isnan(out) & np.isnan(base))).any(-1)
+        changed = other_bits(out, base).any(-1)
         changed[j] = False
         if changed.any():
             most = float(np.where(changed, np.abs(out - base).max(-1), 0).max())

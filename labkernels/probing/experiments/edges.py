@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkernels.defects import BATCH, STORE, WEIGHTS
+from labkernels.defects import BATCH, LSE, STORE, WEIGHTS
 from labkernels.probing.case import Case
 from labkernels.probing.report import Defect, Fact, defect
 
@@ -31,10 +31,14 @@ def empty(c: Case) -> tuple[list[Fact], Defect | None]:
     if others.any():
         sentence = "a request without keys changes the others"
         return [fact], defect(BATCH, sentence, "lengths 0 and 17", others)
-    if (out == 0).all():
-        return [fact], None
     rows = np.zeros(answer.out.shape[:3], bool)
     rows[0] = True
+    if (out == 0).all():
+        # -inf is the sum's logarithm, and +inf FlashAttention's convention; no number is either.
+        if answer.lse is None or np.isinf(answer.lse[0]).all():
+            return [fact], None
+        sentence = f"the LSE of a request without keys is {answer.lse[0].flat[0]:.3g}, not infinite"
+        return [fact], defect(LSE, sentence, "length 0", rows)
     sentence = f"the output of a request without keys is {out.flat[0]:.3g}, not 0"
     return [fact], defect(WEIGHTS if np.isnan(out).any() else STORE, sentence, "length 0", rows)
 

@@ -1,19 +1,22 @@
 """Memory that belongs to nobody: unused slots of pages, spare pages, what lies behind a tensor.
 
 Isolates: the inputs stay, and what surrounds them changes: V alone, K and V, then NaN. Calls: 4,
-and 2 more where something is read. Read: rows whose bits change; with q = 0, how many keys.
+and 5 more where something is read. Read: rows whose bits change; with q = 0, how many keys.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from labkernels.defects import MEMORY
 from labkernels.probing.case import Case
+from labkernels.probing.experiments.repeats import other_bits, race
 from labkernels.probing.layouts import Memory
 from labkernels.probing.report import Defect, Fact, defect
 
 NAME = "reads beyond the lengths"
+SPOILT = "NaN there spoils the output"
 
 
 def unused(c: Case) -> tuple[Fact, Defect | None]:
@@ -24,7 +27,11 @@ def unused(c: Case) -> tuple[Fact, Defect | None]:
     wrong = np.zeros(base.shape[:3], bool)
     for memory in (Memory(0.0, 400 * large), Memory(2.0, -300 * large)):
         out = c.call(c.q, c.k, c.v, memory=memory)
-        wrong |= ((out != base) & ~(np.isnan(out) & np.isnan(base))).any(-1)
+        wrong |= other_bits(out, base).any(-1)
+    again = [c.call(c.q, c.k, c.v) for _ in range(3)] if wrong.any() else []
+    if any(other_bits(x, base).any() for x in again):
+        fact = Fact(NAME, "not read: equal calls differ", "4 equal calls", 6)
+        return fact, race(c, base, again)
     if wrong.any():
         x, y = (c.call(c.zero, c.k, c.v, memory=Memory(0.0, v)) for v in (0.0, 256.0 * large))
         with np.errstate(all="ignore"):
@@ -36,6 +43,31 @@ def unused(c: Case) -> tuple[Fact, Defect | None]:
         fact = Fact(NAME, "yes", ev, c.kernel.calls - before)
         return fact, defect(MEMORY, sentence, ev, wrong)
     nan = c.call(c.q, c.k, c.v, memory=Memory(math.nan, math.nan))
-    spoilt = np.isnan(nan).any() and not np.isnan(base).any()
-    value = "harmless, but NaN there spoils the output" if spoilt else "no"
+    value = SPOILT if np.isnan(nan).any() and not np.isnan(base).any() else "no"
     return Fact(NAME, value, "unused slots hold 400, -300, then NaN", c.kernel.calls - before), None
+
+
+def spoilt(facts: Mapping[str, Fact]) -> tuple[list[Fact], Defect | None]:
+    """Return a defect if NaN in unused slots spoils the output: its weight is 0, and 0 NaN is NaN.
+
+    What these slots hold is not the kernel's to rely on. The mistake hides no other: it comes last.
+    """
+    if NAME not in facts or facts[NAME].value != SPOILT:
+        return [], None
+    sentence = "V of slots that no request uses is multiplied by 0, so that NaN there spoils rows"
+    return [], defect(MEMORY, sentence, facts[NAME].evidence)
+
+
+def foreign(c: Case) -> tuple[list[Fact], Defect | None]:
+    """Change spare pages and unused slots under several orders of the pages: a page may be wrong.
+
+    A page by number belongs to some request in one order, and to nobody in another.
+    """
+    wrong = np.zeros(c.seen.shape[:3], bool)
+    for seed in range(2, 8) if c.kernel.pages else ():
+        x, y = (c.call(c.q, c.k, c.v, memory=Memory(0.0, v, seed)) for v in (0.0, 100.0))
+        wrong |= other_bits(x, y).any(-1)
+    if not wrong.any():
+        return [], None
+    sentence = "memory that belongs to no key is read: a page by its number, or past the last key"
+    return [], defect(MEMORY, sentence, "spare pages changed under six orders of pages", wrong)
