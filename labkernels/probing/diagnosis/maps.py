@@ -199,7 +199,8 @@ def of_moved_v(o: Observed) -> Defect | None:
         x, y = got[at], want[at]
         near = 2 * c.tol * y[:, None, :] + 0.02 * low[at][:, None]
         odd = np.flatnonzero((np.abs(x - y) > low[at]).any(0))
-        keys[odd] = True
+        # A slot with its own weight and another's is the other one's goal, and no wrong slot.
+        keys |= (x < y - low[at]).any(0)
         for n in odd[: 4 * ROWS_MATCHED]:
             # Another key's weight alone, or with the key's own; 0 where no slot has this V.
             rest = np.stack([x[:, n], x[:, n] - y[:, n]], -1)
