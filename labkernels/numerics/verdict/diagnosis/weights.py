@@ -110,7 +110,8 @@ def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
 
 def of_parts(block: Block) -> Iterator[Trial]:
     """Yield wrong merges of splits, and wrong rescales between tiles."""
-    for size in (x for x in _PARTS if x < block.n):
+    equal = {-(-block.n // parts) for parts in (2, 3, 4)}
+    for size in sorted({x for x in (*_PARTS, *equal) if x < block.n}):
         yield from _merges(size)
         for words, of in _RESCALES.items():
             loop = lambda s, size=size, of=of: _rescaled(s, size, of)
