@@ -81,7 +81,7 @@ class Case:
             seen &= key >= place - model.variant.window_left
         self.distance = np.broadcast_to(place - key, seen.shape)
         self.seen = np.broadcast_to(seen[:, None], (s.batch, s.q_heads, s.queries, s.keys))
-        self.seen_any = self.seen.any(-1)
+        self.seen_any: np.ndarray = np.any(self.seen, -1)
 
     @property
     def u(self) -> float:

@@ -202,7 +202,7 @@ class Kernel:
         x, shape = lse.detach().double().cpu().numpy(), tuple(lse.shape)
         self.has_lse = True
         if self.layout in DENSE:
-            ways = {(b, h, m): lambda: x, (b, m, h): lambda: x.swapaxes(1, 2)}
+            ways: dict = {(b, h, m): lambda: x, (b, m, h): lambda: x.swapaxes(1, 2)}
         elif self.layout in DECODE:
             ways = {(b, h): lambda: x[:, :, None], (b, h, 1): lambda: x}
         else:

@@ -177,7 +177,9 @@ def rows_in_words(rows: np.ndarray) -> str:
     """
     if rows.all():
         return "all rows"
-    axes = [rows.any(tuple(a for a in range(3) if a != axis)) for axis in range(3)]
+    axes: list[np.ndarray] = [
+        np.any(rows, tuple(a for a in range(3) if a != axis)) for axis in range(3)
+    ]
     names = zip(("request", "head", "query"), axes, strict=True)
     words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
     words = words or "all requests, heads and queries"

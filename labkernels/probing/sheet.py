@@ -33,6 +33,7 @@ from labkernels.variant import AttentionVariant
 
 # Experiments that read a fact and find no defect: the sheet is judged without them.
 FACTS_ALONE = ("format of P", "rescales", "exponential", "accumulator", "special numbers")
+ROPE = 64  # channels of MLA's positions
 MLA_SCALE = 192**-0.5  # DeepSeek's heads have 192 channels before absorption
 
 
@@ -129,23 +130,17 @@ def probe(
     sheet = Datasheet(name or getattr(fn, "__name__", ""), layout, dtype)
     kernel = Kernel(fn, layout, DTYPES[dtype], device, page_size)
     mla = layout == "mla"
-    dims = (head_dim, LATENT if mla else head_dim_v or head_dim)
+    dims = (ROPE, LATENT) if mla else (head_dim, head_dim_v or head_dim)
     scale = scale or (MLA_SCALE if mla else head_dim**-0.5)
     slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
     asked = Model(variant or AttentionVariant(), scale, sink, slopes)
     p = _Probe(sheet, kernel, progress)
-    cases = []
-    for label, sizes in _sizes(layout, heads, *dims):
-        c = Case(kernel, sizes, asked, label)
-        what = f"{sizes.queries} queries, {sizes.keys} keys, {sizes.q_heads} heads"
-        if p.run(what, c.call, c.zero, c.k, c.v) is not None:
-            cases.append(c)
+    first = {key: values[0] for key, values in (knobs or {}).items()}
+    made = [Case(kernel, x, asked, label, knobs=first) for label, x in _sizes(layout, heads, *dims)]
+    cases = [c for c in made if p.run(_words(c.s), c.call, c.zero, c.k, c.v) is not None]
     if not cases:
         sheet.reason = sheet.refused[0] if sheet.refused else "no case was taken"
     else:
-        first = {key: values[0] for key, values in (knobs or {}).items()}
-        for c in cases:
-            c.knobs = first
         # Outputs under test may be NaN or infinite: medians and quotients of them are expected.
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -157,6 +152,10 @@ def probe(
         sheet.judged, sheet.reason = False, lost[0]
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
+
+
+def _words(sizes: Sizes) -> str:
+    return f"{sizes.queries} queries, {sizes.keys} keys, {sizes.q_heads} heads"
 
 
 def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:

@@ -97,8 +97,8 @@ def _placed(defect: Any, place: dict[str, Any]) -> bool:
             return False
         if axis == "kv_heads":
             continue  # which query heads these are depends on the probe's groups
-        whole = set(range(*wanted)) if axis in ("keys", "channels") else set(wanted)
-        if len(whole & set(found)) < 0.5 * min(len(whole), len(found)):
+        whole = set(range(*wanted)) if isinstance(wanted, tuple) and len(wanted) == 2 else {*wanted}
+        if len(whole & {*found}) < 0.5 * min(len(whole), len(found)):
             return False
     return True
 

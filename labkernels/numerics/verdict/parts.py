@@ -81,6 +81,6 @@ def _variant(
     mask = None if mask is None else np.asarray(mask)[tokens, :longest]
     bias = variant.bias
     if bias is not None:
-        of_bias = heads if len(bias) > 1 else [0]
+        of_bias = heads if len(bias) > 1 else np.zeros(1, np.int64)
         bias = np.asarray(bias)[np.ix_(of_bias, tokens, np.arange(longest))]
     return replace(variant, **of_heads, mask=mask, bias=bias)

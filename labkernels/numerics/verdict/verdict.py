@@ -37,6 +37,7 @@ _SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
 _WIDEST = 16.0  # largest spread of z that another reference of the weights might cause
+_NO_MATCH: tuple[Match, ...] = ()
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
@@ -153,14 +154,10 @@ def decide(
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
         return Verdict(INCONCLUSIVE, why, (), (), policy, error, bound, sigma)
-    found, of_lse2 = [significance.of_bound(error, bound, "error / bound", problem)], []
+    found, of_lse2 = [significance.of_bound(error, bound, "error / bound", problem)], _NO_MATCH
     if lse2 is not None:
-        lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
-        off = metrics.difference(lse2, seen.lse2)
-        found.append(significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem))
-        if found[-1].status == "bug":
-            wrong = stored.of_lse2(problem, lse2, seen.lse2, seen.lse2_bound)
-            of_lse2 = [wrong] if wrong else []
+        finding, of_lse2 = _of_lse2(problem, _shaped("lse2", lse2, problem.out_shape[:2]), seen)
+        found.append(finding)
     if once or not np.any(problem.n_keys > 1):
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
@@ -182,14 +179,8 @@ def decide(
     faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
-    seen_wrong = search.of_output(
-        problem,
-        policy,
-        (out, truth, sigma, z),
-        filtered,
-        shared=any(name.endswith("by all") for name in bugs),
-        honest=bool(honest),
-    )
+    how = {"shared": any(name.endswith("by all") for name in bugs), "honest": bool(honest)}
+    seen_wrong = search.of_output(problem, policy, (out, truth, sigma, z), filtered, **how)
     matches, region = seen_wrong.matches, seen_wrong.region
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
@@ -201,6 +192,16 @@ def decide(
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=region)
+
+
+def _of_lse2(problem: Problem, lse2: Array, seen: first_look.Look) -> tuple[Finding, list[Match]]:
+    """Return the finding on a log-sum-exp, and the closed form of its mistake if there is one."""
+    off = metrics.difference(lse2, seen.lse2)
+    found = significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem)
+    if found.status != "bug":
+        return found, _NO_MATCH
+    wrong = stored.of_lse2(problem, lse2, seen.lse2, seen.lse2_bound)
+    return found, (wrong,) if wrong else _NO_MATCH
 
 
 def _is_factor(match: Match) -> bool:

@@ -119,9 +119,9 @@ def _channels(o: Observed) -> Defect | None:
     if rule == "channel":
         kind = INDEX_K if k.wrong and "twice" not in words else INDEX_Q
     if rule == "altered":
-        found = other_keys(o, channels)
-        if found is not None:
-            return found
+        keys = other_keys(o, channels)
+        if keys is not None:
+            return keys
     return defect(kind, words, "Q read", r.rows, channels=channels)
 
 

@@ -168,7 +168,7 @@ def _with_scores(o: Observed) -> Defect | None:
             return None
         words = f"the weights do not sum to 1 if all scores are {o.flat_score:.3g}"
         return _sums(o, words, wrong.any(-1), ratio)
-    rows = wrong.any(-1)
+    rows: np.ndarray = np.any(wrong, -1)
     part, near = ~wrong[rows].all(0), ratio[wrong]
     if part.any() and np.isfinite(near).all() and not wrong[rows].any(0)[part].any():
         sentence = "a rescale or normalisation reaches some channels alone"

@@ -127,7 +127,7 @@ def _neighbours(c: Case, base) -> Defect | None:
         q[j], k[i] = c.rounded(3 * q[j]), c.rounded(2 * k[i][..., ::-1])
         v[i] = c.rounded((50 if c.u < 0.02 else 8) * v[i])
         out = c.call(q, k, v)
-        changed = other_bits(out, base).any(-1)
+        changed: np.ndarray = np.any(other_bits(out, base), -1)
         changed[j] = False
         if changed.any():
             most = float(np.where(changed, np.abs(out - base).max(-1), 0).max())

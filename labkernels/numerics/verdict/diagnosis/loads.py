@@ -96,8 +96,7 @@ def sources(block: Block) -> Iterator[Trial]:
         "h % (Hq / 2) // group": lambda h: h % max(1, heads * group // 2) // group,
     }
     for place, of in of_query_head.items() if heads > 1 else ():
-        where = lambda s, f=of: (s.request, f(s.head) % heads)
-        rules.append((f"KV head {place}", 0.7, where))
+        rules.append((f"KV head {place}", 0.7, lambda s, f=of: (s.request, f(s.head) % heads)))
     for place, cost, where in rules:
         for which, kind in _CLASS.items():
 

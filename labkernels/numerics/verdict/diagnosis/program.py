@@ -217,8 +217,9 @@ class Block:
     def sink_logit(self) -> float:
         """The sink of the head in log2 units; -inf if there is none."""
         variant = self.problem.variant
-        has = variant is not None and variant.sinks is not None
-        return float(np.asarray(variant.sinks)[self.head]) * LOG2_E if has else -np.inf
+        if variant is None or variant.sinks is None:
+            return -np.inf
+        return float(np.asarray(variant.sinks)[self.head]) * LOG2_E
 
     @property
     def sink(self) -> np.ndarray:

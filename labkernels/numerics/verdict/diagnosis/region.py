@@ -40,7 +40,9 @@ def of_rows(problem: Problem, bad: Array, channels: Array | None = None) -> Regi
         there = " there" * bool(words)
         words.append(f"{int(bad.sum())} of {int(region.sum())} rows{there}")
     place = ", ".join(words)
-    return Region(*found, (first, last) if some_rows else None, own, words=place + said)
+    of_requests, of_heads = found
+    rows = (first, last) if some_rows else None
+    return Region(of_requests, of_heads, rows, own, words=place + said)
 
 
 def wrong_channels(problem: Problem, z: Array, bad: Array) -> np.ndarray | None:

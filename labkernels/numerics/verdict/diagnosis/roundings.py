@@ -66,8 +66,8 @@ def of_operands(block: Block) -> Iterator[Trial]:
         if _coarser(fmt, block.case.p_format)
     ]
     for fmt, (each, axis) in itertools.product(_LARGEST, _AXES.items()):
-        to = lambda x, f=fmt, a=axis: narrowed(x, f, a)
-        ways.append((f"{fmt} with a scale for each {each}", to))
+        with_scale = lambda x, f=fmt, a=axis: narrowed(x, f, a)
+        ways.append((f"{fmt} with a scale for each {each}", with_scale))
     unit = block.problem.scale * LOG2_E
     for words, to in ways:
         k = lambda s, t=to: s.by_load(k=t(s.k))

@@ -7,6 +7,7 @@ import numpy as np
 
 from labkernels import defects
 from labkernels.numerics.arrays import Array
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis.match import Edit
 from labkernels.numerics.verdict.diagnosis.program import Block, Trial
 from labkernels.units import LOG2_E
@@ -18,9 +19,8 @@ _TILES = (4, 8, 16, 32, 64, 128)
 
 def numbers(block: Block) -> Iterator[Trial]:
     """Yield changes of the scores by one number: of the scale, a cap, slopes."""
-    problem, variant = block.problem, block.problem.variant
-    has_cap = variant is not None and bool(variant.soft_cap)
-    has_slopes = variant is not None and variant.alibi is not None
+    problem, variant = block.problem, block.problem.variant or VariantTensors()
+    has_cap, has_slopes = bool(variant.soft_cap), variant.alibi is not None
 
     def of(operation: str, f: Callable[..., Array], grid: Array, operand: str = "scores") -> Trial:
         scores = lambda s, x: s.by_scores(f(s, x))
@@ -32,7 +32,7 @@ def numbers(block: Block) -> Iterator[Trial]:
         yield of("capped at", lambda s, x: _capped(s.raw, x * LOG2_E), caps)
     yield of("clamped at", lambda s, x: np.clip(s.raw, -x * LOG2_E, x * LOG2_E), 10 * POWERS)
     if has_cap:
-        cap = variant.soft_cap * LOG2_E
+        cap = float(variant.soft_cap or 0) * LOG2_E
         biased = lambda s, y: y + s.raw - _capped(s.products, cap)
         plain = Edit("soft cap", "left out")
         left_out = lambda s: s.by_scores(biased(s, s.products))

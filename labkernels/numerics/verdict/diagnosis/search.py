@@ -130,7 +130,7 @@ def of_output(
 
 
 def _not_finite(problem: Problem, finite: Array) -> Region:
-    rows = ~finite.all(-1)
+    rows: np.ndarray = ~np.all(finite, -1)
     found = region.of_rows(problem, rows)
     first = problem.row_name(*np.argwhere(rows)[0].tolist())
     words = f"NaN or infinity in {int(rows.sum())} rows, first {first}; {found.words}"
@@ -141,10 +141,10 @@ def chosen(case: Case, score: Array, channels: Any) -> list[Block]:
     """Return blocks of wrong rows, of requests and heads as different as can be."""
     problem = case.problem
     pairs = []
-    for request in np.flatnonzero(problem.kv_lens > 0):
-        part = slice(*problem.q_ends[request : request + 2].tolist())
+    for r in np.flatnonzero(problem.kv_lens > 0):
+        part = slice(*problem.q_ends[r : r + 2].tolist())
         worst = np.where(case.bad[part], score[part], 0.0).max(0, initial=0.0)
-        pairs += [(float(worst[h]), int(request), int(h)) for h in np.flatnonzero(worst)]
+        pairs += [(float(worst[h]), int(r), int(h)) for h in np.flatnonzero(worst)]
     pairs.sort(reverse=True)
     picked: list[tuple[int, int]] = []
     while pairs and len(picked) < _BLOCKS:

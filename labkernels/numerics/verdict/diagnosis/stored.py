@@ -103,9 +103,9 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     first, count = problem.q_ends[request], np.diff(problem.q_ends)[request]
     inside = first + (own[:, 0] - first + most[0]) % count
     token = np.where(most[0] % count == 0, (own[:, 0] + most[0]) % len(case.bad), inside)
-    rows = np.zeros(case.truth.shape)
-    rows[own[:, 0], own[:, 1]] = case.truth[token, (own[:, 1] + most[1]) % heads]
-    of = lambda s: rows[s.tokens, s.head][:, s.channels]
+    moved_to = np.zeros(case.truth.shape)
+    moved_to[own[:, 0], own[:, 1]] = case.truth[token, (own[:, 1] + most[1]) % heads]
+    of = lambda s: moved_to[s.tokens, s.head][:, s.channels]
     said = f"token {most[0]:+d}, head {most[1]:+d}"
     yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (said,)), of, 0.6)
     if len(step) > 1:

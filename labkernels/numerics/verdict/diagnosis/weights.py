@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from labkernels import defects
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis.match import Edit
 from labkernels.numerics.verdict.diagnosis.program import TINY, Block, Terms, Trial
 from labkernels.numerics.verdict.diagnosis.scores import POWERS, SIGNED
@@ -91,7 +92,8 @@ def of_denominator(block: Block) -> Iterator[Trial]:
 
 
 def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
-    logits = np.asarray(block.problem.variant.sinks, np.float64) * LOG2_E
+    variant = block.problem.variant or VariantTensors()
+    logits = np.asarray(variant.sinks, np.float64) * LOG2_E
     group, heads = block.problem.group, len(logits)
     others = {
         "left out": lambda h: -np.inf,
