@@ -124,32 +124,31 @@ def probe(
     >>> sheet.verdict, sheet.facts["mask"].value
     ('no defect', 'none')
     """
+    start = time.perf_counter()
     require_choice("layout", layout, LAYOUTS)
     require_choice("dtype", dtype, tuple(DTYPES))
-    start = time.perf_counter()
     sheet = Datasheet(name or getattr(fn, "__name__", ""), layout, dtype)
     kernel = Kernel(fn, layout, DTYPES[dtype], device, page_size)
-    mla = layout == "mla"
-    dims = (ROPE, LATENT) if mla else (head_dim, head_dim_v or head_dim)
-    scale = scale or (MLA_SCALE if mla else head_dim**-0.5)
+    dims, usual = (head_dim, head_dim_v or head_dim), head_dim**-0.5
+    if layout == "mla":
+        dims, usual = (ROPE, LATENT), MLA_SCALE
     slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
-    asked = Model(variant or AttentionVariant(), scale, sink, slopes)
+    asked = Model(variant or AttentionVariant(), scale or usual, sink, slopes)
     p = _Probe(sheet, kernel, progress)
     first = {key: values[0] for key, values in (knobs or {}).items()}
     made = [Case(kernel, x, asked, label, knobs=first) for label, x in _sizes(layout, heads, *dims)]
     cases = [c for c in made if p.run(_words(c.s), c.call, c.zero, c.k, c.v) is not None]
-    if not cases:
-        sheet.reason = sheet.refused[0] if sheet.refused else "no case was taken"
-    else:
+    sheet.reason = sheet.refused[0] if sheet.refused else sheet.reason
+    if cases:
         # Outputs under test may be NaN or infinite: medians and quotients of them are expected.
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
             _examine(p, cases, variant is None, quick)
             if sheet.judged:
                 _extras(p, cases, knobs or {}, gradients)
-    lost = [text for text in sheet.failed if not text.startswith(FACTS_ALONE)]
-    if lost:  # a defect might be where nothing could be read
-        sheet.judged, sheet.reason = False, lost[0]
+    for text in sheet.failed:
+        if not text.startswith(FACTS_ALONE):  # a defect might be where nothing could be read
+            sheet.judged, sheet.reason = False, text
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
 

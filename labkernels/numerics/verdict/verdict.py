@@ -194,7 +194,9 @@ def decide(
     return replace(answer, region=region)
 
 
-def _of_lse2(problem: Problem, lse2: Array, seen: first_look.Look) -> tuple[Finding, list[Match]]:
+def _of_lse2(
+    problem: Problem, lse2: Array, seen: first_look.Look
+) -> tuple[Finding, tuple[Match, ...]]:
     """Return the finding on a log-sum-exp, and the closed form of its mistake if there is one."""
     off = metrics.difference(lse2, seen.lse2)
     found = significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem)
