@@ -135,14 +135,13 @@ def probe(
     slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
     asked = Model(variant or AttentionVariant(), scale or usual, sink, slopes)
     p = _Probe(sheet, kernel, progress)
-    first = {key: values[0] for key, values in (knobs or {}).items()}
-    made = [Case(kernel, x, asked, label, knobs=first) for label, x in _sizes(layout, heads, *dims)]
+    how = {"knobs": {key: values[0] for key, values in (knobs or {}).items()}}
+    made = [Case(kernel, x, asked, label, **how) for label, x in _sizes(layout, heads, *dims)]
     cases = [c for c in made if p.run(_words(c.s), c.call, c.zero, c.k, c.v) is not None]
     sheet.reason = sheet.refused[0] if sheet.refused else sheet.reason
     if cases:
-        # Outputs under test may be NaN or infinite: medians and quotients of them are expected.
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)  # outputs may be NaN or infinite
             _examine(p, cases, variant is None, quick)
             if sheet.judged:
                 _extras(p, cases, knobs or {}, gradients)
