@@ -85,6 +85,24 @@ plots.error_maps(cells, origin="computed on this machine", label="rms of error /
 plt.show()
 
 # %% [markdown]
+# Kernels in use, asked by the probe on a GPU, in bf16 without a mask: what was read of each. All their sheets, causal and in fp16, are in `labkernels data show datasheets`.
+
+# %% tags=["hide-input"]
+asked = {"dtype": "bf16", "asked": "full"}
+read_off = pd.DataFrame(store.select(store.newest(store.read("datasheets")), asked))
+print(
+    "measured on {}, {}, commit {}".format(*read_off.iloc[0][["device", "started_utc", "commit"]])
+)
+wanted = ["P", "denominator", "batch-invariant", "accumulator"]
+facts = read_off[(read_off.kind == "fact") & read_off.name.isin(wanted)]
+read = facts.pivot_table(
+    index=["kernel", "layout"], columns="name", values="value", aggfunc="first"
+)
+sheet = read_off[read_off.kind == "sheet"].set_index(["kernel", "layout"])
+read = read[wanted].assign(sheet=sheet.name, calls=sheet.calls)
+plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
+
+# %% [markdown]
 # ## Prediction
 #
 # ### What rounding does
