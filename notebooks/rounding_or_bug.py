@@ -85,14 +85,13 @@ plots.error_maps(cells, origin="computed on this machine", label="rms of error /
 plt.show()
 
 # %% [markdown]
-# Kernels in use, asked by the probe on a GPU, in bf16 without a mask: what was read of each. All their sheets, causal and in fp16, are in `labkernels data show datasheets`.
+# Kernels in use, asked by the probe on a GPU, in bf16 without a mask and with batches of up to 17 requests: what was read of each. `labkernels data show datasheets` prints all sheets, causal and in fp16.
 
 # %% tags=["hide-input"]
 asked = {"dtype": "bf16", "asked": "full"}
-read_off = pd.DataFrame(store.select(store.newest(store.read("datasheets")), asked))
-print(
-    "measured on {}, {}, commit {}".format(*read_off.iloc[0][["device", "started_utc", "commit"]])
-)
+read_off = pd.DataFrame(store.select(store.read("datasheets"), asked))
+for run in read_off[["device", "started_utc", "commit"]].drop_duplicates().values:
+    print("measured on {}, {}, commit {}".format(*run))
 wanted = ["P", "denominator", "batch-invariant", "accumulator"]
 facts = read_off[(read_off.kind == "fact") & read_off.name.isin(wanted)]
 read = facts.pivot_table(

@@ -169,7 +169,7 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
         sheet.judged = True
         return
     if not p.note("model", _model, p, cases, find):
-        sheet.reason = f"the attention that it computes is not read: {sheet.refused[-1]}"
+        sheet.reason = f"its attention is not read: {[*sheet.failed, *sheet.refused][-1]}"
         return
     read = False
     for c in cases:
@@ -183,7 +183,7 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
         if before and not (sheet.defects and sheet.defects[0].kind in (INDEX_K, INDEX_V)):
             sheet.defects[:] = before
     if not read:
-        sheet.reason = f"its weights are not read: {sheet.refused[-1]}"
+        sheet.reason = f"its weights are not read: {[*sheet.failed, *sheet.refused][-1]}"
     if not read or (sheet.defects and sheet.defects[0].kind == MEMORY):
         return
     compared: list[tuple[Case, list[inputs.Compared]]] = []
