@@ -28,6 +28,7 @@ COMMANDS = (
     "data",
     "doctor",
     "ladder",
+    "probe",
     "record",
     "run",
     "scoreboard",

@@ -76,4 +76,4 @@ def test_arguments_are_named(field, value):
 def test_the_public_name_is_the_function():
     assert labkernels.probe is probe
     rows = probe(attention, heads=(4, 2), quick=True).rows()
-    assert {"fact", "value", "evidence", "calls"} == set(rows[0])
+    assert {"kind", "name", "value", "evidence", "calls", "seconds"} == set(rows[0])

@@ -17,7 +17,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
-DATA_FILE = "accuracy/datasheets.csv"
+DATA_FILE = "accuracy/datasheets.parquet"
 DTYPES = ("fp16", "bf16")
 HEAD_DIM = 128
 ONE_QUERY = ("paged_decode", "mla")  # layouts in which a causal mask hides nothing
