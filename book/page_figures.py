@@ -16,7 +16,7 @@ STILLS = {
     "bits": "spacing",
     "break_kernel": "detection",
     "budget": "onoff-budget",
-    "run_kernel": "onoff-errors-decode",
+    "run_kernel": "onoff-places",
     "step_kernel": "pipeline-trace",
     "tolerance": "detection",
 }

@@ -19,7 +19,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL
 
-DATA_FILE = "accuracy/probe_sets.csv"
+DATA_FILE = "accuracy/probe_sets.parquet"
 GROUPS = {"kv_heads", "q_heads", "heads"}
 
 
