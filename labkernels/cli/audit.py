@@ -28,7 +28,7 @@ that --layout says. Tensors are found by the names that common libraries give th
 others, and the answer lists what was not read. In an npz, uint16 holds the bits of bf16.
 
 examples:
-  labkernels audit dump.npz                             the verdict, the place, and the likely cause
+  labkernels audit dump.npz                             the verdict, the place, and the class
   labkernels audit dump.pt --map q=my_query --map out=y names of your own
   labkernels audit dump.npz --verbose                   and every test behind it
   labkernels audit dump.npz --html report.html          the same as a page with figures
