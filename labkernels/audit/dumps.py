@@ -24,8 +24,6 @@ _NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "mask_type", "kv_layout", "layout"
 _VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks", "mask", "bias")
 # Each of these tensors says where a request begins or ends.
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
-_PAGED = ("page_table", "kv_len", "kv_indptr", "kv_indices", "kv_last_page_len")
-_GRADIENTS = ("dout", *gradients.NAMES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from labkernels.cli.options import USAGE
+from labkernels.cli.options import USAGE, add_heads
 
 HELP = "the datasheet of a kernel: what it computes, how it rounds, what is wrong"
 DESCRIPTION = """\
@@ -40,12 +40,13 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--layout", default=None, help="default: the first that the kernel offers")
     sub.add_argument("--dtype", default="bf16", help="fp16, bf16 (default), fp32 or e4m3")
     sub.add_argument("--device", default=None, help="cpu or cuda (default: cuda if there is one)")
-    sub.add_argument("--heads", default=None, metavar="Q/KV", help="heads, such as 8/2")
+    add_heads(sub, None, "query heads / KV heads (default: what each experiment needs)")
     sub.add_argument("--head-dim", type=int, default=None, help="channels of a head")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
     sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
     sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
     sub.add_argument("--window-left", type=int, default=None, help="declared: keys before a query")
+    sub.add_argument("--window-right", type=int, default=None, help="declared: keys after a query")
     sub.add_argument("--soft-cap", type=float, default=None, help="declared: cap of the scores")
     sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
     sub.add_argument("--gradients", action="store_true", help="probe dq, dk and dv, too")
@@ -59,6 +60,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Probe the kernel and print its datasheet; the exit code is its verdict."""
     from labkernels.probing import probe, targets
+    from labkernels.variant import FULL
 
     if options.list:
         for target in targets.targets().values():
@@ -75,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     layout = options.layout or target.layouts[0]
     variant = _variant(options)
     sheet = probe(
-        target.function(layout, variant or _plain()),
+        target.function(layout, variant or FULL),
         layout,
         options.dtype,
         variant,
@@ -87,8 +89,11 @@ def run(options: argparse.Namespace) -> int:
         quick=options.quick,
         name=f"{target.name}, {target.version()}",
         progress=_say if sys.stderr.isatty() else None,
-        **_sizes(options),
+        heads=options.heads,
+        **({} if options.head_dim is None else {"head_dim": options.head_dim}),
     )
+    if sys.stderr.isatty():
+        _say("")  # the line of progress is cleared
     if options.json:
         for row in sheet.rows():
             print(json.dumps(row))
@@ -103,33 +108,17 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _plain():
-    from labkernels.variant import FULL
-
-    return FULL
-
-
 def _variant(options: argparse.Namespace):
     """Return the declared variant, or None where nothing is declared."""
     from labkernels.variant import AttentionVariant
 
     if options.causal and options.full:
         raise ValueError("--causal and --full; allowed: one of them, or none")
-    declared = {"window_left": options.window_left, "soft_cap": options.soft_cap}
+    names = ("window_left", "window_right", "soft_cap")
+    declared = {name: getattr(options, name) for name in names}
     if not (options.causal or options.full or any(v is not None for v in declared.values())):
         return None
     return AttentionVariant(causal=options.causal, **declared)
-
-
-def _sizes(options: argparse.Namespace) -> dict:
-    """Return head_dim and heads where they are given."""
-    sizes = {} if options.head_dim is None else {"head_dim": options.head_dim}
-    if options.heads is None:
-        return sizes
-    q_heads, _, kv_heads = options.heads.partition("/")
-    if not (q_heads.isdigit() and kv_heads.isdigit()):
-        raise ValueError(f"--heads = {options.heads!r}, allowed: Q/KV, such as 8/2")
-    return sizes | {"heads": (int(q_heads), int(kv_heads))}
 
 
 def _knobs(given: list[str]) -> dict[str, list]:

@@ -18,7 +18,7 @@ import numpy as np
 from labkernels import hardware
 from labkernels.budget.compiler import EDGE, FITS, HABITS, MERGE, SPILLS
 from labkernels.measure import resources
-from labkernels.measure.register_causes import BAND, cause, spill_cause
+from labkernels.measure.register_causes import spill_cause
 from labkernels.records import store
 
 TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error above which a row costs more, and how much more
@@ -122,24 +122,6 @@ def fit(known: Reports, chosen: np.ndarray) -> np.ndarray:
     return habits
 
 
-def scatter_rows(known: Reports) -> list[dict[str, Any]]:
-    """Return a row for each report, for a figure: what it is, and predicted and compiled numbers.
-
-    cause is None for a prediction inside the band, and for a miss without a known cause.
-    """
-    return [
-        {
-            **{name: row[name] for name in ("kernel", "tile", "head_dim", "arch", "spill_bytes")},
-            "engine": _engine(row["kernel"]),
-            "predicted": int(predicted),
-            "compiled": row["registers"],
-            "spill_answer": str(answer),
-            "cause": cause(row) if abs(predicted / row["registers"] - 1) > BAND else None,
-        }
-        for row, predicted, answer in zip(known.rows, known.predicted(), known.answers, strict=True)
-    ]
-
-
 def spill_rows(known: Reports) -> list[dict[str, Any]]:
     """Return a row for each answer about spills: how often it was given, and what then happened.
 
@@ -184,15 +166,6 @@ def spill_misses(known: Reports) -> list[dict[str, Any]]:
                 }
             )
     return misses
-
-
-def _engine(kernel: str) -> str:
-    spec = resources.find(kernel)
-    if spec.operation == "append":
-        return "none"
-    if not spec.policies[0].tensor_cores:
-        return "CUDA cores"
-    return "wgmma" if spec.needs.alone else "mma.sync"
 
 
 def _ways() -> np.ndarray:

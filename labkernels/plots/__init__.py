@@ -13,7 +13,6 @@ from labkernels.plots.accuracy.error_budget import (
 )
 from labkernels.plots.accuracy.errors import (
     distributions,
-    error_cells,
     error_maps,
     relative_difference,
 )
@@ -36,7 +35,6 @@ from labkernels.plots.performance.counters import (
 )
 from labkernels.plots.performance.least import least_times
 from labkernels.plots.performance.mla import read_counts, roof_by_heads
-from labkernels.plots.performance.registers import predicted_registers
 from labkernels.plots.performance.resources import blocks_per_sm
 from labkernels.plots.performance.scores import ratios_by_part
 from labkernels.plots.performance.times import (
@@ -62,7 +60,6 @@ __all__ = [
     "counter_table",
     "detection_matrix",
     "distributions",
-    "error_cells",
     "error_maps",
     "error_spread",
     "error_waterfall",
@@ -79,7 +76,6 @@ __all__ = [
     "policies",
     "policy_costs",
     "position_sweep",
-    "predicted_registers",
     "products_and_exponentials",
     "rates_by_length",
     "ratios_by_part",

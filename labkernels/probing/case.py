@@ -70,15 +70,12 @@ class Case:
     def judge_by(self, model: Model) -> None:
         """Take another model to judge by."""
         s, self.model = self.s, model
-        query = np.arange(s.queries)[:, None]
-        length = self.lens[:, None, None]
-        place = query + (0 if model.top_left else length - s.queries)
-        key = np.arange(s.keys)
-        seen = np.broadcast_to(key < length, (s.batch, s.queries, s.keys)).copy()
-        if model.variant.causal:
-            seen &= key <= place
-        if model.variant.window_left is not None:
-            seen &= key >= place - model.variant.window_left
+        query, length = np.arange(s.queries)[:, None], self.lens[:, None, None]
+        # A mask that is aligned to the first key is that of as many queries as keys.
+        q_len = length if model.top_left else s.queries
+        begin, end = (f(query, q_len, length) for f in (model.variant.begin, model.variant.end))
+        place, key = query + length - q_len, np.arange(s.keys)
+        seen = np.broadcast_to((key >= begin) & (key < end), (s.batch, s.queries, s.keys))
         self.distance = np.broadcast_to(place - key, seen.shape)
         self.seen = np.broadcast_to(seen[:, None], (s.batch, s.q_heads, s.queries, s.keys))
         self.seen_any: np.ndarray = np.any(self.seen, -1)

@@ -22,10 +22,8 @@ DTYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
-    "fp8": torch.float8_e4m3fn,
     "e4m3": torch.float8_e4m3fn,
 }
-LATENT = 512  # channels of MLA's latent, which is both the larger part of K and V
 
 
 class Refused(Exception):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, MERGE, NONDETERMINISTIC, WEIGHTS
+from labkernels.defects import INDEX_K, INDEX_V, MASK, MEMORY, NONDETERMINISTIC, WEIGHTS
+from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.probing.arithmetic import accumulator, p_format, rescales
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, pointers
@@ -25,7 +26,7 @@ from labkernels.probing.experiments import (
 )
 from labkernels.probing.experiments import gradients as backward
 from labkernels.probing.experiments import knobs as knob_values
-from labkernels.probing.layouts import DECODE, DTYPES, LATENT, LAYOUTS, Kernel, Refused
+from labkernels.probing.layouts import DECODE, DTYPES, LAYOUTS, Kernel, Refused
 from labkernels.probing.observed import Observed
 from labkernels.probing.report import Datasheet, Defect, Fact, defect
 from labkernels.units import require_choice
@@ -33,8 +34,6 @@ from labkernels.variant import AttentionVariant
 
 # Experiments that read a fact and find no defect: the sheet is judged without them.
 FACTS_ALONE = ("format of P", "rescales", "exponential", "accumulator", "special numbers")
-ROPE = 64  # channels of MLA's positions
-MLA_SCALE = 192**-0.5  # DeepSeek's heads have 192 channels before absorption
 
 
 class _Probe:
@@ -131,7 +130,7 @@ def probe(
     kernel = Kernel(fn, layout, DTYPES[dtype], device, page_size)
     dims, usual = (head_dim, head_dim_v or head_dim), head_dim**-0.5
     if layout == "mla":
-        dims, usual = (ROPE, LATENT), MLA_SCALE
+        dims, usual = (ROPE_DIM, LATENT_DIM), LatentKV.default_scale
     slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
     asked = Model(variant or AttentionVariant(), scale or usual, sink, slopes)
     p = _Probe(sheet, kernel, progress)
@@ -251,13 +250,18 @@ def _model(p: _Probe, cases: list[Case], find: bool) -> tuple[list[Fact], Defect
     mask = f"causal, {'top left' if model.top_left else 'bottom right'}" if v.causal else "none"
     many = {
         "mask": mask,
-        "window": "none" if v.window_left is None else f"{v.window_left} keys to the left",
+        "window": _window(v),
         "scale": f"{model.scale:.6g}",
         "soft cap": "none" if v.soft_cap is None else f"{v.soft_cap:.4g}",
         "sinks": _numbers(model.sinks),
         "slopes": _numbers(model.slopes),
     }
     return [Fact(k, x, how, calls if k == "mask" else 0) for k, x in many.items()], None
+
+
+def _window(v: AttentionVariant) -> str:
+    ends = ((v.window_left, "left"), (v.window_right, "right"))
+    return ", ".join(f"{n} keys to the {side}" for n, side in ends if n is not None) or "none"
 
 
 def _pointers(c: Case) -> tuple[list[Fact], Defect | None]:
@@ -291,18 +295,6 @@ def _unknown(o: Observed) -> Defect:
     return defect(WEIGHTS, "experiments fail in no pattern that is known", o.failed[0], rows)
 
 
-def _lost_parts(d: Defect, parts: Fact | None) -> Defect:
-    """Say that parts are not merged, where lost keys begin at the edge of a part that was read."""
-    if d.kind != MASK or not d.keys or parts is None or not parts.value.endswith("keys"):
-        return d
-    part = int(parts.value.split()[0])
-    split = d.keys[0] // part
-    if d.keys[0] % part or len(d.keys) < part:
-        return d
-    sentence = f"parts of {part} keys are not merged: {d.sentence}"
-    return replace(d, kind=MERGE, sentence=sentence, split=split)
-
-
 def _by_batch(p: _Probe, c: Case) -> None:
     """Say that a defect depends on the batch, if each request alone shows so."""
     found = p.run("requests alone", batch.explains, c, p.sheet.defects[0]) if p.sheet.defects else 0
@@ -328,7 +320,7 @@ def _lengths(p: _Probe, base: Case) -> None:
     _by_batch(p, c)
     at = f"(at {[x.s.keys for x, _ in bad]} keys alone, of {len(tried)} lengths)"
     if p.sheet.defects:
-        d = _lost_parts(p.sheet.defects[0], p.sheet.facts.get("parts"))
+        d = p.sheet.defects[0]
         p.sheet.defects[0] = replace(d, sentence=f"{d.sentence} {at}")
         return
     mistake = inputs.diagnosed(c, [found])

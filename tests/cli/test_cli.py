@@ -57,7 +57,7 @@ def test_help_teaches(capsys, arguments):
 def test_a_command_is_a_file():
     assert tuple(cli.commands()) == COMMANDS
     for module in cli.commands().values():
-        assert module.HELP and module.DESCRIPTION  # noqa: PT018
+        assert all((module.HELP, module.DESCRIPTION))
 
 
 @pytest.mark.parametrize("arguments", [("--help",), *((name, "--help") for name in COMMANDS)])

@@ -119,9 +119,3 @@ def test_every_answer_that_was_wrong_has_its_cause_and_no_cause_is_idle():
     assert [row for row in misses if row["cause"] is None] == []
     for each in SPILL_CAUSES:
         assert any(row["cause"] == each.words for row in misses), each.words
-
-
-def test_the_scatter_has_every_row_and_its_engine():
-    rows = register_fit.scatter_rows(reports())
-    assert len(rows) == len(reports().rows)
-    assert {row["engine"] for row in rows} == {"CUDA cores", "mma.sync", "wgmma", "none"}

@@ -10,8 +10,8 @@ NOTHING: dict[str, Callable] = {}
 
 
 def attention(
-    q, k, v, *, causal=False, window=None, cap=None, scale=None, sinks=None, slopes=None,
-    lens=None, p_exact=False, stages=NOTHING,
+    q, k, v, *, causal=False, window=None, right=None, cap=None, scale=None, sinks=None,
+    slopes=None, lens=None, p_exact=False, stages=NOTHING,
 ):  # fmt: skip
     """Return output and natural LSE of q [B, H, M, D], k, v [B, Hkv, N, D]; stages are edits."""
 
@@ -32,6 +32,7 @@ def attention(
     seen = (key < lens[:, None, None]).expand(b, m, n)
     seen = seen & (key <= place[:, :, None]) if causal else seen
     seen = seen & (key >= place[:, :, None] - window) if window is not None else seen
+    seen = seen & (key <= place[:, :, None] + right) if right is not None else seen
     seen = stage("mask", seen, place[:, :, None], key, lens[:, None, None])
     s = torch.where(seen[:, None], stage("s", s), torch.tensor(-math.inf))
     top = torch.full((b, h, m, 1), -math.inf)

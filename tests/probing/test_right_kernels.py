@@ -6,11 +6,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from labkernels import ops
-from labkernels.defects import MEMORY
+from labkernels.defects import MASK, MEMORY
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.probing import probe
+from labkernels.variant import AttentionVariant
 from tests.probing.attention import dense, paged, split
 
 HEADS = (4, 2)
@@ -67,7 +68,6 @@ def test_torch_with_gradients(layout):
 
     found = facts(probe(fn, layout, "fp32", gradients=True, quick=True))
     assert found["dQ"] == found["dK"] == found["dV"] == "right"
-    assert found["LSE" if "LSE" in found else "mask"] in ("not returned", "none")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,14 @@ def test_torch_with_gradients(layout):
 def test_variants_are_found_untold(how, said):
     found = facts(probe(dense(**how), heads=HEADS, quick=True))
     assert {name: found[name] for name in said} == said
+
+
+def test_a_window_with_a_right_end_is_what_was_declared():
+    declared = AttentionVariant(window_left=20, window_right=7)
+    found = facts(probe(dense(window=20, right=7), variant=declared, quick=True))
+    assert found["window"] == "20 keys to the left, 7 keys to the right"
+    sheet = probe(dense(window=20, right=8), variant=declared, quick=True)
+    assert sheet.defects[0].kind == MASK
 
 
 def test_a_top_left_mask_is_found():

@@ -24,7 +24,6 @@ from labkernels.policy import NumericPolicy
 
 ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
 OUTLIER = 5.0
-SHOWS = 3.0  # size of a right element, in units of its error, from which a factor on it shows
 _TOKENS = 64  # that are looked at together
 RIGHT_RMS = 1.15  # largest rms of z of right elements, as the error model claims 15 %
 KEY_BETA = (0.7, 1.3)

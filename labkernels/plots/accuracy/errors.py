@@ -17,17 +17,6 @@ _FEW = 4  # most wide maps that stand in one column
 _DIFFERENCE = " - "  # joins two kernels in a cell of data/accuracy/decode_accuracy.parquet
 
 
-def error_cells(table: np.ndarray, *, kernel: str, tensor_cores: str) -> pd.DataFrame:
-    """Return a table of numerics.metrics as rows of sample and head, named as in the data.
-
-    Shapes: table [B, Hq], as from error_table(by="sample_and_head")
-    """
-    sample, head = np.indices(table.shape)
-    columns = {"sample": sample, "head": head} | {name: table[name] for name in table.dtype.names}
-    cells = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
-    return cells.assign(kernel=kernel, tensor_cores=tensor_cores)
-
-
 @plt.rc_context(style.HOUSE)
 def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = False) -> Figure:
     """Draw the rmse of every sample (down) and query head (across), one panel per kernel.

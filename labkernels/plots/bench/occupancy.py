@@ -26,7 +26,7 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
     rows = rows.dropna(subset=["blocks_per_sm"]).drop_duplicates(["gpu", "kernel"])
     gpus, kernels = list(dict.fromkeys(rows.gpu)), list(dict.fromkeys(rows.kernel))
     figure, panels = style.new_figure(
-        len(gpus), 1, height_inches=0.7 + len(gpus) * (0.5 + 0.34 * len(kernels)), sharex=True
+        len(gpus), 1, height_inches=0.7 + len(gpus) * (0.5 + 0.42 * len(kernels)), sharex=True
     )
     for axes, gpu in zip(panels, gpus, strict=True):
         _panel(axes, rows[rows.gpu == gpu].set_index("kernel"), kernels)
@@ -49,10 +49,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
                           textcoords="offset points", color="#56606d")  # fmt: skip
             continue
         row = rows.loc[kernel]
-        axes.barh(place - 0.18, row.blocks_per_sm, height=0.4, color=COLOURS[row.limit], zorder=2)
+        axes.barh(place - 0.3, row.blocks_per_sm, height=0.28, color=COLOURS[row.limit], zorder=2)
         words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
         more = row.one_more if row.one_more.startswith("no ") else f"one more at {row.one_more}"
-        axes.annotate(f"{words}; {more}", (0, place + 0.26), (3, 0), va="center", fontsize=7,
+        # Two short lines fit a phone.
+        axes.annotate(f"{words}\n{more}", (0, place + 0.25), (3, 0), va="center", fontsize=7,
                       textcoords="offset points", color="#2d343d")  # fmt: skip
     axes.set_yticks(range(len(kernels)), kernels)
     axes.set(ylim=(len(kernels) - 0.5, -0.5))

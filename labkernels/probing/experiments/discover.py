@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.probing.case import Case, Model
 from labkernels.probing.observed import COUNTS
 from labkernels.variant import AttentionVariant
@@ -44,8 +45,8 @@ def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
 def _known_scale(found: float, c: Case) -> float | None:
     """Return the scale that people use nearest to the one found, if it is that; else None."""
     # Other scales than these must be told: a scale left out or applied twice is no variant.
-    latent = (192**-0.5, 576**-0.5) if c.kernel.layout == "mla" else ()
-    for known in (c.s.dim**-0.5, *latent):
+    of_mla = (LatentKV.default_scale, (LATENT_DIM + ROPE_DIM) ** -0.5)
+    for known in (c.s.dim**-0.5, *(of_mla if c.kernel.layout == "mla" else ())):
         if abs(found / known - 1) < 0.004:
             return known
     return None

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkernels.probing.layouts import LAYOUTS
 from labkernels.variant import AttentionVariant
 
 Function = Callable[..., Any]
-LAYOUTS = ("bhsd", "bshd", "ragged", "paged_decode", "paged_prefill", "mla")
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,7 @@ import pandas as pd
 import pytest
 
 from labkernels import plots
-from labkernels.numerics import metrics
 from tests.plots.conftest import ORIGIN, draw, error_rows
-
-
-def test_cells_keep_their_sample_and_head():
-    rng = np.random.default_rng(0)
-    truth = rng.normal(size=(3, 2, 5))
-    table = metrics.error_table(truth + np.array([[1.0], [2.0]]), truth, by="sample_and_head")
-    cells = plots.error_cells(table, kernel="decode_mma", tensor_cores="on")
-    assert len(cells) == 6
-    assert cells.query("head == 1").rmse.to_numpy() == pytest.approx(2.0)
-    assert set(cells.kernel) == {"decode_mma"}
 
 
 @pytest.mark.parametrize(("samples", "shape"), [(8, (3, 1)), (57, (1, 3))])
