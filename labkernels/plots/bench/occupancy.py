@@ -51,8 +51,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
         row = rows.loc[kernel]
         axes.barh(place - 0.3, row.blocks_per_sm, height=0.28, color=COLOURS[row.limit], zorder=2)
         words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
-        more = row.one_more if row.one_more.startswith("no ") else f"one more at {row.one_more}"
-        # Two short lines fit a phone.
+        take = row.one_more.replace(" and ", ", ")
+        more = take if take.startswith("no ") else f"+1 at {take}"  # short enough for a phone
         axes.annotate(f"{words}\n{more}", (0, place + 0.25), (3, 0), va="center", fontsize=7,
                       textcoords="offset points", color="#2d343d")  # fmt: skip
     axes.set_yticks(range(len(kernels)), kernels)

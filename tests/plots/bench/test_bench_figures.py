@@ -65,7 +65,7 @@ def test_occupancy_draws_the_blocks_that_fit_and_says_what_one_more_would_take()
     figure = draw(bench.occupancy(pd.DataFrame([row, lacking]), origin="here"))
     (axes,) = figure.axes
     assert [patch.get_width() for patch in axes.patches] == [3]
-    assert [text.get_text() for text in axes.texts] == ["3 × 4 warps\none more at 160 registers"]
+    assert [text.get_text() for text in axes.texts] == ["3 × 4 warps\n+1 at 160 registers"]
 
 
 def test_errors_have_a_map_for_each_kernel_but_the_exact_one():
