@@ -55,6 +55,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
         more = take if take.startswith("no ") else f"+1 at {take}"  # short enough for a phone
         axes.annotate(f"{words}\n{more}", (0, place + 0.25), (3, 0), va="center", fontsize=7,
                       textcoords="offset points", color="#2d343d")  # fmt: skip
-    axes.set_yticks(range(len(kernels)), kernels)
+    axes.set_yticks(range(len(kernels)), [name.replace(" ", "\n") for name in kernels])
     axes.set(ylim=(len(kernels) - 0.5, -0.5))
     axes.grid(axis="y", visible=False)
