@@ -13,6 +13,9 @@ from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
 
+_TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+_FLAGS = ("deterministic", "batch_invariant")
+
 
 def attention(
     q: torch.Tensor,
@@ -54,13 +57,7 @@ def attention(
     >>> dv[:, 0, 0].sum().round()  # the weights of each of 8 tokens sum to 1
     tensor(8., dtype=torch.float16)
     """
-    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    for name, tensor in given.items():
-        if not isinstance(tensor, torch.Tensor):
-            require_tensor(name, tensor)
-    if not (isinstance(deterministic, bool) and isinstance(batch_invariant, bool)):
-        check_option("deterministic", deterministic)
-        check_option("batch_invariant", batch_invariant)
+    _check_kinds((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
     if torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
@@ -71,14 +68,22 @@ def attention(
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
         ends = (cu_seqlens_q, cu_seqlens_k)
-        return torch.ops.labkernels.prefill(
-            q, k, v, *ends, deterministic=deterministic, **alike, **how
-        )
+        how |= {"deterministic": deterministic, **alike}
+        return torch.ops.labkernels.prefill(q, k, v, *ends, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     transformed = torch._C._are_functorch_transforms_active()
     function: Any = _Transformed if transformed else _Attention
     return function.apply(q, k, v, asked)
+
+
+def _check_kinds(tensors: tuple[object, ...], flags: tuple[object, ...]) -> None:
+    for name, tensor in zip(_TENSORS, tensors, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            require_tensor(name, tensor)
+    for name, flag in zip(_FLAGS, flags, strict=True):
+        if not isinstance(flag, bool):
+            check_option(name, flag)
 
 
 class _Attention(Function):

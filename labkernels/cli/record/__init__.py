@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +129,8 @@ def _asked(options: argparse.Namespace) -> Options:
 
     out = places.DATA if options.out is None else options.out
     reads = options.list or options.submit
+    if options.commit and not re.fullmatch(r"[0-9a-f]{7,40}", options.commit):
+        raise ValueError(f"commit = {options.commit!r}, allowed: 7 to 40 digits of a git commit")
     if out == places.DATA and places.CHECKOUT is None and not reads:
         raise ValueError(f"out = {out} belongs to the installed package; allowed: another folder")
     return Options(
