@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.kernel:
         raise ValueError("no kernel is named; allowed: a name of --list, or module:function")
     target = targets.find(options.kernel)
-    device = options.device or _device()
+    device = options.device or default_device()
     reason = target.missing(device)
     if reason:
         print(f"cannot judge: {target.name}: {reason}")
@@ -84,16 +84,16 @@ def run(options: argparse.Namespace) -> int:
         device=device,
         page_size=options.page_size,
         scale=options.scale,
-        knobs=_knobs(options.knob),
+        knobs=knobs_of(options.knob),
         gradients=options.gradients,
         quick=options.quick,
         name=f"{target.name}, {target.version()}",
-        progress=_say if sys.stderr.isatty() else None,
+        progress=say if sys.stderr.isatty() else None,
         heads=options.heads,
         **({} if options.head_dim is None else {"head_dim": options.head_dim}),
     )
     if sys.stderr.isatty():
-        _say("")  # the line of progress is cleared
+        say("")  # the line of progress is cleared
     if options.json:
         for row in sheet.rows():
             print(json.dumps(row))
@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
     return sheet.exit_code
 
 
-def _device() -> str:
+def default_device() -> str:
+    """Return "cuda" if there is a GPU, else "cpu"."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -121,7 +122,7 @@ def _variant(options: argparse.Namespace):
     return AttentionVariant(causal=options.causal, **declared)
 
 
-def _knobs(given: list[str]) -> dict[str, list]:
+def knobs_of(given: list[str]) -> dict[str, list]:
     """Return the knobs with their values, read as JSON where they are (1, true, null) else as text.
 
     Raises: ValueError for an option without a name or a value.
@@ -142,5 +143,6 @@ def _value(text: str):
         return text
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Replace the line of progress on a terminal."""
     print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

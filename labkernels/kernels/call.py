@@ -90,6 +90,7 @@ class Asked(NamedTuple):
     tile: str | None = None
     splits: int | None = None
     keys_per_split: int | None = None
+    batch_invariant: bool = False
     policy: NumericPolicy | None = None
     scale: float | None = None
     target: str | None = None
@@ -181,6 +182,7 @@ def keep(facts: tuple, asked: tuple, call: Call) -> Call:
 
 _FLAG = (bool, "True, False")
 _KINDS = {
+    "batch_invariant": _FLAG,
     "causal": _FLAG,
     "checks": _FLAG,
     "deterministic": _FLAG,

@@ -17,6 +17,9 @@ from labkernels.units import CHUNK, COPY_BYTES, require_int
 
 MAX_KEYS = 2**30  # keys per request: 32 bits count these keys and one step of keys beyond them
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
+# Keys of a split that must not depend on the batch. Longer splits leave SMs idle in small batches,
+# and each shorter split adds a partial state to write, read and merge.
+INVARIANT_KEYS_PER_SPLIT = 1024
 SCALES = (2.0**-64, 2.0**64)  # in fp32, products of 2^63 times these neither vanish nor overflow
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
@@ -310,13 +313,18 @@ def check_count(name: str, value: int | None, most: int) -> None:
         require_int(name, value, minimum=1, maximum=most)
 
 
-def check_splits(splits: int | None, keys_per_split: int | None) -> None:
-    """Raise ValueError if both ways to split the keys are asked for."""
+def check_splits(splits: int | None, keys_per_split: int | None, batch_invariant: bool) -> None:
+    """Raise ValueError if both ways to split the keys are asked for, or splits that may vary."""
     check_count("splits", splits, MAX_SPLITS)
     check_count("keys_per_split", keys_per_split, MAX_KEYS)
     if splits is not None and keys_per_split is not None:
         raise ValueError(
             f"splits = {splits} and keys_per_split = {keys_per_split}, allowed: one of the two"
+        )
+    if batch_invariant and splits not in (None, 1):
+        raise ValueError(
+            f"splits = {splits} and batch_invariant = True, allowed: splits = 1, or keys_per_split,"
+            " since the keys of each of several splits depend on the longest request"
         )
 
 

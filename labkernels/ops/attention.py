@@ -24,12 +24,15 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
-    deterministic: of the backward pass; the forward pass is always deterministic. q_lens, kv_lens:
+    deterministic: of the backward pass; the forward pass is always deterministic. batch_invariant:
+    a request's bits, those of its gradients too, must not depend on the other requests; this
+    includes deterministic. q_lens, kv_lens:
     the lengths of the requests, if the caller's host knows them; then no length is read from a GPU.
     Without them, cumulative lengths on a GPU are read once, and again after torch has seen them
     change. A training loop that keeps the two tensors therefore reads nothing after its first step.
@@ -55,8 +58,10 @@ def attention(
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
             require_tensor(name, tensor)
-    if not isinstance(deterministic, bool):
+    if not (isinstance(deterministic, bool) and isinstance(batch_invariant, bool)):
         check_option("deterministic", deterministic)
+        check_option("batch_invariant", batch_invariant)
+    deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
     if torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
         q, k, v = (
@@ -66,8 +71,10 @@ def attention(
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
         ends = (cu_seqlens_q, cu_seqlens_k)
-        return torch.ops.labkernels.prefill(q, k, v, *ends, deterministic=deterministic, **how)
-    asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
+        return torch.ops.labkernels.prefill(
+            q, k, v, *ends, deterministic=deterministic, **alike, **how
+        )
+    asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     transformed = torch._C._are_functorch_transforms_active()
     function: Any = _Transformed if transformed else _Attention
@@ -81,9 +88,11 @@ class _Attention(Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        ends_q, ends_k, *ctx.how = asked  # packed into one argument, since torch inspects each
+        ends_q, ends_k, alike, *ctx.how = (
+            asked  # packed into one argument, since torch inspects each
+        )
         q, k, v = with_rows(q, k, v)
-        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **ctx.how[1]).outputs()
+        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **alike, **ctx.how[1]).outputs()
         ctx.save_for_backward(q, k, v, *done, ends_q, ends_k)
         ctx.mark_non_differentiable(done.lse2)
         ctx.set_materialize_grads(False)  # zeros for lse2 would be a launch
@@ -147,13 +156,13 @@ class _Transformed(Function):
     def forward(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        ends_q, ends_k, _, how = asked
+        ends_q, ends_k, alike, _, how = asked
         q, k, v = with_rows(q, k, v)
-        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
+        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **alike, **how).outputs())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        q, k, v, (ends_q, ends_k, *ctx.how) = inputs
+        q, k, v, (ends_q, ends_k, _, *ctx.how) = inputs
         ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
         ctx.mark_non_differentiable(output[1])
 

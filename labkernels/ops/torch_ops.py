@@ -30,7 +30,8 @@ WRITTEN = ("k", "v", "kv_len")
 OPTIONS = "str? kernel_name=None, str? tile=None, str? target=None, bool checks=False"
 TRAINED = "bool causal=False, float? scale=None, bool deterministic=False"
 LENGTHS = "SymInt[]? q_lens=None, SymInt[]? kv_lens=None"
-SPLITS = "int? splits=None, int? keys_per_split=None"
+KEYS = "int? keys_per_split=None, bool batch_invariant=False"
+SPLITS = f"int? splits=None, {KEYS}"
 PACKED = f"bool causal=False, float? scale=None, {SPLITS}, {LENGTHS}, {OPTIONS}"
 
 
@@ -122,7 +123,7 @@ def _prefilled(
 _operator(
     "decode",
     f"Tensor q, Tensor k, Tensor v, {PAGES}",
-    f"float? scale=None, int? keys_per_split=None, SymInt[]? kv_lens=None, {OPTIONS}",
+    f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {OPTIONS}",
     _decode,
     _attended,
 )

@@ -89,7 +89,7 @@ class Kernel:
         tensors = self._tensors(q, k, v, lens or (k.shape[2],) * k.shape[0], memory, nope)
         try:
             result = self.fn(*tensors, **(knobs or {}))
-            out, lse = _parts(result)
+            out, lse = answer_of(result)
             return self._dense(out, lse, (*q.shape[:3], v.shape[-1]))
         except KeyboardInterrupt:
             raise
@@ -105,7 +105,7 @@ class Kernel:
         self.calls += 1
         leaves = [x.requires_grad_() for x in self._tensors(q, k, v, lens, Memory(), None)]
         try:
-            out, _ = _parts(self.fn(*leaves, **(knobs or {})))
+            out, _ = answer_of(self.fn(*leaves, **(knobs or {})))
             do = np.swapaxes(do, 1, 2) if self.layout == "bshd" else do
             grads = torch.autograd.grad(out, leaves, self.tensor(do).to(out.dtype))
         except KeyboardInterrupt:
@@ -220,7 +220,7 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {line}"[:160]
 
 
-def _parts(result: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+def answer_of(result: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return output and log-sum-exp of whatever a kernel returned."""
     if hasattr(result, "out") and not torch.is_tensor(result):
         lse = getattr(result, "lse2", getattr(result, "lse", None))

@@ -32,12 +32,15 @@ DIMS = "[batch, q_heads, head_dim]"
 class DecodeOptions(AttentionOptions, total=False):
     """The options of a decode.
 
-    keys_per_split: by default chosen from the shapes. kv_lens: the values of cache.kv_len, if the
+    keys_per_split: by default chosen from the shapes. batch_invariant: a request's bits must not
+    depend on the other requests; without keys_per_split each split then has
+    INVARIANT_KEYS_PER_SPLIT keys. kv_lens: the values of cache.kv_len, if the
     caller's host knows them; then nothing is read from a GPU, and the caller must keep lengths and
     pages in range.
     """
 
     keys_per_split: int | None
+    batch_invariant: bool
     kv_lens: Sequence[int] | None
 
 
@@ -76,6 +79,7 @@ def decode_step(
     kernel: str | Kernel | None = None,
     tile: str | None = None,
     keys_per_split: int | None = None,
+    batch_invariant: bool = False,
     policy: NumericPolicy | None = None,
     scale: float | None = None,
     out: torch.Tensor | None = None,
@@ -102,8 +106,16 @@ def decode_step(
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
-    how = {"kernel": kernel, "tile": tile, "keys_per_split": keys_per_split, "policy": policy}
-    asked = Asked(**how, scale=scale, target=target, checks=checks)
+    asked = Asked(
+        kernel=kernel,
+        tile=tile,
+        keys_per_split=keys_per_split,
+        batch_invariant=batch_invariant,
+        policy=policy,
+        scale=scale,
+        target=target,
+        checks=checks,
+    )
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
@@ -144,6 +156,7 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
         checks=asked.checks,
         group=group,
         scale=arguments.scale_of(asked.scale, head_dim),
-        keys_per_split=asked.keys_per_split,
+        keys_per_split=asked.keys_per_split
+        or (arguments.INVARIANT_KEYS_PER_SPLIT if asked.batch_invariant else None),
         **arguments.blank_outputs(q, head_dim, choice.instance.policy),
     )

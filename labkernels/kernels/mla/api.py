@@ -141,6 +141,7 @@ def _checked(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, asked: Ask
         asked,
         kv_heads=1,
         most_tokens=MAX_TOKENS,
+        invariant_split={"keys_per_split": arguments.INVARIANT_KEYS_PER_SPLIT},
         default_scale=cache.default_scale,
         head_dim=LATENT_DIM + ROPE_DIM,
         head_dim_v=LATENT_DIM,

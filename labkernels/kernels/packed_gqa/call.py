@@ -25,11 +25,15 @@ class SplitOptions(AttentionOptions, total=False):
     """The options of attention whose keys are split.
 
     splits or keys_per_split, not both: how a request's keys are split; by default chosen from the
-    lengths.
+    lengths. batch_invariant: a row's bits must not depend on the other requests, nor on the chunks
+    in which its request's tokens come. Kernel and tile then follow from the heads alone. Without
+    splits or keys_per_split a prefill is not split, and each split of an MLA decode has
+    INVARIANT_KEYS_PER_SPLIT keys.
     """
 
     splits: int | None
     keys_per_split: int | None
+    batch_invariant: bool
 
 
 class PackedOptions(SplitOptions, total=False):
@@ -86,20 +90,25 @@ def packed_call(
     kv_heads: int,
     most_tokens: int,
     default_scale: float | None = None,
+    invariant_split: dict[str, int],
     **channels_and_layout: object,
 ) -> Packed:
     """Return the checked call of these arguments without its tensors: only their facts count.
 
     most_tokens: per request; if the call must not depend on its batch, kernel and tile are the same
-    up to this length. channels_and_layout: these fields of a Shape.
+    up to this length. invariant_split: splits or keys_per_split of a call that must not depend on
+    its batch and gives neither. channels_and_layout: these fields of a Shape.
     """
     check_options(asked)
-    arguments.check_splits(asked.splits, asked.keys_per_split)
+    arguments.check_splits(asked.splits, asked.keys_per_split, asked.batch_invariant)
+    if asked.batch_invariant and asked.splits is None and asked.keys_per_split is None:
+        asked = asked._replace(**invariant_split)
     gpu, group = arguments.target_gpu(q.device, asked.target), q.shape[1] // kv_heads
+    tokens = most_tokens if asked.batch_invariant else max(1, int(lengths.q.max()))
     shape = Shape(
         dtype=arguments.DTYPES[q.dtype],
         group=group,
-        rows=up_to_power_of_two(group * max(1, int(lengths.q.max()))),
+        rows=up_to_power_of_two(group * tokens),
         variant=CAUSAL if asked.causal else FULL,
         **channels_and_layout,
     )
@@ -120,7 +129,8 @@ def packed_call(
         scale=arguments.scale_of(scale, shape.head_dim),
         splits=asked.splits,
         keys_per_split=asked.keys_per_split,
-        batch_invariant=fixed and chooses_alike(operation, shape, gpu, ask, group * most_tokens),
+        batch_invariant=asked.batch_invariant
+        or (fixed and chooses_alike(operation, shape, gpu, ask, group * most_tokens)),
     )
 
 

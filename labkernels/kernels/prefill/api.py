@@ -147,6 +147,7 @@ def _checked(q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, asked: A
         asked,
         kv_heads=kv.kv_heads,
         most_tokens=MANY_ROWS,
+        invariant_split={"splits": 1},
         head_dim=k.shape[-1],
         head_dim_v=v.shape[-1],
         layout=kv.layout,
