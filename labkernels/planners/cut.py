@@ -1,6 +1,5 @@
 """The shapes of a batch, the cut that a library makes of them, and how two cuts compare."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,10 +117,7 @@ def changed(cut: Cut, other: Cut, others: Sequence[int] = ()) -> tuple[int, ...]
 
 
 def even(n_keys: int, step: int | None = None) -> Splits:
-    """Return the ranges of `step` keys of a request; None for one range of all keys.
-
-    A request without keys has one empty range.
-    """
+    """Return a request's ranges of `step` keys, or one range of all its keys, even of none."""
     step = step or max(n_keys, 1)
     return tuple((i, min(i + step, n_keys)) for i in range(0, n_keys, step)) or ((0, 0),)
 
@@ -132,10 +128,7 @@ def ceil(n: int, step: int) -> int:
 
 
 def one_length(lengths: Sequence[int], name: str) -> int:
-    """Return the length that all requests have.
-
-    Raises: NotKnown naming the lengths if they differ.
-    """
+    """Return the length that all requests have, or raise NotKnown."""
     if len(set(lengths)) != 1:
         raise NotKnown(f"{name} = {tuple(lengths)}: its cut of different lengths was not read")
     return lengths[0]
@@ -148,16 +141,3 @@ def even_blocks(n_keys: int, tile_keys: int, splits: int, planned: int | None = 
     """
     tiles = ceil(ceil(n_keys if planned is None else planned, tile_keys), splits)
     return even(n_keys, max(tiles, 1) * tile_keys)
-
-
-def first_that_fits(low: int, high: int, fits: Any) -> int:
-    """Return the least number of low to high that fits, where larger numbers fit if smaller do."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return low
-
-
-def powers_below(n: int, most: int = 8) -> int:
-    """Return the largest power of two that is at most n and `most`."""
-    return 2 ** int(math.log2(min(n, most)))

@@ -3,15 +3,7 @@
 import numpy as np
 
 from labkernels.hardware import Gpu
-from labkernels.planners.cut import (
-    Batch,
-    Cut,
-    NotKnown,
-    Splits,
-    ceil,
-    even_blocks,
-    one_length,
-)
+from labkernels.planners.cut import Batch, Cut, NotKnown, ceil, even_blocks, one_length
 from labkernels.units import MiB, require_choice
 
 SPLITS_MAX = 128
@@ -197,7 +189,7 @@ def flash_attention_4(batch: Batch, gpu: Gpu, *, num_splits: int = 1) -> Cut:
         raise ValueError(f"num_splits = {num_splits}, allowed on sm_90: 1")
     if splits > 1:
         one_length(batch.kv_lens, "kv_lens")
-    ranges: tuple[Splits, ...] = tuple(even_blocks(n, tile_keys, splits) for n in batch.kv_lens)
+    ranges = tuple(even_blocks(n, tile_keys, splits) for n in batch.kv_lens)
     return Cut("FlashAttention-4", tile_q, tile_keys, ranges)
 
 

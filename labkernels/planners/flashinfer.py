@@ -3,17 +3,12 @@
 Partial outputs are stored in the output's format, so several splits round twice.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
+
 from labkernels.budget.occupancy import occupancy
 from labkernels.hardware import Gpu
-from labkernels.planners.cut import (
-    Batch,
-    Cut,
-    NotKnown,
-    ceil,
-    even,
-    first_that_fits,
-    powers_below,
-)
+from labkernels.planners.cut import Batch, Cut, NotKnown, ceil, even
 from labkernels.units import require_choice
 
 SPLIT_KEYS_MIN = 128  # keys of a chunk at least, where a page is not larger
@@ -51,7 +46,7 @@ def decode_cuda_cores(
     threads = max(128, lanes * batch.group)
     chains = threads // (lanes * batch.group)
     tile = (4 if batch.group == 1 else 1) * batch.group * chains
-    smem = 8 * tile * batch.head_dim + max(8 * threads * tile // (batch.group * chains), 8 * tile)
+    smem = 8 * tile * batch.head_dim + 8 * threads * (tile // (batch.group * chains))
     block = {"threads": threads, "registers": registers or _registers(batch, gpu)}
     places = occupancy(gpu, smem_bytes=smem, **block).blocks_per_sm * gpu.sm_count
     size, pages = batch.page_size or 1, _pages(batch)
@@ -62,7 +57,7 @@ def decode_cuda_cores(
         def fits(chunk: int) -> bool:
             return sum(ceil(n, chunk) for n in pages) * batch.kv_heads <= places
 
-        chunk = first_that_fits(least, max(*pages, least), fits)
+        chunk = _first(least, max(pages), fits)
         if not cuda_graph and sum(ceil(max(n, 1), chunk) for n in pages) == batch.size:
             chunk = None
     splits = tuple(even(n, chunk and chunk * size) for n in batch.kv_lens)
@@ -109,7 +104,7 @@ def fa2(
         chunk = None
     elif chunk is None:
         most = 2 * gpu.sm_count // batch.kv_heads
-        longest, least = max(*pages, 1), max(SPLIT_KEYS_MIN // size, 1)
+        least = max(SPLIT_KEYS_MIN // size, 1)
         tiles = [ceil(n, tile_q) for n in rows]
 
         def fits(chunk: int) -> bool:
@@ -117,7 +112,7 @@ def fa2(
                 sum(t * ceil(max(n, 1), chunk) for t, n in zip(tiles, pages, strict=True)) <= most
             )
 
-        chunk = first_that_fits(least, longest, fits)
+        chunk = _first(least, max(pages), fits)
     chains = 4 if tile_q == 16 else 1
     splits = tuple(even(n, chunk and chunk * size) for n in batch.kv_lens)
     how = {"order": "ascending", "chains": chains, "partials": "input"}
@@ -132,7 +127,8 @@ def _fa2_keys(head_dim: int, tile_q: int, gpu: Gpu) -> int:
     room = min(gpu.smem_per_sm_bytes // blocks, gpu.smem_per_block_max_bytes) - query
     if room < keys:
         raise ValueError(f"head_dim = {head_dim}, allowed: tiles that fit {gpu.name}")
-    return powers_below(room // keys, 4 if tile_q == 128 else 8) * 16 * warps
+    steps = min(room // keys, 4 if tile_q == 128 else 8)
+    return 2 ** (steps.bit_length() - 1) * 16 * warps
 
 
 def fa3(batch: Batch, gpu: Gpu) -> Cut:
@@ -157,10 +153,6 @@ def mla(batch: Batch, gpu: Gpu, *, backend: str = "fa3") -> Cut:
     Raises: ValueError for a backend other than fa2 and fa3.
     Source: flashinfer-ai/flashinfer, include/flashinfer/attention/{scheduler,mla,mla_hopper}.cuh,
     0.7.2.post1 (beabf500).
-
-    >>> from labkernels.hardware import gpu
-    >>> mla(Batch((4096,) * 64, 128, 1, 576, page_size=64), gpu("h200")).label()
-    '64 x 64, no split'
     """
     require_choice("backend", backend, ("fa2", "fa3"))
     rows = [n * batch.q_heads for n in batch.queries]
@@ -179,6 +171,11 @@ def mla(batch: Batch, gpu: Gpu, *, backend: str = "fa3") -> Cut:
     tile_keys = 64 if backend == "fa3" or smem >= 221696 else 32 if smem >= 147968 else 16
     splits = tuple(even(n, chunk) for n in batch.kv_lens)
     return Cut(f"FlashInfer MLA {backend}", 64, tile_keys, splits, partials="input")
+
+
+def _first(least: int, most: int, fits: Callable[[int], bool]) -> int:
+    """Return the first chunk from `least` on that fits, or `most`, which does."""
+    return least + bisect_left(range(least, most), True, key=fits)
 
 
 def _pages(batch: Batch) -> list[int]:

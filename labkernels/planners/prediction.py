@@ -21,10 +21,11 @@ def changed_heads(
     The prediction rounds P relative to the running maximum, partial outputs and the output, and
     nothing else. A head whose P and partial outputs agree can still change by the order of fp32
     sums; this is rare, and not predicted. requests: the request's number in each cut.
-    Shapes: scores_log2 [H, n] of one query, exact and times the scale; v [H, n, D]; result [H].
+    Shapes: scores_log2 [..., n] of one query, exact and times the scale; v [..., n, D], broadcast;
+    result as scores_log2 without the keys.
     """
     if cut.arithmetic(requests[0]) == other.arithmetic(requests[1]):
-        return np.zeros(len(scores_log2), bool)
+        return np.zeros(scores_log2.shape[:-1], bool)
     pairs = ((cut, requests[0]), (other, requests[1]))
     left, right = (output(scores_log2, v, of, dtype=dtype, request=i) for of, i in pairs)
     return ~(left == right).all(axis=-1)  # a NaN counts as changed
@@ -33,7 +34,7 @@ def changed_heads(
 def output(
     scores_log2: np.ndarray, v: np.ndarray, cut: Cut, *, dtype: str, request: int = 0
 ) -> np.ndarray:
-    """Return the stored output that a cut predicts. Shapes: as for changed_heads; result [H, D]."""
+    """Return the stored output that a cut predicts. Shapes: as for changed_heads; out [..., D]."""
     splits = cut.splits[request]
     p, partials = (dtype if x == "input" else x for x in (cut.p, cut.partials))
     out = attend(

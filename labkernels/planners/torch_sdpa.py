@@ -34,16 +34,10 @@ def efficient(batch: Batch, gpu: Gpu) -> Cut:
 
 
 def cudnn(batch: Batch, gpu: Gpu) -> Cut:
-    """Refuse: cuDNN chooses engine, tile and splits in its library, whose source is closed.
-
-    Raises: NotKnown always.
-    """
+    """Raise NotKnown: cuDNN chooses engine, tile and splits, and its source is closed."""
     raise NotKnown("cuDNN chooses its engine, tile and splits in a library whose source is closed")
 
 
 def math(batch: Batch, gpu: Gpu) -> Cut:
-    """Refuse: the math backend's products are cuBLAS's, which chooses kernels by the whole batch.
-
-    Raises: NotKnown always.
-    """
+    """Raise NotKnown: the products are cuBLAS's, which chooses kernels by the whole batch."""
     raise NotKnown("cuBLAS chooses the kernels of both products by the shape of the whole batch")
