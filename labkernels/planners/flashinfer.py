@@ -61,8 +61,8 @@ def decode_cuda_cores(
         if not cuda_graph and sum(ceil(max(n, 1), chunk) for n in pages) == batch.size:
             chunk = None
     splits = tuple(even(n, chunk and chunk * size) for n in batch.kv_lens)
-    how = {"order": "ascending", "chains": chains, "p": "fp32", "partials": "input"}
-    return Cut("FlashInfer CUDA cores", batch.group, tile, splits, **how)
+    name, rows = "FlashInfer CUDA cores", batch.group
+    return Cut(name, rows, tile, splits, "ascending", chains, p="fp32", partials="input")
 
 
 def _registers(batch: Batch, gpu: Gpu) -> int:
@@ -115,8 +115,8 @@ def fa2(
         chunk = _first(least, max(pages), fits)
     chains = 4 if tile_q == 16 else 1
     splits = tuple(even(n, chunk and chunk * size) for n in batch.kv_lens)
-    how = {"order": "ascending", "chains": chains, "partials": "input"}
-    return Cut("FlashInfer fa2", tile_q, _fa2_keys(batch.head_dim, tile_q, gpu), splits, **how)
+    tile_keys = _fa2_keys(batch.head_dim, tile_q, gpu)
+    return Cut("FlashInfer fa2", tile_q, tile_keys, splits, "ascending", chains, partials="input")
 
 
 def _fa2_keys(head_dim: int, tile_q: int, gpu: Gpu) -> int:
@@ -128,7 +128,7 @@ def _fa2_keys(head_dim: int, tile_q: int, gpu: Gpu) -> int:
     if room < keys:
         raise ValueError(f"head_dim = {head_dim}, allowed: tiles that fit {gpu.name}")
     steps = min(room // keys, 4 if tile_q == 128 else 8)
-    return 2 ** (steps.bit_length() - 1) * 16 * warps
+    return (1 << steps.bit_length() - 1) * 16 * warps
 
 
 def fa3(batch: Batch, gpu: Gpu) -> Cut:

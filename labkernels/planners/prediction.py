@@ -28,7 +28,8 @@ def changed_heads(
         return np.zeros(scores_log2.shape[:-1], bool)
     pairs = ((cut, requests[0]), (other, requests[1]))
     left, right = (output(scores_log2, v, of, dtype=dtype, request=i) for of, i in pairs)
-    return ~(left == right).all(axis=-1)  # a NaN counts as changed
+    same: np.ndarray = (left == right).all(axis=-1)  # a NaN is not the same
+    return ~same
 
 
 def output(

@@ -40,8 +40,8 @@ def vllm_flash_attention(
     Source: vllm-project/vllm, vllm/v1/attention/backends/flash_attn.py, 5704f34f.
     """
     splits = 1 if batch_invariant else graph_splits
-    how = {"num_splits": splits, "allocated": allocated, "fork": "vllm-project"}
-    return flash_attention_3(batch, gpu, **how)
+    fork = "vllm-project"
+    return flash_attention_3(batch, gpu, num_splits=splits, allocated=allocated, fork=fork)
 
 
 def sglang_flashinfer(
@@ -54,9 +54,10 @@ def sglang_flashinfer(
     batch = replace(batch, page_size=1)
     if not deterministic and batch.group < SGLANG_GROUP:
         return flashinfer.decode_cuda_cores(batch, gpu, cuda_graph=cuda_graph)
-    fixed = SGLANG_DECODE_SPLIT if deterministic and not cuda_graph else None
-    how = {"disable_split_kv": deterministic and cuda_graph, "cuda_graph": cuda_graph}
-    return flashinfer.fa2(batch, gpu, fixed_split_size=fixed, **how)
+    if deterministic and cuda_graph:
+        return flashinfer.fa2(batch, gpu, disable_split_kv=True, cuda_graph=True)
+    fixed = SGLANG_DECODE_SPLIT if deterministic else None
+    return flashinfer.fa2(batch, gpu, fixed_split_size=fixed, cuda_graph=cuda_graph)
 
 
 def sglang_flash_attention(
@@ -67,5 +68,4 @@ def sglang_flash_attention(
     Source: sgl-project/sglang, python/sglang/srt/layers/attention/flashattention_backend.py, as
     stored in November 2026; sgl-project/sgl-flash-attn, hopper/, 2580b5a4.
     """
-    splits = 1 if deterministic else 0
-    return flash_attention_3(batch, gpu, num_splits=splits, allocated=allocated)
+    return flash_attention_3(batch, gpu, num_splits=int(deterministic), allocated=allocated)

@@ -72,9 +72,9 @@ def ways(operation: str) -> Iterator[Way]:
     yield from _flashinfer(operation)
     for name in ("flash", "efficient", "cudnn", "math"):
         run, cut = peer.backends()[f"torch_{name}"].run, getattr(torch_cuts, name)
-        run = partial(_plain, run=run, version=torch_sdpa._version)
+        run = partial(_plain, run=run, version=torch_sdpa.version)
         yield Way(f"torch {name}", "torch", run, cut, torch_sdpa.missing, repeats_kv=True)
-    run = partial(_plain, run=_flash_attention_4, version=flash_attention._version)
+    run = partial(_plain, run=_flash_attention_4, version=flash_attention.version)
     cut, missing = flash_attention_cuts.flash_attention_4, flash_attention.missing
     yield Way("FlashAttention-4", flash_attention.PACKAGE, run, cut, missing)
 
@@ -146,9 +146,7 @@ def _plain(t: Tensors, *, run: Callable, version: Callable[[], str]) -> Ran:
 
 
 def _flash_attention_4(t: Tensors):
-    from flash_attn.cute import flash_attn_func
-
-    return flash_attn_func(t.q, t.k, t.v, causal=t.causal, softmax_scale=t.scale)[0]
+    return flash_attention.dense(t.q, t.k, t.v, causal=t.causal, scale=t.scale)
 
 
 def agrees(plan_info: Sequence[int], batch: Batch, cut: Cut) -> bool | None:
