@@ -1,0 +1,77 @@
+"""The option batch_invariant: what it fixes, what it refuses, and that gradients follow it."""
+
+import pytest
+import torch
+
+from labkernels import ops
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
+from tests.kernels.decode.cases import bits, decode_case
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case, sums
+
+
+def test_a_decode_has_splits_of_one_size():
+    case = decode_case((20, 3000), kv_heads=1)
+    free, fixed = case.run(None), case.run(None, batch_invariant=True)
+    assert not free.plan.batch_invariant
+    assert fixed.plan.batch_invariant
+    assert fixed.plan.keys_per_split == INVARIANT_KEYS_PER_SPLIT
+    assert fixed.plan.splits == 3
+    assert case.run(None, batch_invariant=True, keys_per_split=512).plan.keys_per_split == 512
+
+
+def test_a_prefill_has_the_tile_of_long_requests_and_no_splits():
+    short, long = prefill_case((3, 5), (300, 40)), prefill_case((3000, 5), (3000, 40))
+    plans = [
+        ops.prefill_step(c.q, c.kv, c.cu_seqlens_q, batch_invariant=True).plan
+        for c in (short, long)
+    ]
+    assert plans[0].tile == plans[1].tile
+    assert plans[0].batch_invariant
+    assert [plan.splits for plan in plans] == [1, 1]
+
+
+def test_an_mla_decode_has_splits_of_one_size():
+    plan = mla_case((1, 2), (2000, 10), heads=16).run(None, batch_invariant=True).plan
+    assert plan.batch_invariant
+    assert plan.keys_per_split == INVARIANT_KEYS_PER_SPLIT
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"splits": 2}, "splits = 2 and batch_invariant"), ({"batch_invariant": 1}, "True, False")],
+)
+def test_what_would_look_at_the_batch_is_refused(options, words):
+    case = prefill_case((3, 5), (30, 40))
+    with pytest.raises(ValueError, match=words):
+        case.run(None, **{"batch_invariant": True, **options})
+
+
+def test_gradients_are_those_of_the_request_alone():
+    lengths = (40, 70)
+    torch.manual_seed(0)
+    q, k, v, dout = (torch.randn(110, 2, 64).half() for _ in range(4))
+
+    def run(part):
+        n = part.stop - part.start
+        ends = sums(lengths if n == 110 else (n,))
+        leaves = [x[part].clone().requires_grad_() for x in (q, k, v)]
+        out, _ = ops.attention(*leaves, ends, ends, causal=True, batch_invariant=True)
+        return out.detach(), *torch.autograd.grad(out, leaves, dout[part])
+
+    together = run(slice(0, 110))
+    for part in (slice(0, 40), slice(40, 110)):
+        for alone, among in zip(run(part), together, strict=True):
+            assert torch.equal(bits(alone), bits(among[part]))
+
+
+def test_a_graph_has_the_same_bits():
+    q = torch.randn(8, 2, 64).half()
+    ends = sums((3, 5))
+    run = torch.compile(
+        lambda q: ops.prefill(q, RaggedKV(q, q, ends), ends, batch_invariant=True).out,
+        backend="eager",
+    )
+    direct = ops.prefill(q, RaggedKV(q, q, ends), ends, batch_invariant=True).out
+    assert torch.equal(bits(run(q)), bits(direct))
