@@ -21,7 +21,6 @@ def splits_2(units: int, slots: int, tiles: int) -> int:
     if units >= np.float32(0.8) * np.float32(slots):
         return 1
     counts = range(1, min(SPLITS_MAX, slots, tiles) + 1)
-    # a count is skipped if one split less has as many tiles in its largest split
     apart = [n for n in counts if n == 1 or ceil(tiles, n) != ceil(tiles, n - 1)]
     return _nearly_fullest(apart, units, slots)
 
@@ -116,7 +115,8 @@ def flash_attention_3(
 
     varlen: whether it is told lengths per request, as the kvcache call is; then each request has
     splits by its share of the batch's tiles, and num_splits is the most. fork: Dao-AILab, whose
-    files sgl-project's fork at 2580b5a4 has too, or vllm-project.
+    files sgl-project's fork at 2580b5a4 has too, or vllm-project, whose kernel of one warpgroup for
+    few rows was reported to give other bits than that of two with the same keys.
     Raises: NotKnown on other architectures and above head_dim 256.
     Source: Dao-AILab/flash-attention, hopper/{flash_api.cpp,heuristics.h,tile_size.h,block.h,
     flash_prepare_scheduler.cu}, 0251105a; vllm-project/flash-attention, the same files, 617264c1.
@@ -142,7 +142,8 @@ def flash_attention_3(
         counts = [max(min(ceil(n, int(share)), most), 1) if shared else 1 for n in own]
     pairs = zip(batch.kv_lens, counts, strict=True)
     ranges = tuple(even_blocks(n, tile_keys, count) for n, count in pairs)
-    return Cut("FlashAttention-3", tile_q, tile_keys, ranges)
+    name = "FlashAttention-3" + (", one warpgroup" if tile_q == 64 else "")
+    return Cut(name, tile_q, tile_keys, ranges)
 
 
 def _tile_3(batch: Batch, rows: int, fork: str, *, tma: bool) -> tuple[int, int]:

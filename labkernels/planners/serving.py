@@ -35,8 +35,7 @@ def vllm_flash_attention(
     """Return the cut of vLLM's FlashAttention-3 backend.
 
     graph_splits: the most splits of a decode in a CUDA graph, from its configuration; 0 for the
-    heuristic. With batch_invariant there is one split, but the tile still follows from the longest
-    query of the batch.
+    heuristic. With batch_invariant there is one split, but the batch's longest query sets the tile.
     Source: vllm-project/vllm, vllm/v1/attention/backends/flash_attn.py, 5704f34f.
     """
     splits = 1 if batch_invariant else graph_splits

@@ -1,5 +1,7 @@
 """Cuts of the libraries against what their kernels were seen to do, and numbers from reports."""
 
+from dataclasses import replace
+
 import pytest
 
 from labkernels.hardware import gpu
@@ -168,6 +170,10 @@ def test_a_long_prefill_beside_a_decode_changes_the_tile_of_vllms_fork_even_with
     ]
     assert [cut.label() for cut in cuts] == ["64 x 176, no split", "128 x 160, no split"]
     assert changed(*cuts) == (0,)
+    paged = [replace(batch, page_size=16, causal=True) for batch in (alone, beside)]
+    cuts = [serving.vllm_flash_attention(batch, H200, batch_invariant=True) for batch in paged]
+    assert [cut.tile_keys for cut in cuts] == [128, 128]
+    assert changed(*cuts) == (0,)  # vllm-project/vllm issue 51902 saw it from 129 keys on
 
 
 def test_promises_of_the_servers_keep_a_decode_whatever_the_batch():
