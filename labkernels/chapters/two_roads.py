@@ -4,15 +4,16 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
+from labkernels.numerics.emulation.running_max import attend, blocks
+from labkernels.numerics.emulation.running_max import running_max as running_max
 
 LENGTHS = (8192, 7000, 6144, 5001, 4096, 3333, 2560, 2047, 1500, 1024, 777, 512, 300, 257, 129, 100)
 HEADS, HEAD_DIM, DTYPE, PAGE_SIZE = 4, 64, "bf16", 16
@@ -245,56 +246,10 @@ def differing(a, b) -> np.ndarray:
     return (metrics.difference(left, right) != 0).sum(-1)
 
 
-KeyOrder = Literal["ascending", "descending"]
-
-
-def blocks(
-    n_keys: int, *, keys: int, order: KeyOrder = "ascending", keys_per_split: int | None = None
-) -> Iterator[list[slice]]:
-    """Yield for each split its blocks of keys, in the order in which they are taken.
-
-    Blocks begin at multiples of `keys` from the start of their split; the last may be shorter.
-    Raises: ValueError if order is not a KeyOrder.
-    """
-    if order not in get_args(KeyOrder):
-        raise ValueError(f"order = {order!r}, allowed: {', '.join(get_args(KeyOrder))}")
-    step = keys_per_split or max(n_keys, 1)
-    for first in range(0, n_keys, step):
-        end = min(first + step, n_keys)
-        found = [slice(i, min(i + keys, end)) for i in range(first, end, keys)]
-        yield found if order == "ascending" else found[::-1]
-
-
-def running_max(scores_log2: np.ndarray, **how) -> np.ndarray:
-    """Return the maximum that each key's weight is taken against; `how` as in `blocks`.
-
-    Shapes: scores_log2 and the result [..., n_keys].
-    """
-    found = np.empty_like(scores_log2)
-    for split in blocks(scores_log2.shape[-1], **how):
-        m = np.full(scores_log2.shape[:-1], -np.inf)
-        for block in split:
-            m = np.maximum(m, scores_log2[..., block].max(axis=-1))
-            found[..., block] = m[..., None]
-    return found
-
-
 def first_block(n_keys: int, **how) -> slice:
     """Return the block of keys that an unsplit row takes first."""
     (split,) = blocks(n_keys, **how)
     return split[0]
-
-
-def attend(scores_log2: np.ndarray, v: np.ndarray, *, p_format: str, **how) -> np.ndarray:
-    """Return the output of a path that rounds its weights and nothing else; `how` as in `blocks`.
-
-    Shapes: scores_log2 [..., n_keys], v [..., n_keys, D], output [..., D].
-    """
-    shift = running_max(scores_log2, **how)
-    most = scores_log2.max(axis=-1, keepdims=True)
-    rounded = rounding.round_to(np.exp2(scores_log2 - shift), p_format) * np.exp2(shift - most)
-    total = np.exp2(scores_log2 - most).sum(axis=-1, keepdims=True)
-    return (rounded[..., None, :] @ v)[..., 0, :] / total
 
 
 def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:

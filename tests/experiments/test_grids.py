@@ -224,6 +224,7 @@ def test_every_run_of_every_cell_is_planned(name):
 # Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
 # the first one runs, which takes seconds.
 ON_A_CPU = {
+    "batch_bits": "",
     "backward_bits": "",
     "decode_bits": "",
     "detection": f"mutants, {EMPTY_REQUEST}/bf16",

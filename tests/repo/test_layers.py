@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "numerics": ARRAYS | {"threadpoolctl"},
     "records": {"filelock", "pyarrow"},
     "cuda": DEVICE | {"filelock"},
+    "planners": ARRAYS,
     "kernels": DEVICE,
     "ops": DEVICE,
     "measure": DEVICE | {"flash_attn", "flashinfer"},

@@ -22,6 +22,13 @@ def missing() -> str | None:
     return None if torch.cuda.is_available() else "there is no CUDA GPU"
 
 
+def dense(q, k, v, *, causal: bool, scale: float):
+    """Return the output of its forward pass over dense tensors. Shapes: [B, M, H, D] each."""
+    from flash_attn.cute import flash_attn_func
+
+    return flash_attn_func(q, k, v, causal=causal, softmax_scale=scale)[0]
+
+
 def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
     """Return the output of its forward pass over ragged q, k and v; the inputs give the shapes."""
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
@@ -55,7 +62,7 @@ def _prefill(inputs: PrefillInputs) -> Step:
 
     with refusals(Exception):  # its compiler raises exceptions of its own classes
         run()
-    return Step(run, lambda: Attention(newest[0]), version=_version())
+    return Step(run, lambda: Attention(newest[0]), version=version())
 
 
 def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
@@ -74,13 +81,14 @@ def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
             out = _attention(inputs.forward, leaves, deterministic=deterministic)
             run()
         return Step(
-            run, lambda: Gradients(*newest), version=_version(), forward=Attention(out.detach())
+            run, lambda: Gradients(*newest), version=version(), forward=Attention(out.detach())
         )
 
     return prepare
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the package's name and version."""
     return f"{PACKAGE} {metadata.version(PACKAGE)}"
 
 

@@ -1,7 +1,7 @@
 """FlashInfer's kernels for paged decode, prefill, MLA decode and append, by its wrappers."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.caches.paged import PagedKV
@@ -26,6 +26,13 @@ WORKSPACE_BYTES = 2**29
 # The head_dims that the prefill is built for; each further one would add minutes of compilation.
 PREFILL_HEAD_DIMS = {"fa2": (128,), "fa3": (64, 128, 256)}
 PAGE_SIZE = 16  # keys per page for plain tensors
+
+
+@dataclass(eq=False)
+class PlannedStep(Step[Attention]):
+    """The step of a wrapper. plan_info: the numbers of its plan, as FlashInfer keeps them."""
+
+    plan_info: tuple[int, ...] = ()
 
 
 def missing() -> str | None:
@@ -105,7 +112,9 @@ def page_lists(cache):
     return indptr, cache.page_table[used].to(torch.int32), last_page_len
 
 
-def decode_step(q, cache, *, scale: float, tensor_cores: bool, backend: str, **knobs) -> Step:
+def decode_step(
+    q, cache, *, scale: float, tensor_cores: bool, backend: str, **knobs
+) -> PlannedStep:
     """Plan FlashInfer's paged decode and return its step; knobs go to its plan.
 
     Shapes: q [B, Hq, D]; cache.k and cache.v [pages, page_size, Hkv, D], layout NHD
@@ -126,10 +135,12 @@ def decode_step(q, cache, *, scale: float, tensor_cores: bool, backend: str, **k
         dtypes = {"q_data_type": q.dtype, "kv_data_type": q.dtype}
         wrapper.plan(*pages, *heads, cache.k.shape[1], **dtypes, sm_scale=scale, **knobs)
 
-    return _planned(plan, lambda: wrapper.run(q, (cache.k, cache.v), out=out), out)
+    return _planned(wrapper, plan, lambda: wrapper.run(q, (cache.k, cache.v), out=out), out)
 
 
-def prefill_step(q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: str, **knobs) -> Step:
+def prefill_step(
+    q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: str, **knobs
+) -> PlannedStep:
     """Plan FlashInfer's prefill, ragged or paged, and return its step; knobs go to its plan.
 
     Shapes: q [total_q, Hq, D]; kv a RaggedKV or PagedKV; cu_seqlens_q [B + 1]
@@ -150,13 +161,14 @@ def prefill_step(q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: st
     with refusals(Exception):
         wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend)
     return _planned(
+        wrapper,
         lambda: wrapper.plan(cu_seqlens_q, *where, **options),
         lambda: wrapper.run(*tensors, out=out),
         out,
     )
 
 
-def _planned(plan: Callable[[], object], run: Callable[[], object], out) -> Step:
+def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:
     """Plan and run a wrapper once, and return its step."""
     import flashinfer
     import torch
@@ -165,7 +177,9 @@ def _planned(plan: Callable[[], object], run: Callable[[], object], out) -> Step
         plan()
         run()
         torch.cuda.synchronize()
-    return Step(run, lambda: Attention(out), version=f"FlashInfer {flashinfer.__version__}")
+    numbers = tuple(int(n) for n in getattr(wrapper, "_plan_info", None) or ())
+    version = f"FlashInfer {flashinfer.__version__}"
+    return PlannedStep(run, lambda: Attention(out), version=version, plan_info=numbers)
 
 
 def workspace(like):
@@ -205,6 +219,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
         sizes = (work.q_heads, work.latent_dim, work.rope_dim, work.page_size)
         how = (work.causal, inputs.scale, out.dtype, cache.ckv.dtype)
         return _planned(
+            wrapper,
             lambda: wrapper.plan(*where, *sizes, *how),
             lambda: wrapper.run(*q, cache.ckv, cache.kpe, out=out),
             out,

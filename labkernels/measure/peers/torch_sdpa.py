@@ -60,7 +60,7 @@ def _decode(inputs: DecodeInputs) -> Step:
 
     with refusals(RuntimeError):
         run()
-    return Step(run, lambda: Attention(out), version=_version())
+    return Step(run, lambda: Attention(out), version=version())
 
 
 def _gathered(pool, page_table, length: int):
@@ -82,7 +82,7 @@ def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
 
         with refusals(RuntimeError):
             run()
-        return Step(run, lambda: Attention(tokens(newest[0])), version=_version())
+        return Step(run, lambda: Attention(tokens(newest[0])), version=version())
 
     return prepare
 
@@ -112,14 +112,15 @@ def _backward(backend: str) -> Callable[[BackwardInputs], Step]:
         return Step(
             run,
             lambda: Gradients(*map(tokens, newest)),
-            version=_version(),
+            version=version(),
             forward=Attention(tokens(out.detach())),
         )
 
     return prepare
 
 
-def _version() -> str:
+def version() -> str:
+    """Return torch's name and version."""
     import torch
 
     return f"torch {torch.__version__}"

@@ -1,0 +1,213 @@
+"""Cuts of the libraries against what their kernels were seen to do, and numbers from reports."""
+
+from dataclasses import replace
+
+import pytest
+
+from labkernels.hardware import gpu
+from labkernels.planners import (
+    Batch,
+    NotKnown,
+    changed,
+    flash_attention,
+    flashinfer,
+    serving,
+    torch_sdpa,
+)
+from labkernels.planners.cut import even, even_blocks
+
+H200, A100 = gpu("h200"), gpu("a100")
+BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def decode(size, kv_len, *, kv_heads=8, page_size=16):
+    return Batch((kv_len,) * size, 32, kv_heads, 128, page_size=page_size)
+
+
+def first_that_differs(cut, kv_len, **shape):
+    """Return the first batch in which a request is cut otherwise than alone."""
+    alone = cut(decode(1, kv_len, **shape), H200)
+    cuts = ((n, cut(decode(n, kv_len, **shape), H200)) for n in BATCHES)
+    return next((n for n, other in cuts if changed(alone, other)), None)
+
+
+def fixed(batch, gpu):
+    return flashinfer.fa2(batch, gpu, fixed_split_size=64)
+
+
+def unsplit(batch, gpu):
+    return flashinfer.fa2(batch, gpu, disable_split_kv=True)
+
+
+# The first batch of 2, 4, 8, ... in which heads of a decode of 512, 2048 and 8192 keys had other
+# bits than alone on an H200: FlashInfer 0.7.2.post1 and torch 2.11, bf16, 32/8 heads of 128.
+SEEN = {
+    "FlashInfer CUDA cores": (flashinfer.decode_cuda_cores, {}, (64, 16, 4)),
+    "FlashInfer fa2": (flashinfer.fa2, {}, (16, 4, 2)),
+    "FlashInfer fa2 fixed": (fixed, {}, (None, None, None)),
+    "FlashInfer fa2 unsplit": (unsplit, {}, (None, None, None)),
+    "torch flash": (torch_sdpa.flash, {"kv_heads": 32, "page_size": None}, (4, 2, 2)),
+    "torch efficient": (torch_sdpa.efficient, {"kv_heads": 32, "page_size": None}, (None,) * 3),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_bits_were_seen_to_change_where_the_cut_changes(name):
+    cut, shape, expected = SEEN[name]
+    found = tuple(first_that_differs(cut, kv_len, **shape) for kv_len in (512, 2048, 8192))
+    assert found == expected
+
+
+def test_flash_attention_3_looks_at_the_batch_and_4_does_not():
+    for cut in (flash_attention.flash_attention_3, serving.vllm_flash_attention):
+        assert first_that_differs(cut, 8192) == 2
+    assert first_that_differs(flash_attention.flash_attention_4, 8192, page_size=None) is None
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "tile_q", "key", "keys"),
+    [
+        (64, 16, "h200", 256),
+        (64, 64, "h200", 128),
+        (64, 128, "h200", 64),
+        (128, 16, "h200", 128),
+        (128, 64, "h200", 128),
+        (128, 128, "h200", 64),
+        (256, 16, "h200", 64),
+        (256, 64, "h200", 64),
+        (256, 64, "a100", 32),
+        (64, 16, "l4", 128),
+        (128, 16, "l4", 64),
+        (128, 64, "l4", 64),
+        (128, 128, "l4", 32),
+    ],
+)
+def test_tiles_of_fa2(head_dim, tile_q, key, keys):
+    rows = {16: 16, 64: 64, 128: 65}[tile_q]
+    cut = flashinfer.fa2(Batch((1000,), 1, 1, head_dim, (rows,)), gpu(key))
+    assert (cut.tile_q, cut.tile_keys) == (tile_q, keys)
+
+
+def test_the_case_of_57_requests_is_split_on_cuda_cores_by_132_sms_and_not_by_108():
+    """An older kernel with 66 registers, so that 7 blocks fit an SM."""
+    older = {"registers": 66}
+    batch = decode(57, 8192)
+    assert flashinfer.decode_cuda_cores(batch, A100, **older).label() == "4 x 8, no split"
+    assert flashinfer.decode_cuda_cores(batch, H200, **older).splits[0] == even(8192, 4096)
+    assert flashinfer.fa2(batch, A100).label() == flashinfer.fa2(batch, H200).label()
+
+
+def test_a_graph_splits_what_a_call_does_not_and_a_short_request_has_one_chunk():
+    mixed = Batch((100, 9000), 32, 8, 128, page_size=16)
+    assert [len(x) for x in flashinfer.fa2(mixed, H200).splits] == [1, 32]
+    short = decode(2, 100)
+    for cut in (flashinfer.fa2, flashinfer.decode_cuda_cores):
+        assert cut(short, H200, cuda_graph=True).splits == cut(short, H200).splits
+    assert flashinfer.fa2(Batch((0, 5), 32, 8, 128, page_size=16), H200).splits[0] == ((0, 0),)
+
+
+def test_prefill_by_fa2_chooses_its_tile_by_the_average_of_the_batch():
+    alone = flashinfer.fa2(Batch((64,), 1, 1, 128, (64,), causal=True), H200)
+    beside = flashinfer.fa2(Batch((64, 900), 1, 1, 128, (64, 900), causal=True), H200)
+    assert (alone.tile_q, beside.tile_q) == (64, 128)
+    assert changed(alone, beside) == (0,)
+    fa3 = [flashinfer.fa3(Batch((n,) * 3, 8, 8, 128, (n,) * 3), H200) for n in (64, 900)]
+    assert [cut.label() for cut in fa3] == ["128 x 192, no split"] * 2
+
+
+def test_chunks_of_mla_follow_the_sum_of_all_lengths():
+    lengths = {n: flashinfer.mla(Batch((4096,) * n, 128, 1, 576), H200) for n in (1, 64)}
+    assert lengths[1].splits[0] == even(4096, 192)  # 4096 keys on 66 clusters: 63 each
+    assert lengths[64].splits[0] == even(4096)
+    few = flashinfer.mla(Batch((4096,), 16, 1, 576), H200)  # 16 rows: a block alone, 132 of them
+    assert few.splits[0] == even(4096, 128)
+    with pytest.raises(ValueError, match="backend = 'cutlass', allowed: fa2, fa3"):
+        flashinfer.mla(Batch((1,), 16, 1, 576), H200, backend="cutlass")
+
+
+def test_fewer_splits_of_flash_attention_2_are_taken_where_nearly_as_full():
+    """Its own example: 48 units on 108 places take 2 splits, which fill 0.89, and not 3."""
+    assert flash_attention.splits_2(48, 108, 1000) == 2
+    assert flash_attention.splits_2(87, 108, 1000) == 1  # four fifths of the places are enough
+    assert flash_attention.splits_2(1, 264, 3) == 3
+    assert even_blocks(8192, 128, 7) == even(8192, 1280)
+
+
+def test_the_cache_calls_tile_depends_on_a_split_that_was_chosen():
+    """Heads of 64: 128 x 128 without splits; a cache takes 64 x 256, and since June 2026 64 x 128
+    where it is not split.
+    """
+    batch = Batch((1000,) * 64, 4, 4, 64, page_size=16)
+    how = {"split_kernel": True, "num_splits": 1}
+    assert flash_attention.flash_attention_2(batch, H200, **how).label() == "64 x 128, no split"
+    old = flash_attention.flash_attention_2(batch, H200, aligned=False, **how)
+    assert old.label() == "64 x 256, no split"
+    dense = flash_attention.flash_attention_2(batch, H200)
+    assert dense.label() == "128 x 128, no split"
+    how = {"split_kernel": True, "allocated": 131_072}
+    room = flash_attention.flash_attention_2(batch.alone(), H200, **how)
+    assert [
+        len(room.splits[0]),
+        len(flash_attention.flash_attention_2(batch.alone(), H200).splits[0]),
+    ] == [1, 4]
+
+
+def test_a_neighbour_changes_the_splits_of_flash_attention_3():
+    alone = flash_attention.flash_attention_3(Batch((4096,), 32, 8, 128, page_size=64), H200)
+    beside = Batch((4096, 100_000), 32, 8, 128, page_size=64)
+    cut = flash_attention.flash_attention_3(beside, H200)
+    assert changed(alone, cut, others=(0,)) == (0,)
+    assert len(cut.splits[0]) < len(alone.splits[0])
+    one = flash_attention.flash_attention_3(beside, H200, num_splits=1)
+    assert [len(x) for x in one.splits] == [1, 1]
+
+
+def test_a_long_prefill_beside_a_decode_changes_the_tile_of_vllms_fork_even_with_its_promise():
+    alone = Batch((300,), 32, 8, 128, (1,))
+    beside = Batch((300, 300), 32, 8, 128, (1, 300))
+    cuts = [
+        serving.vllm_flash_attention(batch, H200, batch_invariant=True) for batch in (alone, beside)
+    ]
+    assert [cut.label() for cut in cuts] == ["64 x 176, no split", "128 x 160, no split"]
+    assert changed(*cuts) == (0,)
+    paged = [replace(batch, page_size=16, causal=True) for batch in (alone, beside)]
+    cuts = [serving.vllm_flash_attention(batch, H200, batch_invariant=True) for batch in paged]
+    assert [cut.tile_keys for cut in cuts] == [128, 128]
+    assert changed(*cuts) == (0,)  # vllm-project/vllm issue 51902 saw it from 129 keys on
+
+
+def test_promises_of_the_servers_keep_a_decode_whatever_the_batch():
+    promises = {
+        "vLLM, FlashInfer": lambda b, g: serving.vllm_flashinfer(b, g, batch_invariant=True),
+        "vLLM": lambda b, g: serving.vllm_flash_attention(b, g, batch_invariant=True),
+        "SGLang": lambda b, g: serving.sglang_flashinfer(b, g, deterministic=True),
+        "SGLang, FA3": lambda b, g: serving.sglang_flash_attention(b, g, deterministic=True),
+    }
+    for name, cut in promises.items():
+        assert {first_that_differs(cut, n) for n in (512, 8192)} == {None}, name
+    eager, graph = (
+        serving.sglang_flashinfer(decode(1, 8192), H200, deterministic=True, cuda_graph=captured)
+        for captured in (False, True)
+    )
+    assert (eager.splits[0], graph.splits[0]) == (even(8192, 2048), even(8192))
+
+
+def test_what_no_source_tells_is_refused_by_name():
+    batch = decode(2, 512)
+    refused = {
+        "cuDNN chooses": lambda: torch_sdpa.cudnn(batch, H200),
+        "cuBLAS chooses": lambda: torch_sdpa.math(batch, H200),
+        "registers of the kernel": lambda: flashinfer.decode_cuda_cores(batch, A100),
+        "head_dim = 512": lambda: flashinfer.fa2(Batch((5,), 1, 1, 512), H200),
+        "FlashAttention-3's tiles on sm_80": lambda: flash_attention.flash_attention_3(batch, A100),
+        "kv_lens": lambda: torch_sdpa.flash(Batch((5, 6), 1, 1, 64), H200),
+    }
+    for words, ask in refused.items():
+        with pytest.raises(NotKnown, match=words):
+            ask()
+    with pytest.raises(ValueError, match="allowed on sm_90: 1"):
+        flash_attention.flash_attention_4(batch, H200, num_splits=4)
+    with pytest.raises(ValueError, match="group = 5, allowed: 1, 2, 3, 4, 6, 8"):
+        flashinfer.decode_cuda_cores(Batch((5,), 5, 1, 128), H200)
+    with pytest.raises(ValueError, match="q_heads = 3, allowed: multiples of 2"):
+        Batch((5,), 3, 2, 128)
