@@ -1,4 +1,4 @@
-"""The command `labkernels`: each module of this folder that has HELP is a command.
+"""The command `labkernels`: each module in this folder that has HELP is a command.
 
 A command has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options),
 which returns the exit code. It imports torch only when it runs, not for its help.
@@ -23,6 +23,7 @@ examples:
   labkernels run decode_fma --batch 4 --kv-len 2048     run it here and compare with float64
   labkernels tune prefill_mma --no-gpu                  which tiles are worth a run
   labkernels probe my_kernel.py:attention               what a kernel computes, and is it right
+  labkernels certify my_kernel.py:attention --causal    does the batch change a request's bits
   labkernels audit dump.npz                             is this output rounding, or a bug
   labkernels compare prefill.pt decode.pt               do two outputs differ by more than rounding
   labkernels tolerance --decode 57x8192                 what a test may honestly allow
@@ -39,8 +40,8 @@ a machine that runs no kernel); 2 the request itself was wrong, as one line says
 
 def commands() -> dict[str, ModuleType]:
     """Return every command's module by its name."""
-    names = [found.name for found in pkgutil.iter_modules(__path__)]
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    found = sorted(each.name for each in pkgutil.walk_packages(__path__, f"{__name__}."))
+    modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in found}
     return {name: module for name, module in modules.items() if hasattr(module, "HELP")}
 
 

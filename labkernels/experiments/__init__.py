@@ -1,6 +1,6 @@
-"""The experiments on performance, accuracy and hardware, which `discover` finds.
+"""The experiments on performance, accuracy, hardware and batch invariance, by `discover`.
 
-An experiment is a module of one of the three folders that defines EXPERIMENT, or EXPERIMENTS for
+An experiment is a module of one of these folders that defines EXPERIMENT, or EXPERIMENTS for
 several similar ones. The other modules are parts of an experiment.
 """
 

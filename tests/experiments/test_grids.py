@@ -263,6 +263,7 @@ def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
 
 # Experiments whose grids no test here goes through: what does so, or why nothing can.
 ELSEWHERE = {
+    "batch_invariance": "needs times of a GPU; batch_invariance/test_price.py makes its rows",
     "compiler_reports": "test_every_kernels_instances_run_somewhere_and_fit_there compiles none",
     "datasheets": "asks each kernel what tests/probing asks planted and right ones",
     "probe_sets": "needs the file of a set, which --peer-path names",

@@ -75,4 +75,4 @@ def test_a_recipe_names_options_that_exist(title):
 
 
 def _source():
-    return (ROOT / "labkernels/cli/probe.py").read_text(encoding="utf-8")
+    return (ROOT / "labkernels/cli/probe/__init__.py").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from labkernels.kernels.call import Plan
+from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
 from labkernels.kernels.registry import discover
 from labkernels.measure.peers import flash_attention, flashinfer, peer, torch_sdpa
 from labkernels.measure.peers.peer import Tensors
@@ -15,7 +16,7 @@ from labkernels.planners import flashinfer as flashinfer_cuts
 from labkernels.planners import torch_sdpa as torch_cuts
 from labkernels.planners.cut import even
 
-KEYS_PER_SPLIT = 1024  # of the ways with splits of one size
+KEYS_PER_SPLIT = INVARIANT_KEYS_PER_SPLIT  # of the ways with splits of one size
 
 
 @dataclass(frozen=True, eq=False)

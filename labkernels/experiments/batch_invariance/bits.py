@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.experiments.accuracy.batch_bits import ways
-from labkernels.experiments.accuracy.batch_bits.ways import Ran, Way
+from labkernels.experiments.batch_invariance import ways
+from labkernels.experiments.batch_invariance.ways import Ran, Way
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.checks import target_gpu

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.experiments.accuracy.batch_bits import recorded, ways
+from labkernels.experiments.batch_invariance import bits as recorded
+from labkernels.experiments.batch_invariance import ways
 from labkernels.planners import Batch, Cut
 from labkernels.planners.cut import even
 from labkernels.planners.prediction import changed_heads
