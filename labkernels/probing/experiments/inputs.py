@@ -13,8 +13,8 @@ import numpy as np
 from labkernels.defects import LESS_EXACT, SCORES, STORE, VALUES, WEIGHTS
 from labkernels.probing.case import Case
 from labkernels.probing.layouts import Answer, unit
-from labkernels.probing.reading import CELLS, MISSING, ROW, Reading
-from labkernels.probing.report import Defect, defect
+from labkernels.probing.reading import Kind, Reading
+from labkernels.probing.report import Findings, defect
 
 CANCEL = "terms that cancel"
 OF_SCORES = {"scores with an offset", CANCEL, "large scores", "negative scores", "one large key"}
@@ -40,20 +40,19 @@ class Compared:
         return ~(self.ratio.max(-1) <= 1)
 
 
-def against(c: Case, name: str, q, k, v, slack: float = 1.0, nope=None, want=None) -> Compared:
-    """Call the kernel, and hold its output against float64.
+def against(c: Case, name: str, q, k, v, slack: float = 1.0, more=0.0, **how) -> Compared:
+    """Call the kernel, and hold its output against float64; more: a further product of Q and K.
 
     The bound: a rounding of the output, one and a half of P (with its sum), 1e-4 for an exp2 by a
     cubic, 2e-5 for fp32 sums; and what underflows.
     """
-    answer = c.answer(q, k, v, **({} if nope is None else {"nope": nope}))
-    want, mass, lse = c.expected(q, k, v) if want is None else want
-    u_in, u_out = unit(c.kernel.dtype), unit(c.kernel.out_dtype or c.kernel.dtype)
+    answer = c.answer(q, k, v, **how)
+    want, mass, lse = c.expected(q, k, v, more)
+    u_in, u_out = unit(c.kernel.dtype), unit(c.kernel.out_dtype)
     terms = 1.5 * max(u_in, u_out) + 1e-4 * (c.u > 1e-6) + 2e-5
     bound = slack * (u_out * np.abs(want) + terms * mass + 4 * c.floor * (1 + np.abs(v).max()))
-    with np.errstate(all="ignore"):
-        off = np.abs(answer.out - want) / np.maximum(bound, 1e-300)
-        ratio = np.where(np.isfinite(answer.out), off, np.inf)
+    off = np.abs(answer.out - want) / np.maximum(bound, 1e-300)
+    ratio = np.where(np.isfinite(answer.out), off, np.inf)
     return Compared(name, q, k, v, answer, lse, ratio)
 
 
@@ -92,39 +91,39 @@ def run(c: Case) -> list[Compared]:
     ]
 
 
-def diagnosed(c: Case, compared: list[Compared]) -> Defect | None:
-    """Return what shows with special inputs alone, all readings being right."""
+def diagnosed(c: Case, compared: list[Compared]) -> Findings:
+    """Return a defect if special inputs alone show it, all readings being right."""
     bad = [x for x in compared if x.rows.any()]
     if not bad:
-        return None
+        return []
     x, names = bad[0], {b.name for b in bad}
-    rows, channels = x.rows, (x.ratio > 1).any((0, 1, 2))
-    ev = f"{', '.join(sorted(names))}: {x.ratio.max():.3g} times the bound"
-    if not np.isfinite(x.answer.out[rows]).all():
+    said, channels = ", ".join(sorted(names)), (x.ratio > 1).any((0, 1, 2))
+    ev = f"{said}: {x.ratio.max():.3g} times the bound"
+    if not np.isfinite(x.answer.out[x.rows]).all():
         kind = WEIGHTS if x.name in OF_SCORES or x.name == "random" else STORE
-        return defect(kind, f"NaN or infinity with {x.name}", ev, rows, channels=channels)
-    if names == {CANCEL}:
-        return defect(LESS_EXACT, "Q, K or the scores are rounded more than needed", ev, rows)
-    if names <= OF_SCORES:
-        return _weights(c, x, ev)
-    if names <= OF_VALUES:
-        sentence = (
-            f"with {', '.join(sorted(names))} V or the output is altered (clipped, or in steps)"
-        )
+        sentence = f"NaN or infinity with {x.name}"
+    elif names == {CANCEL}:
+        kind, sentence = LESS_EXACT, "Q, K or the scores are rounded more than needed"
+        channels = None
+    elif names <= OF_SCORES:
+        (kind, sentence), channels = _weights(c, x), None
+    elif names <= OF_VALUES:
         kind = STORE if names <= {"large V", "small V"} else VALUES
-        return defect(kind, sentence, ev, rows, channels=channels)
-    sentence = "the weights are right, but not their product with V: V in another format or order"
-    kind = LESS_EXACT if max(b.ratio.max() for b in bad) < 8 and channels.mean() > 0.5 else VALUES
-    if kind == LESS_EXACT:
-        sentence = "V, P or sums are rounded more than the formats need"
-    return defect(kind, sentence, ev, rows, channels=channels)
+        sentence = f"with {said} V or the output is altered (clipped, or in steps)"
+    elif max(b.ratio.max() for b in bad) < 8 and channels.mean() > 0.5:
+        kind, sentence = LESS_EXACT, "V, P or sums are rounded more than the formats need"
+    else:
+        kind, sentence = VALUES, "the weights are right, but not their product with V"
+        sentence += ": V in another format or order"
+    return [defect(kind, sentence, ev, x.rows, channels=channels)]
 
 
-def _weights(c: Case, x: Compared, ev: str) -> Defect:
+def _weights(c: Case, x: Compared) -> tuple[str, str]:
+    """Return the class and the sentence of inputs whose weights are wrong."""
     r = Reading(x.name, c, c.read(x.q, x.k), c.scores(x.q, x.k))
     if r.most < ROUNDING:
-        sentence = f"scores are rounded more than needed: log weights off by up to {r.most:.3g}"
-        return defect(LESS_EXACT, f"{sentence} with {x.name}", ev, x.rows)
-    kind = WEIGHTS if r.kind in (CELLS, ROW, MISSING) else SCORES
+        words = f"scores are rounded more than needed: log weights off by up to {r.most:.3g}"
+        return LESS_EXACT, f"{words} with {x.name}"
+    kind = WEIGHTS if r.kind in (Kind.CELLS, Kind.ROW, Kind.MISSING) else SCORES
     words = r.words or "not the weights, but their product with V"
-    return defect(kind, f"weights are wrong with {x.name}: {words}", ev, x.rows)
+    return kind, f"weights are wrong with {x.name}: {words}"

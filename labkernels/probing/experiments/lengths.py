@@ -4,11 +4,12 @@ Isolates: the number of keys alone. Calls: one a length. Read: lengths whose out
 are then read as a case of their own; lengths that the kernel refuses.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from labkernels.probing.case import Case, Sizes
+from labkernels.probing.case import Case
 from labkernels.probing.experiments.inputs import Compared, against
 from labkernels.probing.layouts import Refused
 from labkernels.probing.report import Datasheet
@@ -17,26 +18,30 @@ EDGES = (1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 192, 256, 257)
 LONG = (1025, 2048)
 
 
-def cases(base: Case, lengths: tuple[int, ...], sheet: Datasheet):
-    """Yield (case, one random call against float64) of each length that is not refused."""
+def tried(base: Case) -> tuple[int, ...]:
+    """Return the numbers of keys to try: all in decode, and half of the edges in prefill."""
+    return (*(EDGES if base.s.queries == 1 else EDGES[1::2]), *LONG)
+
+
+def wrong(base: Case, sheet: Datasheet) -> Iterator[tuple[Case, Compared]]:
+    """Yield the case of each length whose output is wrong, and its call; refusals are noted."""
     s = base.s
-    for n in lengths:
-        batch = 1 if n > 1000 else min(s.batch, 2)
-        m = min(s.queries, n)
-        sizes: Sizes = replace(s, batch=batch, queries=m, keys=n, lens=s.lens and (n,) * batch)
-        if n > 1000:
-            sizes = replace(sizes, queries=min(m, 5))
+    for n in tried(base):
+        m, batch = min(s.queries, n), min(s.batch, 2)
+        sizes = replace(s, batch=batch, queries=m, keys=n, lens=s.lens and (n,) * batch)
+        if n in LONG:
+            sizes = replace(sizes, batch=1, queries=min(m, 5), lens=s.lens and (n,))
         c = Case(base.kernel, sizes, base.model, f"{n} keys", n, base.knobs)
-        if n > 1000:
+        q, k = c.q, c.k
+        if n in LONG:
             q, k, c.v = _many_steps(c)
-        else:
-            q, k = c.q, c.k
         try:
-            found: Compared = against(c, f"{n} keys", q, k, c.v)
+            found = against(c, f"{n} keys", q, k, c.v)
         except Refused as why:
             sheet.refused.append(f"{m} queries, {n} keys: {why}")
             continue
-        yield c, found
+        if found.rows.any():
+            yield c, found
 
 
 def _many_steps(c: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

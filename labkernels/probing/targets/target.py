@@ -5,13 +5,13 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from labkernels.probing.layouts import LAYOUTS
 from labkernels.variant import AttentionVariant
-
-Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Target:
     """
 
     name: str
-    make: Mapping[str, Callable[[AttentionVariant], Function]]
+    make: Mapping[str, Callable[[AttentionVariant], Callable[..., Any]]]
     version: Callable[[], str]
     missing: Callable[[str], str | None] = lambda device: None
     knobs: Mapping[str, Mapping[str, tuple]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Target:
         """The layouts that it offers, the usual one first."""
         return tuple(self.make)
 
-    def function(self, layout: str, variant: AttentionVariant) -> Function:
+    def function(self, layout: str, variant: AttentionVariant) -> Callable[..., Any]:
         """Return the function for a layout and a variant.
 
         Raises: ValueError naming the layouts that exist, or what the kernel does not compute.
@@ -47,16 +47,26 @@ class Target:
         return self.make[layout](variant)
 
 
-def only(variant: AttentionVariant, *fields: str) -> AttentionVariant:
-    """Return the variant, if it asks for nothing but these fields.
+def maker(call: Callable, *fields: str, **fixed) -> Callable[[AttentionVariant], Callable]:
+    """Return what makes the function of a variant: `call` takes the variant, and what is fixed.
 
-    Raises: ValueError naming a field that this kernel does not compute.
+    What is returned raises ValueError for a variant that asks for more than these fields.
     """
-    plain = AttentionVariant()
-    for name in variant.__dataclass_fields__:
-        if name not in fields and getattr(variant, name) != getattr(plain, name):
-            raise ValueError(f"{name} = {getattr(variant, name)!r}, allowed: none by this kernel")
-    return variant
+
+    def make(variant: AttentionVariant) -> Callable:
+        plain = AttentionVariant()
+        for name in variant.__dataclass_fields__:
+            value = getattr(variant, name)
+            if name not in fields and value != getattr(plain, name):
+                raise ValueError(f"{name} = {value!r}, allowed: none by this kernel")
+        return partial(call, variant, **fixed)
+
+    return make
+
+
+def installed(label: str, package: str) -> Callable[[], str]:
+    """Return a function that says which version of a package is installed."""
+    return lambda: f"{label} {metadata.version(package)}"
 
 
 def target_of_function(name: str) -> Target:
@@ -75,10 +85,8 @@ def target_of_function(name: str) -> Target:
         raise ValueError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from None
     if not callable(function):
         raise ValueError(f"{name!r} is a {type(function).__name__}, allowed: a function")
-    version = getattr(module, "__version__", "")
-    return Target(
-        name, dict.fromkeys(LAYOUTS, lambda variant: function), lambda: f"{place} {version}".strip()
-    )
+    version = f"{place} {getattr(module, '__version__', '')}".strip()
+    return Target(name, dict.fromkeys(LAYOUTS, lambda variant: function), lambda: version)
 
 
 def _module(place: str):
