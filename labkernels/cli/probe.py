@@ -5,6 +5,7 @@ import json
 import sys
 
 from labkernels.cli.options import USAGE, add_heads
+from labkernels.variant import FULL, AttentionVariant
 
 HELP = "the datasheet of a kernel: what it computes, how it rounds, what is wrong"
 DESCRIPTION = """\
@@ -41,7 +42,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", default="bf16", help="fp16, bf16 (default), fp32 or e4m3")
     sub.add_argument("--device", help="cpu or cuda (default: cuda if there is one)")
     add_heads(sub, None, "query heads / KV heads (default: what each experiment needs)")
-    sub.add_argument("--head-dim", type=int, help="channels of a head")
+    sub.add_argument("--head-dim", type=int, default=64, help="channels of a head (default 64)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
     sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
     sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
@@ -62,7 +63,6 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from labkernels.probing import probe, targets
-    from labkernels.variant import FULL
 
     if options.list:
         for target in targets.targets().values():
@@ -77,21 +77,17 @@ def run(options: argparse.Namespace) -> int:
         print(f"cannot judge: {target.name}: {reason}")
         return USAGE
     layout, variant = options.layout or target.layouts[0], _variant(options)
+    same = ("page_size", "scale", "gradients", "quick", "heads", "head_dim")
     sheet = probe(
         target.function(layout, variant or FULL),
         layout,
         options.dtype,
         variant,
         device=device,
-        page_size=options.page_size,
-        scale=options.scale,
         knobs=_knobs(options.knob),
-        gradients=options.gradients,
-        quick=options.quick,
         name=f"{target.name}, {target.version()}",
         progress=_say if sys.stderr.isatty() else None,
-        heads=options.heads,
-        **({} if options.head_dim is None else {"head_dim": options.head_dim}),
+        **{name: getattr(options, name) for name in same},
     )
     if sys.stderr.isatty():
         _say("")  # the line of progress is cleared
@@ -100,10 +96,8 @@ def run(options: argparse.Namespace) -> int:
     return sheet.exit_code
 
 
-def _variant(options: argparse.Namespace):
+def _variant(options: argparse.Namespace) -> AttentionVariant | None:
     """Return the declared variant, or None where nothing is declared."""
-    from labkernels.variant import FULL, AttentionVariant
-
     if options.causal and options.full:
         raise ValueError("--causal and --full; allowed: one of them, or none")
     names = ("causal", "window_left", "window_right", "soft_cap")

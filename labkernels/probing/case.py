@@ -42,8 +42,9 @@ class Model:
 class Case:
     """A kernel at fixed sizes, with the model that it is judged by and random inputs.
 
-    raw: weights that were read, by experiment. bend: the soft cap as read, inf if there is none,
-    None if not read. row: one row of V, without small numbers. Shapes: as in layouts.py.
+    raw: weights that were read, by experiment. compared: calls with special inputs. bend: the soft
+    cap as read, inf if there is none, None if not read. row: one row of V, without small numbers.
+    Shapes: as in layouts.py.
     """
 
     kernel: Kernel
@@ -54,6 +55,7 @@ class Case:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     raw: dict[str, np.ndarray] = field(default_factory=dict)
     bend: float | None = None
+    compared: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
         s, self.rng = self.s, np.random.default_rng(self.seed)
@@ -151,15 +153,13 @@ class Case:
         gap = np.abs(out - (right if want is None else want))
         return ~(gap <= 4 * self.tol * (mass + 0.1)).all(-1)
 
-    def answer(
-        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, memory: Memory = PLAIN, **how
-    ) -> Answer:
+    def answer(self, q, k, v, memory: Memory = PLAIN, **how) -> Answer:
         """Call the kernel at this case's lengths."""
         return self.kernel(q, k, v, self.s.lens, memory, self.knobs, **how)
 
     def call(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **how) -> np.ndarray:
         """Call the kernel, and return its output alone."""
-        return self.answer(q, k, v, **how).out
+        return self.answer(q, k, v, **how)[0]
 
     def read(self, q: np.ndarray, k: np.ndarray, tag: np.ndarray | None = None) -> np.ndarray:
         """Return the weights [B, H, M, N] that the kernel gives: V is one-hot, block by block.

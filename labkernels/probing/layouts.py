@@ -33,12 +33,7 @@ class Refused(Exception):
     """The kernel did not answer with tensors of the right shapes; holds one line that says why."""
 
 
-@dataclass
-class Answer:
-    """What a call gave, in float64. Shapes: out [B, H, M, Dv], lse [B, H, M] or None."""
-
-    out: np.ndarray
-    lse: np.ndarray | None
+Answer = tuple[np.ndarray, np.ndarray | None]  # out [B, H, M, Dv], LSE [B, H, M], in float64
 
 
 @dataclass(frozen=True)
@@ -56,23 +51,17 @@ PLAIN = Memory()
 class Kernel:
     """The callable behind one face; counts its calls."""
 
-    def __init__(self, fn: Callable, layout: str, dtype: torch.dtype, device: str, page: int):
-        self.fn, self.layout, self.dtype, self.device, self.page = fn, layout, dtype, device, page
+    def __init__(self, fn: Callable, layout: str, name: str, device: str, page: int):
+        self.fn, self.layout, self.format, self.device, self.page = fn, layout, name, device, page
+        self.dtype = self.out_dtype = DTYPES[name]
         self.calls = 0
-        self.out_dtype = dtype
         self.axes = ROWS.get(layout, PACKED)
 
-    def __call__(
-        self,
-        q: np.ndarray,
-        k: np.ndarray,
-        v: np.ndarray,
-        lens: tuple[int, ...] | None = None,
-        memory: Memory = PLAIN,
-        knobs: Mapping[str, Any] | None = None,
-        nope: np.ndarray | None = None,
-    ) -> Answer:
-        """Call the function. nope: MLA's q_nope [B, H, M, 512], zeros if None."""
+    def __call__(self, q, k, v, lens=None, memory=PLAIN, knobs=None, nope=None) -> Answer:
+        """Call the function. lens: of requests, all keys if None. nope: MLA's q_nope, or zeros.
+
+        Shapes: q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], nope [B, H, M, 512].
+        """
         self.calls += 1
         tensors = self._tensors(q, k, v, lens or (k.shape[2],) * k.shape[0], memory, nope)
         with _refusals():
@@ -131,10 +120,8 @@ class Kernel:
         pages = -(-max(n, 1) // self.page)
         order = np.random.default_rng(memory.seed).permutation(b * pages + 5)
         table = order[: b * pages].reshape(b, pages).copy()
-        pools = [
-            np.full((len(order), self.page, h, x.shape[-1]), fill)
-            for x, fill in ((k, memory.k), (v, memory.v))
-        ]
+        shape, fills = (len(order), self.page, h), (memory.k, memory.v)
+        pools = [np.full((*shape, x.shape[-1]), y) for x, y in zip((k, v), fills, strict=True)]
         for r, length in enumerate(lens):
             page, slot = np.divmod(np.arange(length), self.page)
             for pool, x in zip(pools, (k, v), strict=True):
@@ -153,11 +140,11 @@ class Kernel:
         self.out_dtype = out.dtype
         dense = _dense(out, self.axes, size)
         if lse is None:
-            return Answer(dense, None)
+            return dense, None
         ways = {axes: tuple(size[axis] for axis in axes) for axes in LSE_ROWS[self.axes]}
         for axes, shape in ways.items():
             if shape == tuple(lse.shape):
-                return Answer(dense, _dense(lse, axes, size))
+                return dense, _dense(lse, axes, size)
         listed = ", ".join(map(str, ways.values()))
         raise Refused(f"the log-sum-exp has shape {tuple(lse.shape)}, allowed: {listed}")
 

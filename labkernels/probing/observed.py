@@ -27,7 +27,7 @@ class Observed:
 
     same: for each kind of scores, out / row over the sum of weights, where that is wrong, and out
     [B, H, M, Dv]. share, own: how much of each head's V a row has, and should have
-    [B, H, M, B, Hkv]. reads: the readings by name.
+    [B, H, M, B, Hkv]. reads: the readings by name; k_reads: those of K, one for each channel.
     """
 
     def __init__(self, case: Case, sheet: Datasheet):
@@ -107,18 +107,13 @@ class Observed:
         c, s = self.c, self.c.s
         a = 2.0 ** round(np.log2(CODE / c.model.scale))  # no format rounds a power of two
         self.channels = tuple(sorted({0, s.dim // 2 + 1, s.dim - 3}))
-        for channel in self.channels:
-            self.read(f"K read {channel}", c.like(c.q, a * np.eye(s.dim)[channel]), c.k)
+        one = {f"K read {i}": c.like(c.q, a * np.eye(s.dim)[i]) for i in self.channels}
+        self.k_reads = [self.read(name, q, c.k) for name, q in one.items()]
         rng = np.random.default_rng(7)
-        blocks = [rng.permutation(s.dim) for _ in range(-(-s.keys // s.dim))]
+        blocks = [rng.permutation(s.dim) for _ in range(0, s.keys, s.dim)]
         self.code = np.concatenate(blocks)[: s.keys]
         self.unit_score = float(c.rounded(np.array([a]))[0] * c.model.scale)
         self.read(Q_READ, c.q, c.like(c.k, a * np.eye(s.dim)[self.code]))
-
-    @property
-    def k_reads(self) -> list[Reading]:
-        """The readings of K, one for each channel."""
-        return [self.reads[f"K read {channel}"] for channel in self.channels]
 
 
 def one_score(c: Case, a: float) -> tuple[np.ndarray, np.ndarray]:

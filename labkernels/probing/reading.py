@@ -5,7 +5,7 @@ compared within a row: what is left after the row's median is a factor by key, b
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -78,7 +78,6 @@ class Reading:
     kind: str = Kind.OK
     words: str = ""
     value: float = 1.0
-    keys_gone: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         c = self.case
@@ -146,7 +145,7 @@ class Reading:
         """Say by what rule the factors change along a row."""
         n, rows = d.shape[-1], self.some
         s = np.where(there, self.scores[rows], np.nan)
-        each, left = _slope(np.broadcast_to(np.arange(n) * 1.0, d.shape), d, there)
+        each, left = slope(np.broadcast_to(np.arange(n) * 1.0, d.shape), d, there)
         self.value = float(np.median(each))
         if left <= tol and n > 8 and abs(self.value) * n > 4 * tol:
             return Kind.DISTANCE, f"a bias that grows by {self.value:.4g} per key"
@@ -155,17 +154,19 @@ class Reading:
         for name, cell in cells(n):
             if spread > 2 * tol and _within(d, there, cell) <= tol:
                 return Kind.CELLS, f"factors that are the same within {name}{lost}"
+        # Scores of a key that differ from row to row: a factor by key is then no function of them.
+        varied = np.nanmax(np.nanstd(residual(s, there), 0)) > 0.2
         same = np.nanmedian(np.where(there, r, np.nan), 0)
         left = np.nanmax(np.abs(np.where(there, r - same, 0)))
-        if len(d) > 3 and left <= 2 * tol and _varied(s):
+        if len(d) > 3 and left <= 2 * tol and varied:
             odd, f = np.abs(same) > tol, np.exp(np.nanmax(np.abs(same)))
             return Kind.BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
         logs = s + d
-        all_rows, left = _slope(s, logs, there, axis=None)
+        all_rows, left = slope(s, logs, there, axis=None)
         self.value = all_rows.item()
         if left <= tol + 0.004 * abs(self.value - 1):
             return Kind.SCALE, f"scores by {self.value:.4g}"
-        each, left = _slope(s, logs, there)
+        each, left = slope(s, logs, there)
         self.value = float(np.median(each))
         if left <= tol + 0.004 and n > 8:
             words = f"scores by {each.min():.4g} to {each.max():.4g}, a number for each row"
@@ -173,11 +174,6 @@ class Reading:
         if word := _function(s, logs, there, tol):
             return Kind.FUNCTION, word
         return Kind.OTHER, f"log weights off by up to {spread:.3g}"
-
-
-def _varied(s: np.ndarray) -> bool:
-    """Whether scores of a key differ from row to row, so that a factor by key is no function."""
-    return np.nanmax(np.nanstd(s - np.nanmedian(s, -1, keepdims=True), 0)) > 0.2
 
 
 def _within(d: np.ndarray, there: np.ndarray, cell: np.ndarray) -> float:
@@ -189,7 +185,7 @@ def _within(d: np.ndarray, there: np.ndarray, cell: np.ndarray) -> float:
     return float(np.maximum(top - low, 0).max() / 2)
 
 
-def _slope(x, y, valid, axis: int | None = -1) -> tuple[np.ndarray, float]:
+def slope(x, y, valid, axis: int | None = -1) -> tuple[np.ndarray, float]:
     """Return each row's slope of y over x, or one of all rows, and the largest residual."""
     x, y = (np.where(valid, t, np.nan) for t in (x, y))
     x, y = (t - np.nanmean(t, -1, keepdims=True) for t in (x, y))
@@ -201,7 +197,7 @@ def _slope(x, y, valid, axis: int | None = -1) -> tuple[np.ndarray, float]:
 def _function(s, logs, valid, tol) -> str:
     """Return words if log weights are one function of the score, up to a number per row."""
     for cap in (1, 2, 5, 8, 10, 15, 20, 30, 50):
-        a, left = _slope(cap * np.tanh(s / cap), logs, valid, axis=None)
+        a, left = slope(cap * np.tanh(s / cap), logs, valid, axis=None)
         if left <= tol and a.item() > 0.99:
             return f"a soft cap of {cap}"
     top = np.nanmax(np.where(valid, logs, np.nan), -1, keepdims=True)

@@ -110,33 +110,22 @@ class Datasheet:
         return "\n".join(lines)
 
 
-def defect(
-    kind: str,
-    sentence: str,
-    evidence: str,
-    rows: np.ndarray | None = None,
-    keys: np.ndarray | None = None,
-    channels: np.ndarray | None = None,
-) -> Defect:
+def defect(kind: str, sentence: str, evidence: str, rows=None, keys=None, channels=None) -> Defect:
     """Return a defect whose place is given by masks; an axis that is True throughout is left out.
 
-    Shapes: rows [B, H, M], keys [N], channels [D].
+    Shapes: rows [B, H, M], keys [N], channels [D], or None.
     """
     words, masks = [], {}
     if rows is not None:
         words.append(rows_in_words(rows))
-        masks |= dict(zip(("requests", "heads", "rows"), _axes(rows), strict=True))
+        others = {"requests": (1, 2), "heads": (0, 2), "rows": (0, 1)}
+        masks |= {name: rows.any(axes) for name, axes in others.items()}
     for name, mask in (("keys", keys), ("channels", channels)):
         if mask is not None and mask.any():
             masks[name] = mask
             words.append(f"{name} {span(mask)}")
     place = {x: tuple(np.flatnonzero(y).tolist()) for x, y in masks.items() if not y.all()}
     return Defect(kind, "; ".join(words) or "all rows", sentence, evidence, **place)
-
-
-def _axes(rows: np.ndarray) -> list[np.ndarray]:
-    """Return which requests, heads and queries rows [B, H, M] have."""
-    return [rows.any((1, 2)), rows.any((0, 2)), rows.any((0, 1))]
 
 
 def span(where: Sequence[bool] | np.ndarray) -> str:
@@ -173,7 +162,7 @@ def rows_in_words(rows: np.ndarray) -> str:
     """
     if rows.all():
         return "all rows"
-    axes = _axes(rows)
+    axes = rows.any((1, 2)), rows.any((0, 2)), rows.any((0, 1))
     names = zip(("request", "head", "query"), axes, strict=True)
     words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
     words = words or "all requests, heads and queries"

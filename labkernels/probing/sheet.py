@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,9 @@ from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.probing.arithmetic import accumulator, p_format, rescales
 from labkernels.probing.case import Case, Model, Sizes
 from labkernels.probing.diagnosis import diagnose, maps
-from labkernels.probing.experiments import (
-    batch,
-    discover,
-    edges,
-    inputs,
-    latent,
-    lengths,
-    lse,
-    memory,
-    repeats,
-)
-from labkernels.probing.experiments import gradients as backward
-from labkernels.probing.experiments import knobs as knob
+from labkernels.probing.experiments import batch, discover, inputs, lengths, memory, repeats
+from labkernels.probing.experiments.gradients import of_gradients
+from labkernels.probing.experiments.knobs import turned
 from labkernels.probing.layouts import DECODE, DENSE, DTYPES, LAYOUTS, Kernel, Refused
 from labkernels.probing.observed import Observed
 from labkernels.probing.report import Datasheet, Fact, Findings, defect
@@ -36,11 +26,13 @@ from labkernels.variant import AttentionVariant
 FACTS_ALONE = ("format of P", "rescales", "exponential", "accumulator", "special numbers")
 
 
+@dataclass
 class _Probe:
     """A sheet being filled: experiments add facts and defects; a refusal ends one experiment."""
 
-    def __init__(self, sheet: Datasheet, kernel: Kernel, progress: Callable[[str], None] | None):
-        self.sheet, self.kernel, self.progress = sheet, kernel, progress
+    sheet: Datasheet
+    kernel: Kernel
+    progress: Callable[[str], None] | None
 
     @property
     def cause(self) -> str:
@@ -77,6 +69,10 @@ class _Probe:
                 # What follows a cause is its consequence: only a cause is listed.
                 self.sheet.defects.append(found)
 
+    def said(self, fact: str) -> str:
+        """The value of a fact, or no word."""
+        return self.sheet.facts[fact].value if fact in self.sheet.facts else ""
+
     def only(self, words: str) -> None:
         """Say in the defect's sentence, if there is one, that it shows in some calls alone."""
         for d in self.sheet.defects:
@@ -84,8 +80,7 @@ class _Probe:
 
     def unread(self, what: str) -> None:
         """Give the last note as the reason why nothing is judged."""
-        last = [*self.sheet.failed, *self.sheet.refused][-1]
-        self.sheet.reason = f"its {what} not read: {last}"
+        self.sheet.reason = f"its {what} not read: {[*self.sheet.failed, *self.sheet.refused][-1]}"
 
 
 def _sizes(layout: str, heads, dim: int, dim_v: int) -> dict[str, Sizes]:
@@ -135,7 +130,7 @@ def probe(
     require_choice("layout", layout, LAYOUTS)
     require_choice("dtype", dtype, tuple(DTYPES))
     sheet = Datasheet(name or getattr(fn, "__name__", ""), layout, dtype)
-    kernel = Kernel(fn, layout, DTYPES[dtype], device, page_size)
+    kernel = Kernel(fn, layout, dtype, device, page_size)
     dims, usual = (head_dim, head_dim_v or head_dim), head_dim**-0.5
     if layout == "mla":
         dims, usual = (ROPE_DIM, LATENT_DIM), LatentKV.default_scale
@@ -182,25 +177,19 @@ def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
         return
     if p.cause == MEMORY:
         return
-    compared = {}
     for c in () if quick else cases:
-        found = p.run(f"special inputs, {c.label}", inputs.run, c)
-        compared |= {} if found is None else {c.label: (c, found)}
-    for c, found in compared.values():
-        p.note("special inputs", inputs.diagnosed, c, found)
-        p.note("LSE", lse.judged, found)
-    if "deterministic" in sheet.facts and sheet.facts["deterministic"].value == "yes":
-        for c in cases:
-            p.note(f"batch invariance, {c.label}", batch.invariance, c)
+        p.note(f"special inputs, {c.label}", inputs.special, c)
+    for c in cases if p.said("deterministic") == "yes" else ():
+        p.note(f"batch invariance, {c.label}", batch.invariance, c)
     plain = cases[-1] if first.model.top_left else first
     p.note("format of P", p_format.policy, plain)
-    p.note("rescales", rescales.tiles, plain, sheet.facts["P"].value if "P" in sheet.facts else "")
+    p.note("rescales", rescales.tiles, plain, p.said("P"))
     p.note("exponential", rescales.exponential, plain)
     if p.kernel.layout == "mla":
-        p.note(latent.NAME, latent.nope, first)
-    p.note("accumulator", accumulator.bits, first, compared.get(first.label, (first, []))[1])
-    p.note("special numbers", edges.special_numbers, first)
-    p.note("empty requests", edges.empty, first)
+        p.note(inputs.LATENT, inputs.of_latent, first)
+    p.note("accumulator", accumulator.bits, first)
+    p.note("special numbers", batch.special_numbers, first)
+    p.note("empty requests", lengths.empty, first)
     for c in () if quick else cases:
         _lengths(p, c)
     p.note("spoilt", memory.spoilt, sheet.facts)
@@ -224,13 +213,13 @@ def _read(p: _Probe, c: Case) -> bool:
 def _extras(p: _Probe, cases: list[Case], knobs, gradients: bool) -> None:
     """Try further values of knobs, and the backward pass."""
     for c in cases if knobs else ():
-        for said, one, bad in p.run(f"knobs, {c.label}", knob.turned, c, knobs, p.sheet) or ():
+        for said, one, bad in p.run(f"knobs, {c.label}", turned, c, knobs, p) or ():
             if not p.sheet.defects:
                 p.note(f"readings with {said}", _isolated, Observed(one, p.sheet))
                 p.add([] if p.sheet.defects else inputs.diagnosed(one, [bad]))
                 p.only(f"with {said} alone")
     for c in cases[::-1] if gradients else ():
-        p.note(f"gradients, {c.label}", backward.gradients, c)
+        p.note(f"gradients, {c.label}", of_gradients, c)
 
 
 def _model(p: _Probe, cases: list[Case], find: bool) -> Findings:
@@ -238,13 +227,14 @@ def _model(p: _Probe, cases: list[Case], find: bool) -> Findings:
     before, how = p.kernel.calls, "as asked"
     asked = model = cases[0].model
     if find:
-        found, factor = discover.discover(cases, asked.scale)
+        model, factor, bend = discover.discover(cases, asked.scale)
         given = {"sinks": asked.sinks, "slopes": asked.slopes}
-        model = replace(found, **{k: x for k, x in given.items() if x is not None})
+        model = replace(model, **{name: x for name, x in given.items() if x is not None})
         how = f"found; scores by {factor:.5g} of those of the scale {asked.scale:.4g}"
     else:
-        discover.curve(cases, model)
+        _, bend = discover.curve(cases, model)
     for c in cases:
+        c.bend = bend
         c.judge_by(model)
     v, calls = model.variant, p.kernel.calls - before
     ends = ((v.window_left, "left"), (v.window_right, "right"))
@@ -275,11 +265,8 @@ def _isolated(o: Observed) -> Findings:
     value = f"wrong: {o.failed[0]}" if o.failed else "as asked"
     ev, calls = "all weights of all rows, four kinds of scores", o.c.kernel.calls - before
     heads = "wrong" if o.map_wrong.any() else f"query head h reads KV head h // {o.c.group}"
-    return [
-        Fact(f"weights, {o.c.label}", value, ev, calls),
-        Fact("GQA map", heads, "V constant for each request and head", 1),
-        mistake,
-    ]
+    weights = Fact(f"weights, {o.c.label}", value, ev, calls)
+    return [weights, Fact("GQA map", heads, "V constant for each request and head", 1), mistake]
 
 
 def _by_batch(p: _Probe, c: Case) -> None:
@@ -292,7 +279,7 @@ def _by_batch(p: _Probe, c: Case) -> None:
 def _lengths(p: _Probe, base: Case) -> None:
     """Try lengths around the edges of tiles; read the case of one that is wrong."""
     before, tried = p.kernel.calls, lengths.tried(base)
-    bad = list(lengths.wrong(base, p.sheet))
+    bad = list(lengths.wrong(base, p.run))
     where = [c.s.keys for c, _ in bad]
     ev, calls = f"{len(tried)} lengths, {tried[0]} to {tried[-1]}", p.kernel.calls - before
     p.add([Fact(f"lengths, {base.label}", f"wrong at {where}" if bad else "right", ev, calls)])

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.probing import probe, targets
-from labkernels.probing.targets import triton_tutorial
-from labkernels.probing.targets.target import Target
+from labkernels.probing.targets import Target, triton_tutorial
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL, AttentionVariant

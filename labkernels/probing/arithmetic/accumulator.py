@@ -19,7 +19,7 @@ SQUARE = 0.18  # mean square of a rounding, in squares of the unit roundoff
 NAMES = ("random", "V with an offset", "equal keys", "small V")
 
 
-def bits(c: Case, compared: list[Compared]) -> Findings:
+def bits(c: Case) -> Findings:
     """Return the fact, and a defect if sums keep 16 bits or fewer and errors show this.
 
     Partial outputs in 16 bits are honest, and keep as few bits: the errors of outputs decide.
@@ -45,7 +45,7 @@ def bits(c: Case, compared: list[Compared]) -> Findings:
     value = f"{kept[0]} bits between tiles, {kept[1]} within one"
     ev, mistake = f"M, 1, -M with M to 2^26, {c.label}", None
     if min(kept) < ENOUGH:
-        most = max((excess(c, x) for x in compared if x.name in NAMES), default=0.0)
+        most = max((excess(c, x) for x in c.compared if x.name in NAMES), default=0.0)
         more = f"errors are {most:.3g} times what P and partial outputs in 16 bits explain"
         if most > MORE:
             mistake = defect(LESS_EXACT, f"sums over keys keep {value}", more)
@@ -63,4 +63,4 @@ def excess(c: Case, x: Compared) -> float:
     # Rounded parts may be as large as the output, or larger where they cancel.
     square = SQUARE * (np.square(p) @ np.square(v) + 2 * np.square(want) + parts)
     square = square * c.u**2 + (1e-4 * want) ** 2 + c.floor**2
-    return float(np.sqrt(np.square(x.answer.out - want).mean() / square.mean()))
+    return float(np.sqrt(np.square(x.out - want).mean() / square.mean()))

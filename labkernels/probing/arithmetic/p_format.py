@@ -8,34 +8,22 @@ the one with the fewest output bits that differ.
 import numpy as np
 import torch
 
+from labkernels import formats
 from labkernels.defects import LESS_EXACT
+from labkernels.numerics.rounding import round_to
 from labkernels.probing.case import Case
 from labkernels.probing.layouts import rounded
 from labkernels.probing.report import Defect, Fact, Findings, defect
 
 LIVE = 6  # few enough that the order of the sum seldom changes a bit of the output
 KNOWN = 0.15  # a larger share of differing bits means that none of the known ways was met
-FORMATS = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-}
+ROUNDED = ("bf16", "fp16", "e4m3", "e5m2")
 
 
-def allowed(dtype: torch.dtype) -> set[str]:
-    """Return the formats of P that cost no accuracy that the inputs have."""
-    name = next((name for name, to in FORMATS.items() if to == dtype), "fp32")
-    more = {"bf16": {"fp16"}, "e4m3": {"fp16", "bf16", "e5m2"}}.get(name, set())
-    wide = "fp32" if name == "fp32" else "tf32"
-    return {"fp32", wide, name, f"{name} after the division", *more}
-
-
-def _cut(x: np.ndarray, bits: int, least: int = -(10**6)) -> np.ndarray:
-    """Return x truncated to a number of significant bits."""
-    _, exponent = np.frexp(x)
-    step = np.ldexp(1.0, np.maximum(exponent - bits, least))
-    return np.floor(x / step) * step
+def fine(p: str, dtype: str) -> bool:
+    """Whether a P of this format costs no accuracy that inputs of a format have."""
+    more = {f"{dtype} after the division", "e5m2" if dtype == "e4m3" else dtype}
+    return p in more or (p in formats.FORMATS and not formats.coarser(p, dtype))
 
 
 def ranked(c: Case) -> list[tuple[float, str, str]]:
@@ -60,15 +48,15 @@ def ranked(c: Case) -> list[tuple[float, str, str]]:
     enough = (c.seen | ~lives[:, None, None]).all(-1)
     e, sink, _ = c.exponentials(scores)
     total = np.maximum(e.sum(-1, keepdims=True) + sink, 1e-300)
-    ways = {"fp32": e, **{name: rounded(e, to) for name, to in FORMATS.items()}}
-    ways |= {"bf16 truncated": _cut(e, 8), "fp16 truncated": _cut(e, 11, -24), "tf32": _cut(e, 11)}
+    ways = {"fp32": e, **{name: round_to(e, name) for name in ROUNDED}}
+    ways |= {f"{name} truncated": round_to(e, name, "rz") for name in ("bf16", "fp16")}
+    ways["tf32"] = round_to(e, "tf32", "rz")
     said = []
     for name, x in ways.items():
         sums = np.maximum(x.sum(-1, keepdims=True) + sink, 1e-300)
         said += [(name, "unrounded", x @ vv / total), (name, "rounded", x @ vv / sums)]
     for name in ("bf16", "fp16", "e4m3"):
-        x = rounded(e / total, FORMATS[name]) @ vv
-        said.append((f"{name} after the division", "of P itself", x))
+        said += [(f"{name} after the division", "of P itself", round_to(e / total, name) @ vv)]
     miss = []
     for name, den, x in said:
         differ = (rounded(x, c.kernel.out_dtype) != out)[enough]
@@ -94,13 +82,13 @@ def policy(c: Case) -> Findings:
     ev = f"{share:.2%} of bits differ; next is {other[1]}, {other[0]:.1%}"
     denominator = "fp32" if name == "fp32" else " or ".join(dens)
     facts = [Fact("P", " or ".join(names), ev, 1), Fact("denominator", denominator, ev, 1)]
-    return facts if allowed(c.kernel.dtype) & {*names} else [*facts, _coarse(share, name)]
+    return facts if any(fine(x, c.kernel.format) for x in names) else [*facts, _coarse(share, name)]
 
 
 def coarse_p(c: Case, rows: np.ndarray) -> Defect | None:
     """Return a defect if the outputs are those of a P in a coarser format than allowed."""
     share, name, _ = ranked(c)[0]
-    known = share <= KNOWN and name not in allowed(c.kernel.dtype)
+    known = share <= KNOWN and not fine(name, c.kernel.format)
     return _coarse(share, name, rows) if known else None
 
 

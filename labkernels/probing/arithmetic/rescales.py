@@ -8,9 +8,10 @@ Calls: 0 (the readings are at hand), and 1. Read: the candidate whose bits fit; 
 
 import numpy as np
 
-from labkernels.probing.arithmetic.p_format import FORMATS
+from labkernels.numerics.rounding import round_to
+from labkernels.probing.arithmetic.p_format import ROUNDED
 from labkernels.probing.case import Case
-from labkernels.probing.experiments.lse import BASES
+from labkernels.probing.experiments.inputs import BASES
 from labkernels.probing.layouts import rounded
 from labkernels.probing.observed import FALLING, RISING, inputs
 from labkernels.probing.report import Fact, Findings
@@ -27,7 +28,7 @@ WAYS = {
 
 def tiles(c: Case, p_format: str) -> Findings:
     """Return the tile of keys and the parts; "not read" where the bits do not tell."""
-    if p_format not in FORMATS or RISING not in c.raw:
+    if p_format not in ROUNDED or RISING not in c.raw:
         why = f"not read: P in {p_format} leaves no trace" if p_format == "fp32" else "not read"
         return [Fact(name, why, "bits of weights", 0) for name in ("tile of keys", "parts")]
     _, _, (_, q, up), (_, _, down) = inputs(c)
@@ -55,7 +56,7 @@ def _best(c: Case, name: str, scores: np.ndarray, candidates, p_format: str):
         start, last = key // part * part, key % part // tile * tile + tile
         inside = (key >= start[:, None]) & (key < (start + last)[:, None])
         now = np.where(inside, scores[..., None, :], -np.inf).max(-1)
-        p = rounded(np.nan_to_num(np.exp(scores - now)), FORMATS[p_format])
+        p = round_to(np.nan_to_num(np.exp(scores - now)), p_format)
         x = rounded(np.nan_to_num(p * np.exp(now - top) / total), c.kernel.out_dtype)
         said.append((float((x != c.raw[name])[at].mean()), tile, part))
     (share, *found), *others = sorted(said)
@@ -71,12 +72,12 @@ def exponential(c: Case) -> Findings:
     x = np.linspace(0.5, 3.5, rows).reshape(*c.q.shape[:3], 1)
     q = c.rounded(-x / c.model.scale / 4 * one)
     k = c.like(c.k, 4.0 * one * (np.arange(c.s.keys) > 0)[:, None])
-    answer, variant = c.answer(q, k, c.v), c.model.variant
+    (_, lse), variant = c.answer(q, k, c.v), c.model.variant
     plain = c.model.slopes is None and c.model.sinks is None and not variant.soft_cap
-    if answer.lse is None or not plain or variant.window_left is not None:
+    if lse is None or not plain or variant.window_left is not None:
         return [Fact("exponential", "not read", "needs the LSE of a plain variant", 1)]
     _, want = c.weights(c.scores(q, k))
-    most = min(float(np.abs(answer.lse * f - want).max()) for f in BASES.values())
+    most = min(float(np.abs(lse * f - want).max()) for f in BASES.values())
     value = f"relative error up to {most:.2g}"
     said = next((f"{way} ({value})" for bound, way in WAYS.items() if most < bound), value)
     return [Fact("exponential", said, f"LSE of {rows} rows, one key at 0 and others below", 1)]

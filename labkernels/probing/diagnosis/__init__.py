@@ -6,8 +6,7 @@ which key is read; what shows with q = 0 cannot be a matter of scores; and so on
 
 import numpy as np
 
-from labkernels.probing.diagnosis.counts import of_counts
-from labkernels.probing.diagnosis.heads import of_heads
+from labkernels.probing.diagnosis.counts import of_counts, of_heads
 from labkernels.probing.diagnosis.scores import of_scores, of_weights
 from labkernels.probing.diagnosis.sums import of_sums
 from labkernels.probing.observed import Observed
@@ -32,6 +31,3 @@ def diagnose(o: Observed) -> Defect | None:
         if mine.max() < MOVED and other.max((-1, -2)).min() > OTHERS:
             rules = (of_heads, *RULES)
     return next((found for rule in rules if (found := rule(o)) is not None), o.empty)
-
-
-__all__ = ["diagnose"]

@@ -60,23 +60,23 @@ def q_map(o: Observed) -> Map:
     return Map(True, len(other) > 0.6 * max(1, len(rows)), words, r.rows)
 
 
-class _Nearest:
-    """Finds for each vector the nearest code [n, 3] within a reach, by the largest difference."""
+def _nearest(codes: np.ndarray, reach: float):
+    """Return what finds the nearest of codes [n, 3], by the largest difference, for x [k, 3].
 
-    def __init__(self, codes: np.ndarray, reach: float):
-        self.order, self.reach = np.argsort(codes[:, 0]), reach
-        self.codes = codes[self.order]
+    It returns the distance (inf beyond the reach) and the code's index.
+    """
+    order = np.argsort(codes[:, 0])
+    codes = codes[order]
 
-    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distance (inf beyond the reach) and the code's index for each x [k, 3]."""
+    def find(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         gap, at = np.full(len(x), np.inf), np.zeros(len(x), int)
-        low = np.searchsorted(self.codes[:, 0], x[:, 0] - self.reach)
-        high = np.searchsorted(self.codes[:, 0], x[:, 0] + self.reach)
+        low, high = (np.searchsorted(codes[:, 0], x[:, 0] + r) for r in (-reach, reach))
         for i in np.flatnonzero(high > low):
-            d = np.abs(self.codes[low[i] : high[i]] - x[i]).max(-1)
-            j = d.argmin()
-            gap[i], at[i] = d[j], self.order[low[i] + j]
+            d = np.abs(codes[low[i] : high[i]] - x[i]).max(-1)
+            gap[i], at[i] = d.min(), order[low[i] + d.argmin()]
         return gap, at
+
+    return find
 
 
 @lru_cache(1)
@@ -89,7 +89,7 @@ def k_map(o: Observed) -> Map:
     if not rows.any():
         return Map(rows=rows)
     codes = np.stack([c.k[..., i] * o.unit_score for i in o.channels], -1)
-    tree = _Nearest(codes.reshape(-1, codes.shape[-1]), 5 * c.tol)
+    find = _nearest(codes.reshape(-1, codes.shape[-1]), 5 * c.tol)
     found, total = {}, 0
     for b, h, m in _one_row_each(o, rows):
         x = np.stack([logs(r, (b, h, m)) for r in reads], -1)
@@ -97,8 +97,8 @@ def k_map(o: Observed) -> Map:
         if len(n) < 8:
             continue
         total += 1
-        const = _constant(o, codes, tree, x, n, (b, h, m))
-        gap, i = tree(x[n] - const)
+        const = _constant(o, codes, find, x, n, (b, h, m))
+        gap, i = find(x[n] - const)
         hit = gap <= 4 * c.tol
         src = np.stack(np.unravel_index(i, (s.batch, s.kv_heads, s.keys)), -1)
         here = np.stack([np.full(len(n), b), np.full(len(n), h // c.group), n], -1)
@@ -117,7 +117,7 @@ def k_map(o: Observed) -> Map:
     return Map(True, len(found) >= 0.5 * total, f"K of other keys, {how}", rows, keys)
 
 
-def _constant(o: Observed, codes, tree, x, n, at) -> np.ndarray:
+def _constant(o: Observed, codes, find, x, n, at) -> np.ndarray:
     """Return the number of each channel by which most of a row's log weights match some key."""
     c, (b, h, _) = o.c, at
     steps = (0, 1, -1, 2, -2, 8, -8, 16, -16, 32, -32, 64, -64)
@@ -126,7 +126,7 @@ def _constant(o: Observed, codes, tree, x, n, at) -> np.ndarray:
     tries += list(-np.log(np.exp(seen).sum(1)))
     part, best = x[n[:: max(1, len(n) // 24)]], (-1.0, tries[0])
     for const in tries:
-        hit = float((tree(part - const)[0] <= 4 * c.tol).mean())
+        hit = float((find(part - const)[0] <= 4 * c.tol).mean())
         if hit > best[0]:
             best = hit, const
         if hit > 0.95:
@@ -209,8 +209,8 @@ def other_keys(o: Observed, channels: np.ndarray) -> Defect | None:
         x = x - _mode(x - own, tol)
         off = np.isfinite(x) & (np.abs(x - own) > tol)
         total += off.any()
-        for step in (s * t for s in (1, 2, 4, 8, 16, 32, 64) for t in (1, -1)) if off.any() else ():
-            if (np.abs(x - np.roll(own, -step)) <= tol)[off].mean() > 0.8:
+        for step in (s * t for s in (1, 2, 4, 8, 16, 32, 64) for t in (1, -1)):
+            if off.any() and (np.abs(x - np.roll(own, -step)) <= tol)[off].mean() > 0.8:
                 found[step], keys = found[step] + 1, keys | off
     if not found or max(found.values()) < 0.5 * total:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, MERGE, SCORES, WEIGHTS
 from labkernels.probing.arithmetic.p_format import coarse_p
 from labkernels.probing.diagnosis.maps import channel_map, k_map, logs, other_keys, q_map
-from labkernels.probing.observed import FALLING, Q_READ, RANDOM, RISING, Observed
+from labkernels.probing.observed import COUNTS, FALLING, Q_READ, RANDOM, RISING, Observed
 from labkernels.probing.reading import Kind, Reading, residual
 from labkernels.probing.report import Defect, defect
 
@@ -22,11 +22,8 @@ def of_scores(o: Observed) -> Defect | None:
     q, k = q_map(o), k_map(o)
     if not (q.wrong or k.wrong):
         return None
-    reads = [*o.k_reads, o.reads[Q_READ]]
-    bad = [x for x in reads if x.kind != Kind.OK]
-    kinds = {x.kind for x in bad}
-    rows = np.logical_or.reduce([x.rows for x in reads])
-    found = None
+    bad = [x for x in (*o.k_reads, o.reads[Q_READ]) if x.kind != Kind.OK]
+    kinds, rows, found = {x.kind for x in bad}, q.rows | k.rows, None
     if not (q.moved or k.moved):
         found = _curve(o, rows) or coarse_p(o.c, rows) or _rounding(o, bad, kinds, rows)
     elif not k.moved:
@@ -71,21 +68,16 @@ def _curve(o: Observed, rows) -> Defect | None:
 def _by_kind(o: Observed, bad: list[Reading], kinds: set[str], rows) -> Defect | None:
     """Kinds of difference that say what it is."""
     small = {x.kind for x in bad if x.most < SHARE}  # too small for their kind to be clear
-    if Kind.CELLS in kinds and kinds - small <= {
-        Kind.CELLS,
-        Kind.ROW,
-        Kind.MISSING,
-        Kind.SMALL_LOST,
-    }:
+    beside = {Kind.CELLS, Kind.ROW, Kind.MISSING, Kind.SMALL_LOST}
+    if Kind.CELLS in kinds and kinds - small <= beside:
         x = next(x for x in bad if x.kind == Kind.CELLS)
         sentence = f"weights have {x.words}, which move with the scores"
         return defect(joined(o, x), sentence, f"{x.name}; q = 0 right", rows, keys=x.keys)
     if kinds == {Kind.SCALE}:
-        own = next((x.words for x in bad if "each row" in x.words), "")
-        a = [x.value for x in bad]
-        if not own and not (np.ptp(a) < 0.02 and len(bad) == 4):
+        words, a = [x.words for x in bad if "each row" in x.words], [x.value for x in bad]
+        if not words and (np.ptp(a) >= 0.02 or len(bad) < 4):
             return None
-        words = own or f"scores by {np.median(a):.5g}"
+        words = words[0] if words else f"scores by {np.median(a):.5g}"
         return defect(SCORES, words, "K read and Q read times this", rows)
     if Kind.SMALL_LOST in kinds:
         return defect(WEIGHTS, "the smallest weights are lost, in both sums", "K read", rows)
@@ -103,24 +95,21 @@ def _channels(o: Observed) -> Defect | None:
     kind = INDEX_Q if rule == "row" else SCORES
     if rule == "channel":
         kind = INDEX_K if k.wrong and "twice" not in words else INDEX_Q
-    if rule == "altered":
-        keys = other_keys(o, channels)
-        if keys is not None:
-            return keys
-    return defect(kind, words, "Q read", r.rows, channels=channels)
+    keys = other_keys(o, channels) if rule == "altered" else None
+    return keys or defect(kind, words, "Q read", r.rows, channels=channels)
 
 
 def _altered(o: Observed, bad: list[Reading], rows) -> Defect:
+    """The scores are wrong in no way that is known by name: what is nearest, and where."""
     q, k = q_map(o), k_map(o)
     alone = "" if q.wrong and k.wrong else " (K alone)" if k.wrong else " (Q alone)"
-    candidates = [*bad, o.reads[RANDOM]]
-    function = next((x for x in candidates if x.kind == Kind.FUNCTION), None)
-    if function is not None:
-        return defect(SCORES, f"scores are {function.words}", function.name, rows)
+    for x in (*bad, o.reads[RANDOM]):
+        if x.kind == Kind.FUNCTION:
+            return defect(SCORES, f"scores are {x.words}", x.name, rows)
     x = next((x for x in bad if x.kind in (Kind.BY_KEY, Kind.DISTANCE)), bad[0])
     ev = ", ".join(f"{y.name}: {y.kind}" for y in bad)
-    keys = x.off[x.rows].any(0)
-    return defect(SCORES, f"K, Q or the scores are altered{alone}: {x.words}", ev, rows, keys=keys)
+    sentence = f"K, Q or the scores are altered{alone}: {x.words}"
+    return defect(SCORES, sentence, ev, rows, keys=x.keys)
 
 
 def _k_is_0(o: Observed) -> Defect | None:
@@ -135,8 +124,24 @@ def _k_is_0(o: Observed) -> Defect | None:
         if not known or (flat & off).sum() < 0.9 * off.sum():
             return None
         zero |= off.any(0)
-    rows = np.logical_or.reduce([r.rows for r in o.k_reads])
-    return defect(SCORES, "K of these keys is read as 0", "K read: scores 0", rows, keys=zero)
+    sentence, rows = "K of these keys is read as 0", k_map(o).rows
+    return defect(SCORES, sentence, "K read: scores 0", rows, keys=zero)
+
+
+def factors(o: Observed, rel, rows, ev) -> Defect:
+    """Weights by factors although q = 0: do the factors change with the scores?"""
+    u, r, c = o.reads[COUNTS], o.reads[RANDOM], o.c
+    keys = (np.abs(rel - 1) > 3 * c.tol)[rows].any(0)
+    both = u.valid & r.valid & (u.got > 0) & (r.got > 100 * r.low)
+    change = np.abs(residual(u.log, both) - residual(r.log, both))
+    moves = np.nanmax(np.where(both, change, 0)[rows]) > 5 * c.tol
+    if moves or (u.kind == Kind.CELLS and "split" in u.words):
+        kind = MERGE if u.kind == Kind.CELLS else WEIGHTS
+        sentence = f"parts of the keys are joined or rescaled with wrong weights: {u.words}"
+        return defect(kind, sentence, f"{ev}; other factors with scores", rows, keys=keys)
+    f = f"{np.nanmin(rel[rows]):.3g} to {np.nanmax(rel[rows]):.3g}"
+    sentence = f"weights of keys by a factor or a bias, even with q = 0: {f}"
+    return defect(SCORES, sentence, ev, rows, keys=keys)
 
 
 def joined(o: Observed, r: Reading) -> str:
@@ -156,11 +161,12 @@ def of_weights(o: Observed) -> Defect | None:
         return None
     r = next((x for x in bad if x.kind == Kind.CELLS), bad[0])
     ev = f"{', '.join(x.name for x in bad)} wrong; K read, Q read and q = 0 right"
+    few = r.kind in (Kind.ROW, Kind.OTHER, Kind.SMALL_LOST)
     if r.kind in (Kind.SCALE, Kind.DISTANCE, Kind.FUNCTION):
-        sentence = f"with {r.name} scores: {r.words}"
-        return coarse_p(o.c, r.rows) or defect(SCORES, sentence, ev, r.rows)
-    if r.kind in (Kind.ROW, Kind.OTHER, Kind.SMALL_LOST) and max(x.most for x in bad) < 6 * o.c.tol:
-        sentence = "sums or weights are rounded more than the formats need"
-        return coarse_p(o.c, r.rows) or defect(LESS_EXACT, sentence, ev, r.rows)
-    sentence = f"scores and counts are right one by one, yet with {r.name} scores: {r.words}"
-    return defect(joined(o, r), sentence, ev, r.rows, keys=r.keys)
+        kind, sentence = SCORES, f"with {r.name} scores: {r.words}"
+    elif few and max(x.most for x in bad) < 6 * o.c.tol:
+        kind, sentence = LESS_EXACT, "sums or weights are rounded more than the formats need"
+    else:
+        sentence = f"scores and counts are right one by one, yet with {r.name} scores: {r.words}"
+        return defect(joined(o, r), sentence, ev, r.rows, keys=r.keys)
+    return coarse_p(o.c, r.rows) or defect(kind, sentence, ev, r.rows)

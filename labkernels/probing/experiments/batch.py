@@ -1,11 +1,12 @@
 """Batch invariance: a request's bits do not depend on what else is in the call.
 
-Isolates: another request or KV head changes; each request alone; permuted; among 17; other pages.
-Calls: 6 and one for each request. Read: bits that differ are a fact; numbers that differ by more
-than rounding, a defect.
+Isolates: another request or KV head changes; each request alone; permuted; among 17; other pages;
+one NaN. Calls: 9 and one for each request. Read: bits that differ are a fact, numbers that differ
+by more than rounding a defect; how far a NaN spreads.
 """
 
 import contextlib
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -100,7 +101,7 @@ def _of(c: Case, of, lens=None) -> np.ndarray:
     """Call the kernel with these requests; lens: their lengths in the order of the case."""
     of, lens = list(of), lens or c.s.lens
     some = tuple(lens[i] for i in of) if lens else None
-    return c.kernel(c.q[of], c.k[of], c.v[of], some, PLAIN, c.knobs).out
+    return c.kernel(c.q[of], c.k[of], c.v[of], some, PLAIN, c.knobs)[0]
 
 
 def _neighbours(c: Case, base) -> Defect | None:
@@ -122,3 +123,22 @@ def _neighbours(c: Case, base) -> Defect | None:
             sentence = f"the numbers of another {what} change this output, by {most:.3g}"
             return defect(BATCH, sentence, f"one {what} changed", changed)
     return None
+
+
+def special_numbers(c: Case) -> Findings:
+    """Return how NaN in V, K and Q spread."""
+    said, spread = [], np.zeros(c.q.shape[:3], bool)
+    for name in ("V", "K", "Q"):
+        tensors = {"Q": c.q.copy(), "K": c.k.copy(), "V": c.v.copy()}
+        tensors[name][0, 0, 0, 1] = math.nan
+        nan = np.isnan(c.call(*tensors.values()))
+        reach = nan[0, :1, :1] if name == "Q" else nan[0, : c.group]
+        words = "its rows" if reach.any(-1).all() else "some of its rows"
+        said.append(f"NaN in {name}: {words if reach.any() else 'no row'}")
+        nan[0, : c.group] = False
+        spread |= nan.any(-1)
+    found = [Fact("NaN", "; ".join(said), "one NaN each in request 0, head 0", 3)]
+    if spread.any():
+        sentence = "a NaN spreads to other requests or heads"
+        found.append(defect(BATCH, sentence, "one NaN", spread))
+    return found

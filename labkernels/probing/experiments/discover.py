@@ -15,6 +15,7 @@ import numpy as np
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.probing.case import Case, Model
 from labkernels.probing.observed import COUNTS, one_score
+from labkernels.probing.reading import slope
 from labkernels.variant import AttentionVariant
 
 MOST_ROWS = 0.5  # a model is taken if more rows than this agree with it: a bug seldom has more
@@ -24,21 +25,18 @@ UNEVEN = 3.0  # of log weights at q = 0: no mask, but a bias
 RAMPS = ((-6.0, 6.0), (28.0, 36.0))  # natural scores, where no bend and where any cap shows
 
 
-def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
-    """Return the model of all cases, and the factor by which scores are off the scale given."""
+def discover(cases: list[Case], scale: float) -> tuple[Model, float, float | None]:
+    """Return the model of all cases, and `curve`'s factor and soft cap."""
     for c in cases:
         c.raw[COUNTS] = c.read(c.zero, c.k)
     model = _mask(cases, Model(scale=scale, slopes=_slopes(cases)))
-    factor, cap = curve(cases, model)
-    model = replace(model, scale=_known_scale(scale * factor, cases[0]) or scale)
-    model = replace(model, variant=replace(model.variant, soft_cap=cap))
-    sinks = _sinks(_longest(cases), model)
+    factor, bend = curve(cases, model)
+    cap = None if bend == math.inf else bend
+    scale = _known_scale(scale * factor, cases[0]) or scale
+    model = replace(model, scale=scale, variant=replace(model.variant, soft_cap=cap))
+    sinks = _sinks(max(cases, key=lambda x: x.s.keys), model)
     variant = replace(model.variant, sinks=sinks is not None)
-    return replace(model, variant=variant, sinks=sinks), factor
-
-
-def _longest(cases: list[Case]) -> Case:
-    return max(cases, key=lambda x: x.s.keys)
+    return replace(model, variant=variant, sinks=sinks), factor, bend
 
 
 def _known_scale(found: float, c: Case) -> float | None:
@@ -54,75 +52,53 @@ def _known_scale(found: float, c: Case) -> float | None:
 def _slopes(cases: list[Case]) -> np.ndarray | None:
     """Return each head's slope by distance, if its log weights fall evenly towards old keys."""
     c = max(cases, key=lambda x: x.s.queries * x.s.keys)
-    w, key, heads = c.raw[COUNTS], np.arange(c.s.keys), []
-    for h in range(c.s.q_heads):
-        found = []
-        for row in w[:, h, :: max(1, c.s.queries // 4)].reshape(-1, c.s.keys):
-            ok = np.isfinite(row) & (row > 200 * c.floor)
-            if ok.sum() >= 4:
-                slope, left = _line(key[ok], np.log(row[ok]))
-                if left > 2.2 * c.tol:
-                    return None
-                found.append(slope)
-        if not found or np.ptp(found) > 0.05 * abs(float(np.median(found))) + 1e-3:
-            return None
-        heads.append(np.median(found))
-    heads = np.array(heads)
-    reach = c.tol / max(1, c.s.keys // 2)
-    if (heads < -reach).any() or not (heads > reach).all():
+    w = c.raw[COUNTS][:, :, :: max(1, c.s.queries // 4)]
+    read = w > 200 * c.floor
+    read &= read.sum(-1, keepdims=True) >= 4
+    falls, left = slope(np.broadcast_to(np.arange(c.s.keys), w.shape), np.log(w), read)
+    falls = np.where(read.any(-1, keepdims=True), falls, np.nan)
+    heads, reach = np.nanmedian(falls, (0, 2, 3)), c.tol / max(1, c.s.keys // 2)
+    apart = np.nanmax(falls, (0, 2, 3)) - np.nanmin(falls, (0, 2, 3))
+    if left > 2.2 * c.tol or not (apart <= 0.05 * np.abs(heads) + 1e-3).all():
         return None
     # One slope for all heads is no ALiBi.
-    return heads if c.s.q_heads == 1 or np.ptp(heads) > 0.05 * heads.max() else None
+    differ = c.s.q_heads == 1 or np.ptp(heads) > 0.05 * heads.max()
+    return heads if (heads > reach).all() and differ else None
 
 
 def _mask(cases: list[Case], model: Model) -> Model:
     """Return the model with the mask that agrees with most rows, the plainest first."""
-    plain = [
-        replace(model, variant=AttentionVariant(causal=causal, alibi=model.slopes is not None))
-        for causal in (False, True)
-    ]
+    kinds = [AttentionVariant(causal=x, alibi=model.slopes is not None) for x in (False, True)]
+    plain = [replace(model, variant=x) for x in kinds]
     candidates = [*plain, replace(plain[1], top_left=True)]
     best = max(candidates, key=lambda x: _agree(cases, x))
     if _agree(cases, best)[0] > MOST_ROWS:
         return best
-    windows = sorted({w for c in cases for w in _windows(c)})
-    candidates = [
-        replace(m, variant=replace(m.variant, window_left=w)) for m in candidates for w in windows
-    ]
+    last = [zip(c.raw[COUNTS][:, 0, -1] > 30 * c.floor, c.lens, strict=True) for c in cases]
+    windows = {int(n - 1 - x.argmax()) for of in last for x, n in of if x.any()}
     # All cases must agree with a window: a key left out somewhere is no window.
     for m in candidates:
-        if _agree(cases, m)[0] > 0.9:
-            return m
-    if max(_spread(c) for c in cases) > UNEVEN:
-        return plain[0]  # weights that fall away say nothing of a mask
+        for left in sorted(windows):
+            with_window = replace(m, variant=replace(m.variant, window_left=left))
+            if _agree(cases, with_window)[0] > 0.9:
+                return with_window
+    for c in cases:
+        logs = np.log(np.where(c.raw[COUNTS] > 200 * c.floor, c.raw[COUNTS], np.nan))
+        if np.nanmax(np.nanmax(logs, -1) - np.nanmin(logs, -1), initial=0.0) > UNEVEN:
+            return plain[0]  # weights that fall away say nothing of a mask
     return max(plain, key=lambda x: _agree(cases, x)[1])
 
 
-def _spread(c: Case) -> float:
-    """Return how much log weights of a row differ, at most, where they can be read."""
-    w = c.raw[COUNTS]
-    logs = np.log(np.where(w > 200 * c.floor, w, np.nan))
-    return float(np.nanmax(np.nanmax(logs, -1) - np.nanmin(logs, -1), initial=0.0))
-
-
 def _agree(cases: list[Case], model: Model) -> tuple[float, float]:
-    """Return the smallest share, of all cases, of rows, and of keys, that fit the model."""
+    """Judge by a model: return the smallest share, of all cases, of rows, and of keys, that fit."""
     shares = []
     for c in cases:
-        before = c.model
         c.judge_by(model)
         want, _ = c.weights(c.scores(c.zero, c.k))
         clear = (want > 200 * c.floor) | ~c.seen
         right = ~clear | ((c.raw[COUNTS] > 30 * c.floor) == c.seen)
         shares.append((float(right.all(-1).mean()), float(right.mean())))
-        c.judge_by(before)
     return min(shares)
-
-
-def _windows(c: Case) -> set[int]:
-    """Return how far before its own place the last query of each request sees."""
-    seen = c.raw[COUNTS][:, 0, -1] > 30 * c.floor
-    return {int(n - 1 - s.argmax()) for s, n in zip(seen, c.lens, strict=True) if s.any()}
 
 
 def _sinks(c: Case, model: Model) -> np.ndarray | None:
@@ -148,45 +124,30 @@ def _sinks(c: Case, model: Model) -> np.ndarray | None:
 
 
 def curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
-    """Return the factor of the scale and the soft cap, from two ramps of scores."""
-    c = _longest(cases)
+    """Return the factor of the scale and the soft cap, from two ramps of scores.
+
+    The cap is inf if scores do not bend, and None if they bend otherwise than by a cap.
+    """
+    c = max(cases, key=lambda x: x.s.keys)
     c.judge_by(model)
-    x, y = zip(*(_ramp(c, low, high) for low, high in RAMPS), strict=True)
-    slopes, left = zip(*map(_line, x, y), strict=True)
-    if max(left) < 2.2 * c.tol and abs(slopes[1] / slopes[0] - 1) < 0.01:
-        _bend(cases, math.inf)
-        return float(np.mean(slopes)), None
-    best = (np.inf, 1.0, 1.0)
-    caps = np.geomspace(2, 400, 120)
+    ramps = [_ramp(c, *ends) for ends in RAMPS]
+    (flat, left), (steep, more) = (slope(x, y, True) for x, y in ramps)
+    if max(left, more) < 2.2 * c.tol and abs(steep / flat - 1) < 0.01:
+        return float(np.mean([flat, steep])), math.inf
+
+    def off(f: float, cap: float) -> float:
+        return max(float(np.ptp(y - cap * np.tanh(f * x / cap))) for x, y in ramps)
+
+    best, caps = (np.inf, 1.0, 1.0), np.geomspace(2, 400, 120)
     for _ in range(3):
-        tried = [(f, cap) for cap in caps for f in (1.0, slopes[0])]
-        best = min(best, *((_left(x, y, f, cap), f, cap) for f, cap in tried))
+        best = min(best, *((off(f, cap), f, cap) for cap in caps for f in (1.0, flat.item())))
         step = caps[1] / caps[0]
         caps = np.geomspace(best[2] / step, best[2] * step, 40)
-    if best[0] > 6 * c.tol or slopes[0] <= 0:
-        return float(slopes[0]), None
-    near = float(f"{best[2]:.2g}")
-    cap = near if abs(best[2] / near - 1) < 0.02 else float(best[2])
-    _bend(cases, cap)
-    return float(best[1]), cap
-
-
-def _bend(cases: list[Case], cap: float) -> None:
-    for c in cases:
-        c.bend = cap
-
-
-def _left(x, y, factor: float, cap: float) -> float:
-    """Return the largest spread, of two ramps, of log weights about a cap's."""
-    pairs = zip(x, y, strict=True)
-    return float(max(np.ptp(b - cap * np.tanh(factor * a / cap)) for a, b in pairs))
-
-
-def _line(x, y) -> tuple[float, float]:
-    """Return the slope of y over x, and the largest residual."""
-    x, y = x - x.mean(), y - y.mean()
-    a = float((x * y).sum() / (x * x).sum())
-    return a, float(np.abs(y - a * x).max())
+    left, factor, cap = map(float, best)
+    if left > 6 * c.tol or flat <= 0:
+        return flat.item(), None
+    near = float(f"{cap:.2g}")
+    return factor, near if abs(cap / near - 1) < 0.02 else cap
 
 
 def _ramp(c: Case, low: float, high: float):

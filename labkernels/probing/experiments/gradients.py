@@ -14,7 +14,7 @@ from labkernels.probing.report import Defect, Fact, Findings, defect
 NAMES = ("dQ", "dK", "dV")
 
 
-def gradients(c: Case) -> Findings:
+def of_gradients(c: Case) -> Findings:
     """Return the facts of the backward pass, and a defect if a gradient is wrong."""
     do = c.normal(*c.q.shape[:3], c.s.dim_v)
     got, again = (c.kernel.backward(c.q, c.k, c.v, do, c.s.lens, c.knobs) for _ in range(2))

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkernels.probing.case import Case
-from labkernels.probing.experiments.inputs import against
+from labkernels.probing.experiments.inputs import Compared, against
 from labkernels.probing.experiments.repeats import other_bits
-from labkernels.probing.layouts import Refused
 from labkernels.probing.observed import inputs
-from labkernels.probing.report import Datasheet, Fact
+from labkernels.probing.report import Fact
 
 
-def turned(c: Case, knobs: Mapping[str, Sequence[Any]], sheet: Datasheet):
-    """Yield (name and value, the case with it, its wrong call), and add facts to the sheet."""
+def turned(c: Case, knobs: Mapping[str, Sequence[Any]], p):
+    """Yield (name and value, the case with it, its wrong call), and add facts to the probe p."""
     first = c.call(c.q, c.k, c.v)
     _, _, (_, q, k), _ = inputs(c)
     for name, (value, *others) in knobs.items():
@@ -24,13 +23,14 @@ def turned(c: Case, knobs: Mapping[str, Sequence[Any]], sheet: Datasheet):
         for other in others:
             said, how = f"{name}={other}", {**c.knobs, name: other}
             one = Case(c.kernel, c.s, c.model, f"{c.label}, {said}", c.seed, how, bend=c.bend)
-            try:
-                found = [against(one, said, c.q, c.k, c.v), against(one, said, q, k, c.v)]
-            except Refused as why:
-                sheet.refused.append(f"{said}: {why}")
-                continue
-            same = not other_bits(found[0].answer.out, first).any()
-            words.append(f"{other} {'the same' if same else 'other'} bits")
-            yield from [(said, one, x) for x in found if x.rows.any()][:1]
+            found = p.run(said, _calls, one, said, (c.q, c.k, c.v), (q, k, c.v))
+            if found is not None:
+                same = not other_bits(found[0].out, first).any()
+                words.append(f"{other} {'the same' if same else 'other'} bits")
+                yield from [(said, one, x) for x in found if x.rows.any()][:1]
         name, said = f"{name}, {c.label}", f"{value}; {', '.join(words)}"
-        sheet.facts[name] = Fact(name, said, "two calls each", 2 * len(words))
+        p.add([Fact(name, said, "two calls each", 2 * len(words))])
+
+
+def _calls(c: Case, name: str, *tensors) -> list[Compared]:
+    return [against(c, name, *x) for x in tensors]

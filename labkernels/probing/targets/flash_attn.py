@@ -1,7 +1,7 @@
 """FlashAttention: the CuTe kernels of flash-attn-4, dense and ragged, with gradients."""
 
 from labkernels.measure.peers import flash_attention as peer
-from labkernels.probing.targets.target import Target, installed, maker
+from labkernels.probing.targets import Target, installed, maker, on_gpu
 from labkernels.variant import AttentionVariant
 
 
@@ -27,17 +27,7 @@ def _ragged(variant: AttentionVariant, q, k, v, cu_q, cu_k, **knobs):
     return flash_attn_varlen_func(q, k, v, **lengths, **_options(variant), **knobs)
 
 
-def _missing(device: str) -> str | None:
-    return peer.missing() if device != "cpu" else "FlashAttention has no kernels for a CPU"
-
-
-FIELDS = ("causal", "window_left", "soft_cap")
-TARGETS = (
-    Target(
-        "flash_attn_4",
-        {"bshd": maker(_dense, *FIELDS), "ragged": maker(_ragged, *FIELDS)},
-        installed(peer.PACKAGE, peer.PACKAGE),
-        _missing,
-        gradients=True,
-    ),
-)
+_FIELDS = ("causal", "window_left", "soft_cap")
+_MAKE = {"bshd": maker(_dense, *_FIELDS), "ragged": maker(_ragged, *_FIELDS)}
+_VERSION = installed(peer.PACKAGE, peer.PACKAGE)
+TARGETS = (Target("flash_attn_4", _MAKE, _VERSION, on_gpu("FlashAttention", peer.missing)),)

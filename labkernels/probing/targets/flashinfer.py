@@ -8,7 +8,7 @@ import torch
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.measure.peers import flashinfer as peer
-from labkernels.probing.targets.target import Target, installed, maker
+from labkernels.probing.targets import Target, installed, maker, on_gpu
 from labkernels.variant import AttentionVariant
 
 
@@ -47,9 +47,7 @@ def _ragged(variant: AttentionVariant, q, k, v, cu_q, cu_k, *, backend, **knobs)
     return wrapper.run(q, k, v, return_lse=True)
 
 
-def _paged(
-    variant: AttentionVariant, q, k_pages, v_pages, page_table, kv_lens, cu_q, *, backend, **knobs
-):
+def _paged(variant, q, k_pages, v_pages, page_table, kv_lens, cu_q, *, backend, **knobs):
     wrapper = _wrapper("BatchPrefillWithPagedKVCacheWrapper", q.device, backend=backend)
     lists = peer.page_lists(PagedKV(k_pages, v_pages, page_table, kv_lens))
     sizes = (q.shape[1], k_pages.shape[2], q.shape[2], k_pages.shape[1])
@@ -69,35 +67,30 @@ def _mla(variant, q_nope, q_pe, c_pages, pe_pages, page_table, kv_lens, *, backe
     return wrapper.run(q_nope, q_pe, c_pages, pe_pages, return_lse=True)
 
 
-def _decode_by(tensor_cores: bool, backend: str):
+def _decode_by(tensor_cores: bool, backend: str) -> dict:
     how = {"use_tensor_cores": tensor_cores, "backend": backend}
-    return {"paged_decode": maker(_decode, "window_left", "soft_cap", how=how)}
+    return {"paged_decode": maker(_decode, *_FIELDS, how=how)}
 
 
-def _others_by(backend: str):
-    how, fields = {"backend": backend}, ("causal", "window_left", "soft_cap")
-    return {
-        "ragged": maker(_ragged, *fields, **how),
-        "paged_prefill": maker(_paged, *fields, **how),
-        "mla": maker(_mla, "causal", **how),
-    }
+def _others_by(backend: str) -> dict:
+    prefill = {"ragged": _ragged, "paged_prefill": _paged}
+    make = {name: maker(f, "causal", *_FIELDS, backend=backend) for name, f in prefill.items()}
+    return make | {"mla": maker(_mla, "causal", backend=backend)}
 
 
-def _target(name: str, make: dict, knobs: dict | None = None) -> Target:
-    def missing(device: str) -> str | None:
-        return peer.missing() if device != "cpu" else "FlashInfer has no kernels for a CPU"
-
-    version = installed("FlashInfer", "flashinfer-python")
-    return Target(f"flashinfer:{name}", make, version, missing, knobs or {})
-
-
-_SPLITS = {"disable_split_kv": (False, True)}  # fa2 alone; its MLA has no such option
-TARGETS = (
-    _target("cuda_cores", _decode_by(False, "auto")),
-    _target(
-        "fa2",
-        _decode_by(True, "fa2") | _others_by("fa2"),
-        dict.fromkeys(("paged_decode", "ragged", "paged_prefill"), _SPLITS),
-    ),
-    _target("fa3", _others_by("fa3")),
+_FIELDS = ("window_left", "soft_cap")
+_MAKE = {
+    "cuda_cores": _decode_by(False, "auto"),
+    "fa2": _decode_by(True, "fa2") | _others_by("fa2"),
+    "fa3": _others_by("fa3"),
+}
+_SPLIT = {"disable_split_kv": (False, True)}  # of fa2 alone; its MLA has no such option
+_KNOBS = dict.fromkeys(("paged_decode", "ragged", "paged_prefill"), _SPLIT)
+_MISSING, _VERSION = (
+    on_gpu("FlashInfer", peer.missing),
+    installed("FlashInfer", "flashinfer-python"),
+)
+TARGETS = tuple(
+    Target(f"flashinfer:{name}", make, _VERSION, _MISSING, _KNOBS if name == "fa2" else {})
+    for name, make in _MAKE.items()
 )

@@ -5,7 +5,7 @@ from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.registry import discover
-from labkernels.probing.targets.target import Target, maker
+from labkernels.probing.targets import Target, maker
 
 
 def _decode(variant, q, k_pages, v_pages, page_table, kv_lens, **how):
@@ -54,7 +54,7 @@ def _targets():
         if make:
             yield Target(kernel.name, make, _version, knobs=_KNOBS)
     make = {"ragged": maker(_attention, "causal")}
-    yield Target("labkernels:attention", make, _version, gradients=True)
+    yield Target("labkernels:attention", make, _version)
 
 
 TARGETS = tuple(_targets())

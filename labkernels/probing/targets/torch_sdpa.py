@@ -1,7 +1,7 @@
 """torch's scaled_dot_product_attention by each of its backends, on dense tensors [B, H, M, D]."""
 
 from labkernels.measure.peers.torch_sdpa import attention
-from labkernels.probing.targets.target import Target, installed, maker
+from labkernels.probing.targets import Target, installed, maker
 from labkernels.variant import AttentionVariant
 
 BACKENDS = {
@@ -24,7 +24,7 @@ def _target(name: str, backend: str) -> Target:
         return None if on_cpu or device != "cpu" else "torch has this backend on a GPU alone"
 
     make = {"bhsd": maker(_run, "causal", backend=backend)}
-    return Target(name, make, installed("torch", "torch"), missing, gradients=True)
+    return Target(name, make, installed("torch", "torch"), missing)
 
 
 TARGETS = tuple(_target(*item) for item in BACKENDS.items())

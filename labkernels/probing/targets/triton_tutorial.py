@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from labkernels.measure.peers import triton_tutorial as peer
-from labkernels.probing.targets.target import Target, installed, maker
+from labkernels.probing.targets import Target, installed, maker
 from labkernels.variant import AttentionVariant
 
 
@@ -22,4 +22,4 @@ def target(path: Path | None) -> Target:
         return "it needs a GPU" if device == "cpu" else peer.missing(path)
 
     make = {"bhsd": maker(run, "causal")}
-    return Target(peer.NAME, make, installed("triton", "triton"), missing, gradients=True)
+    return Target(peer.NAME, make, installed("triton", "triton"), missing)
