@@ -86,11 +86,8 @@ _MAKE = {
 }
 _SPLIT = {"disable_split_kv": (False, True)}  # of fa2 alone; its MLA has no such option
 _KNOBS = dict.fromkeys(("paged_decode", "ragged", "paged_prefill"), _SPLIT)
-_MISSING, _VERSION = (
-    on_gpu("FlashInfer", peer.missing),
-    installed("FlashInfer", "flashinfer-python"),
-)
+_HOW = installed("FlashInfer", "flashinfer-python"), on_gpu("FlashInfer", peer.missing)
 TARGETS = tuple(
-    Target(f"flashinfer:{name}", make, _VERSION, _MISSING, _KNOBS if name == "fa2" else {})
+    Target(f"flashinfer:{name}", make, *_HOW, _KNOBS if name == "fa2" else {})
     for name, make in _MAKE.items()
 )
