@@ -162,7 +162,7 @@ def rows_in_words(rows: np.ndarray) -> str:
     """
     if rows.all():
         return "all rows"
-    axes = rows.any((1, 2)), rows.any((0, 2)), rows.any((0, 1))
+    axes: list[np.ndarray] = [np.any(rows, x) for x in ((1, 2), (0, 2), (0, 1))]
     names = zip(("request", "head", "query"), axes, strict=True)
     words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
     words = words or "all requests, heads and queries"
