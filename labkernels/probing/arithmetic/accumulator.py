@@ -47,7 +47,7 @@ def bits(c: Case) -> Findings:
     if min(kept) < ENOUGH:
         most = max((excess(c, x) for x in c.compared if x.name in NAMES), default=0.0)
         more = f"errors are {most:.3g} times what P and partial outputs in 16 bits explain"
-        if most > MORE:
+        if not most <= MORE:
             mistake = defect(LESS_EXACT, f"sums over keys keep {value}", more)
         else:
             ev += "; partial outputs in 16 bits"

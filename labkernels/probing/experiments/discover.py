@@ -132,6 +132,7 @@ def curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
     c.judge_by(model)
     ramps = [_ramp(c, *ends) for ends in RAMPS]
     (flat, left), (steep, more) = (slope(x, y, True) for x, y in ramps)
+    flat, steep = flat.item(), steep.item()
     if max(left, more) < 2.2 * c.tol and abs(steep / flat - 1) < 0.01:
         return float(np.mean([flat, steep])), math.inf
 
@@ -140,12 +141,12 @@ def curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
 
     best, caps = (np.inf, 1.0, 1.0), np.geomspace(2, 400, 120)
     for _ in range(3):
-        best = min(best, *((off(f, cap), f, cap) for cap in caps for f in (1.0, flat.item())))
+        best = min(best, *((off(f, cap), f, cap) for cap in caps for f in (1.0, flat)))
         step = caps[1] / caps[0]
         caps = np.geomspace(best[2] / step, best[2] * step, 40)
     left, factor, cap = map(float, best)
     if left > 6 * c.tol or flat <= 0:
-        return flat.item(), None
+        return flat, None
     near = float(f"{cap:.2g}")
     return factor, near if abs(cap / near - 1) < 0.02 else cap
 
