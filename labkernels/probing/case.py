@@ -42,8 +42,9 @@ class Model:
 class Case:
     """A kernel at fixed sizes, with the model that it is judged by and random inputs.
 
-    raw: weights that were read, by experiment. bend: the soft cap as read, inf if there is none,
-    None if not read. row: one row of V, without small numbers. Shapes: as in layouts.py.
+    raw: weights that were read, by experiment. compared: calls with special inputs. bend: the soft
+    cap as read, inf if there is none, None if not read. row: one row of V, without small numbers.
+    Shapes: as in layouts.py.
     """
 
     kernel: Kernel
@@ -54,6 +55,7 @@ class Case:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     raw: dict[str, np.ndarray] = field(default_factory=dict)
     bend: float | None = None
+    compared: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
         s, self.rng = self.s, np.random.default_rng(self.seed)
@@ -79,18 +81,18 @@ class Case:
         self.distance = np.broadcast_to(place - key, seen.shape)
         self.seen = np.broadcast_to(seen[:, None], (s.batch, s.q_heads, s.queries, s.keys))
         self.seen_any: np.ndarray = np.any(self.seen, -1)
+        slopes = np.zeros(1) if model.slopes is None else np.asarray(model.slopes)
+        self.bias = slopes[:, None, None] * self.distance[:, None]
 
     @property
     def u(self) -> float:
         """The larger of the unit roundoffs of the inputs and the output."""
-        out = self.kernel.out_dtype or self.kernel.dtype
-        return max(unit(self.kernel.dtype), unit(out))
+        return max(unit(self.kernel.dtype), unit(self.kernel.out_dtype))
 
     @property
     def floor(self) -> float:
         """Weights below this may be lost."""
-        out = self.kernel.out_dtype or self.kernel.dtype
-        return max(smallest(self.kernel.dtype), smallest(out))
+        return max(smallest(self.kernel.dtype), smallest(self.kernel.out_dtype))
 
     @property
     def tol(self) -> float:
@@ -109,17 +111,9 @@ class Case:
         """Return random normal numbers of the inputs' dtype."""
         return self.rounded(self.rng.standard_normal(shape))
 
-    def q_like(self, x: np.ndarray) -> np.ndarray:
-        """Return queries that are all x."""
-        return np.broadcast_to(self.rounded(x), self.q.shape)
-
-    def k_like(self, x: np.ndarray) -> np.ndarray:
-        """Return keys that are all x, or x [N, D] in all requests and heads."""
-        return np.broadcast_to(self.rounded(x), self.k.shape)
-
-    def v_like(self, x: np.ndarray) -> np.ndarray:
-        """Return values that are all x, or x [N, Dv] in all requests and heads."""
-        return np.broadcast_to(self.rounded(x), self.v.shape)
+    def like(self, of: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return x, rounded, in all requests and heads (and rows) of a tensor of this shape."""
+        return np.broadcast_to(self.rounded(x), of.shape)
 
     def of_heads(self, x: np.ndarray) -> np.ndarray:
         """Return K or V repeated for the query heads of each group."""
@@ -131,37 +125,41 @@ class Case:
         x = (q @ self.of_heads(k).swapaxes(-1, -2) + more) * m.scale
         if m.variant.soft_cap:
             x = m.variant.soft_cap * np.tanh(x / m.variant.soft_cap)
-        if m.slopes is not None:
-            x = x - np.asarray(m.slopes)[:, None, None] * self.distance[:, None]
-        return np.where(self.seen, x, -np.inf)
+        return np.where(self.seen, x - self.bias, -np.inf)
 
     def weights(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return softmax with sinks, zeros for rows without keys, and the log-sum-exp."""
-        top = scores.max(-1, keepdims=True, initial=-np.inf)
-        top = np.where(np.isfinite(top), top, 0)
-        p = np.exp(scores - top)
-        total = p.sum(-1, keepdims=True)
-        if self.model.sinks is not None:
-            total = total + np.exp(np.asarray(self.model.sinks)[:, None, None] - top)
-        with np.errstate(divide="ignore"):
-            lse = (np.log(total) + top)[..., 0]
+        p, sink, top = self.exponentials(scores)
+        total = p.sum(-1, keepdims=True) + sink
+        lse = (np.log(total) + top)[..., 0]
         return p / np.where(total == 0, 1, total), lse
 
-    def expected(self, q: np.ndarray, k: np.ndarray, v: np.ndarray):
+    def exponentials(self, scores: np.ndarray):
+        """Return exp(scores - top), what a sink adds to their sum, and top, the maximum or 0."""
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        top, sinks = np.where(np.isfinite(top), top, 0), self.model.sinks
+        sink = 0.0 if sinks is None else np.exp(np.asarray(sinks)[:, None, None] - top)
+        return np.exp(scores - top), sink, top
+
+    def expected(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, more: np.ndarray | float = 0.0):
         """Return output, the same with |V|, and the log-sum-exp, in float64."""
-        p, lse = self.weights(self.scores(q, k))
+        p, lse = self.weights(self.scores(q, k, more))
         v = self.of_heads(v)
         return p @ v, p @ np.abs(v), lse
 
-    def answer(
-        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, memory: Memory = PLAIN, **how
-    ) -> Answer:
+    def far(self, out: np.ndarray, want: np.ndarray | None = None) -> np.ndarray:
+        """Return the rows [B, H, M] that no rounding explains; want: of q, k and v if None."""
+        right, mass, _ = self.expected(self.q, self.k, self.v)
+        gap = np.abs(out - (right if want is None else want))
+        return ~(gap <= 4 * self.tol * (mass + 0.1)).all(-1)
+
+    def answer(self, q, k, v, memory: Memory = PLAIN, **how) -> Answer:
         """Call the kernel at this case's lengths."""
         return self.kernel(q, k, v, self.s.lens, memory, self.knobs, **how)
 
     def call(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **how) -> np.ndarray:
         """Call the kernel, and return its output alone."""
-        return self.answer(q, k, v, **how).out
+        return self.answer(q, k, v, **how)[0]
 
     def read(self, q: np.ndarray, k: np.ndarray, tag: np.ndarray | None = None) -> np.ndarray:
         """Return the weights [B, H, M, N] that the kernel gives: V is one-hot, block by block.
@@ -170,14 +168,12 @@ class Case:
         """
         s, found = self.s, []
         for block in range(0, s.keys, s.dim_v):
-            width = min(s.dim_v, s.keys - block)
-            # No channel stays with its key from block to block.
-            channel = (np.arange(width) * 5 + 11 * block // s.dim_v) % s.dim_v
-            if len(set(channel)) < width:  # 5 divides the number of channels
-                channel = (np.arange(width) + 11 * block // s.dim_v) % s.dim_v
-            v = np.zeros((s.keys, s.dim_v))
-            v[block + np.arange(width), channel] = 1
-            v = np.broadcast_to(v, self.v.shape)
+            n = np.arange(min(s.dim_v, s.keys - block))
+            # No channel stays with its key from block to block, unless 5 divides their number.
+            step = 5 if s.dim_v % 5 else 1
+            channel = (n * step + 11 * block // s.dim_v) % s.dim_v
+            v = np.zeros(self.v.shape)
+            v[..., block + n, channel] = 1.0
             v = v if tag is None else v * tag[:, :, None, None]
             found.append(self.call(q, k, v)[..., channel])
         return np.concatenate(found, -1)

@@ -5,30 +5,33 @@ compared within a row: what is left after the row's median is a factor by key, b
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from labkernels.probing.case import Case
 from labkernels.probing.report import span
 
-OK, NOT_FINITE, LEAK, NEGATIVE, SMALL_LOST, MISSING = (
-    "ok",
-    "not finite",
-    "leak",
-    "negative",
-    "small lost",
-    "missing",
-)
-ROW, CELLS, BY_KEY, SCALE, DISTANCE, FUNCTION, OTHER = (
-    "row",
-    "cells",
-    "by key",
-    "scale",
-    "distance",
-    "function",
-    "other",
-)
+
+class Kind(StrEnum):
+    """How weights that were read differ from those expected; the first that fits is named."""
+
+    OK = "ok"
+    NOT_FINITE = "not finite"
+    LEAK = "leak"  # of weight to hidden keys
+    NEGATIVE = "negative"
+    SMALL_LOST = "small lost"
+    MISSING = "missing"  # keys; the others are right, up to a factor of their row
+    ROW = "row"  # one factor for all keys of a row
+    DISTANCE = "distance"  # a factor that grows along the keys
+    CELLS = "cells"  # one factor within each tile, split or residue
+    BY_KEY = "by key"  # factors that are the same in all rows
+    SCALE = "scale"  # scores by a factor
+    FUNCTION = "function"  # another function of the score
+    OTHER = "other"
+
+
 BELOW = 0.4  # share of the keys that are left which may be smaller than one that is lost
 ROWS_EXPLAINED = 64  # enough to see a pattern, and cheap
 
@@ -47,29 +50,34 @@ def cells(n: int) -> Iterator[tuple[str, np.ndarray]]:
         yield f"runs of {a} in every {b}", key % b // a
 
 
+def some_rows(rows: np.ndarray, most: int) -> np.ndarray:
+    """Return a few of the rows that are True, spread evenly, as indices [n, 3]."""
+    at = np.argwhere(rows)
+    return at[np.linspace(0, len(at) - 1, min(most, len(at))).astype(int)]
+
+
 def residual(x: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """Return x less its median of each row, NaN where not valid."""
     x = np.where(valid, x, np.nan)
-    with np.errstate(all="ignore"):
-        return x - np.nanmedian(x, -1, keepdims=True)
+    return x - np.nanmedian(x, -1, keepdims=True)
 
 
 @dataclass
 class Reading:
     """Weights read in an experiment; kind and words say how they differ from those expected.
 
-    value: a number that was read (a factor). Shapes: got, scores (natural) [B, H, M, N], rows
-    [B, H, M], off as got, keys_gone [N].
+    value: a number that was read (a factor). some: the wrong rows that explain it. Shapes: got,
+    scores (natural), off, log (as read less expected), got_log [B, H, M, N], rows [B, H, M],
+    keys, keys_gone [N].
     """
 
     name: str
     case: Case
     got: np.ndarray
     scores: np.ndarray
-    kind: str = OK
+    kind: str = Kind.OK
     words: str = ""
     value: float = 1.0
-    keys_gone: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         c = self.case
@@ -77,11 +85,10 @@ class Reading:
         # A format of P may lose what is that much smaller than the row's largest weight.
         self.low = c.floor * np.maximum(self.want.max(-1, keepdims=True, initial=0), 1e-30)
         self.low = np.maximum(self.low, c.floor if c.u < 0.02 else self.low)
-        with np.errstate(all="ignore"):
-            self.off = ~(np.abs(self.got - self.want) <= c.tol * self.want + 3 * self.low)
-            self.valid = self.want > 200 * self.low
-            positive = np.where(self.got > 0, self.got, np.nan)
-            self.log = np.log(positive) - np.log(self.want)
+        self.off = ~(np.abs(self.got - self.want) <= c.tol * self.want + 3 * self.low)
+        self.valid = self.want > 200 * self.low
+        self.got_log = np.log(np.where(self.got > 0, self.got, np.nan))
+        self.log = self.got_log - np.log(self.want)
         self.rows = self.off.any(-1)
         self.keys = self.off.any((0, 1, 2))
         self.keys_gone = np.zeros(c.s.keys, bool)
@@ -91,22 +98,22 @@ class Reading:
     @property
     def most(self) -> float:
         """The largest difference of log weights, of weights that are well above the floor."""
-        with np.errstate(all="ignore"):
-            far = np.abs(np.where(self.valid & (self.got > 100 * self.low), self.log, np.nan))
-            return float(np.nanmax(far, initial=0.0))
+        far = np.abs(np.where(self.valid & (self.got > 100 * self.low), self.log, np.nan))
+        return float(np.nanmax(far, initial=0.0))
 
     def _explained(self) -> tuple[str, str]:
-        some = self._some()
+        self.some = some = tuple(some_rows(self.rows, ROWS_EXPLAINED).T)
         bad, valid, d = self.off[some], self.valid[some], self.log[some]
         got, want, low = self.got[some], self.want[some], self.low[some]
         if not np.isfinite(got).all():
-            return NOT_FINITE, "weights that are not finite"
+            return Kind.NOT_FINITE, "weights that are not finite"
         leak = bad & (want == 0) & (np.abs(got) > 8 * low)
         if leak.any():
             share = np.median(got[leak]) / np.median(got[want > 0]) if (want > 0).any() else np.inf
-            return LEAK, f"weights at hidden keys {span(leak.any(0))}, {share:.3g} of a visible one"
+            at = span(leak.any(0))
+            return Kind.LEAK, f"weights at hidden keys {at}, {share:.3g} of a visible one"
         if (bad & (got < -3 * low)).any():
-            return NEGATIVE, "negative weights"
+            return Kind.NEGATIVE, "negative weights"
         gone = valid & (got <= np.maximum(1e-3 * want, 3 * low))
         there = valid & (got > 100 * low) & ~gone
         r = residual(d, there)
@@ -118,71 +125,55 @@ class Reading:
         if flat.all():
             f = np.exp(np.nanmedian(np.where(there, d, np.nan), -1) if there.any() else [0.0])
             self.value = float(np.nanmedian(f))
-            return ROW, f"all weights of a row by {np.nanmin(f):.4g} to {np.nanmax(f):.4g}"
+            return Kind.ROW, f"all weights of a row by {np.nanmin(f):.4g} to {np.nanmax(f):.4g}"
         return self._shaped(d, r, there, tol)
-
-    def _some(self) -> np.ndarray:
-        """Return a mask of some of the wrong rows."""
-        at = np.argwhere(self.rows)
-        some = np.zeros_like(self.rows)
-        some[tuple(at[np.linspace(0, len(at) - 1, min(ROWS_EXPLAINED, len(at))).astype(int)].T)] = 1
-        self.some = some
-        return some
 
     def _without(self, gone, there, want) -> tuple[str, str]:
         """Keys have no weight, and the others are right up to a factor: which, or the smallest?"""
         raw = np.where(gone | there, want, np.nan)
-        with np.errstate(all="ignore"):
-            most = np.nanmax(np.where(gone, raw, np.nan), -1)
-            # Weights are lost against the maximum so far: some that are smaller in the end stay.
-            below = (there & (raw < most[:, None])).sum(-1) / np.maximum(there.sum(-1), 1)
-            top = np.nanmax(raw, -1)
+        most, top = np.nanmax(np.where(gone, raw, np.nan), -1), np.nanmax(raw, -1)
+        # Weights are lost against the maximum so far: some that are smaller in the end stay.
+        below = (there & (raw < most[:, None])).sum(-1) / np.maximum(there.sum(-1), 1)
         some = gone.any(-1)
-        varied = np.nanmax(raw) - np.nanmin(raw) > 1e-6
+        varied = np.nanmax(raw) - np.nanmin(raw) > 1e-6 and not (gone == gone[0]).all()
         small = (below[some] <= BELOW).all() and (most[some] < 0.25 * top[some]).all()
-        smallest = varied and small and some.sum() > 1
-        if smallest and not (gone == gone[0]).all():
-            return SMALL_LOST, "the smallest weights of a row are lost"
-        return MISSING, f"keys {span(self.keys_gone)} without a weight"
+        if varied and small and some.sum() > 1:
+            return Kind.SMALL_LOST, "the smallest weights of a row are lost"
+        return Kind.MISSING, f"keys {span(self.keys_gone)} without a weight"
 
     def _shaped(self, d, r, there, tol) -> tuple[str, str]:
         """Say by what rule the factors change along a row."""
         n, rows = d.shape[-1], self.some
         s = np.where(there, self.scores[rows], np.nan)
-        place = np.broadcast_to(np.arange(n) * 1.0, d.shape)
-        k, left = _slope(place, d, there, common=False)
-        if left <= tol and n > 8 and abs(k) * n > 4 * tol:
-            self.value = k
-            return DISTANCE, f"a bias that grows by {k:.4g} per key"
+        each, left = slope(np.broadcast_to(np.arange(n) * 1.0, d.shape), d, there)
+        self.value = float(np.median(each))
+        if left <= tol and n > 8 and abs(self.value) * n > 4 * tol:
+            return Kind.DISTANCE, f"a bias that grows by {self.value:.4g} per key"
         spread = np.nanmax(np.abs(np.where(there, r, 0)))
         lost = f", keys {span(self.keys_gone)} lost" if self.keys_gone.any() else ""
         for name, cell in cells(n):
             if spread > 2 * tol and _within(d, there, cell) <= tol:
-                return CELLS, f"factors that are the same within {name}{lost}"
+                return Kind.CELLS, f"factors that are the same within {name}{lost}"
+        # Scores of a key that differ from row to row: a factor by key is then no function of them.
+        varied = np.nanmax(np.nanstd(residual(s, there), 0)) > 0.2
         same = np.nanmedian(np.where(there, r, np.nan), 0)
         left = np.nanmax(np.abs(np.where(there, r - same, 0)))
-        if len(d) > 3 and left <= 2 * tol and _varied(s):
+        if len(d) > 3 and left <= 2 * tol and varied:
             odd, f = np.abs(same) > tol, np.exp(np.nanmax(np.abs(same)))
-            return BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
+            return Kind.BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
         logs = s + d
-        a, left = _slope(s, logs, there)
-        if left <= tol + 0.004 * abs(a - 1):
-            self.value = a
-            return SCALE, f"scores by {a:.4g}"
-        each, left = _slopes(s, logs, there)
+        all_rows, left = slope(s, logs, there, axis=None)
+        self.value = all_rows.item()
+        if left <= tol + 0.004 * abs(self.value - 1):
+            return Kind.SCALE, f"scores by {self.value:.4g}"
+        each, left = slope(s, logs, there)
+        self.value = float(np.median(each))
         if left <= tol + 0.004 and n > 8:
-            self.value = float(np.median(each))
             words = f"scores by {each.min():.4g} to {each.max():.4g}, a number for each row"
-            return SCALE, words
-        word = _function(s, logs, there, tol)
-        if word:
-            return FUNCTION, word
-        return OTHER, f"log weights off by up to {spread:.3g}"
-
-
-def _varied(s: np.ndarray) -> bool:
-    """Whether scores of a key differ from row to row, so that a factor by key is no function."""
-    return np.nanmax(np.nanstd(s - np.nanmedian(s, -1, keepdims=True), 0)) > 0.2
+            return Kind.SCALE, words
+        if word := _function(s, logs, there, tol):
+            return Kind.FUNCTION, word
+        return Kind.OTHER, f"log weights off by up to {spread:.3g}"
 
 
 def _within(d: np.ndarray, there: np.ndarray, cell: np.ndarray) -> float:
@@ -194,40 +185,27 @@ def _within(d: np.ndarray, there: np.ndarray, cell: np.ndarray) -> float:
     return float(np.maximum(top - low, 0).max() / 2)
 
 
-def _centred(x, y, valid):
+def slope(x, y, valid, axis: int | None = -1) -> tuple[np.ndarray, float]:
+    """Return each row's slope of y over x, or one of all rows, and the largest residual."""
     x, y = (np.where(valid, t, np.nan) for t in (x, y))
-    return x - np.nanmean(x, -1, keepdims=True), y - np.nanmean(y, -1, keepdims=True)
-
-
-def _slope(x, y, valid, common=True) -> tuple[float, float]:
-    """Return the slope of y over x, of all rows or each row's median, and the largest residual."""
-    x, y = _centred(x, y, valid)
-    axis = None if common else -1
-    a = np.nansum(x * y, axis, keepdims=not common)
-    a = a / np.maximum(np.nansum(x * x, axis, keepdims=not common), 1e-30)
-    return float(np.median(a)), float(np.nanmax(np.abs(y - a * x), initial=0.0))
-
-
-def _slopes(x, y, valid) -> tuple[np.ndarray, float]:
-    """Return each row's slope of y over x, and the largest residual."""
-    x, y = _centred(x, y, valid)
-    a = np.nansum(x * y, -1, keepdims=True) / np.maximum(np.nansum(x * x, -1, keepdims=True), 1e-30)
+    x, y = (t - np.nanmean(t, -1, keepdims=True) for t in (x, y))
+    square = np.maximum(np.nansum(x * x, axis, keepdims=True), 1e-30)
+    a = np.nansum(x * y, axis, keepdims=True) / square
     return a, float(np.nanmax(np.abs(y - a * x), initial=0.0))
 
 
 def _function(s, logs, valid, tol) -> str:
     """Return words if log weights are one function of the score, up to a number per row."""
     for cap in (1, 2, 5, 8, 10, 15, 20, 30, 50):
-        a, left = _slope(cap * np.tanh(s / cap), logs, valid)
-        if left <= tol and a > 0.99:
+        a, left = slope(cap * np.tanh(s / cap), logs, valid, axis=None)
+        if left <= tol and a.item() > 0.99:
             return f"a soft cap of {cap}"
     top = np.nanmax(np.where(valid, logs, np.nan), -1, keepdims=True)
     x, y = (s - np.nanmax(s, -1, keepdims=True))[valid], (logs - top)[valid]
     i = np.argsort(x)
     x, y = x[i], y[i] - x[i]
-    if len(x) <= 200 or np.ptp(x) <= 0.5 or np.ptp(y) <= 2 * tol:
-        return ""
-    if np.mean(np.abs(np.diff(y)) > 4 * tol) >= 0.01:
+    few = len(x) <= 200 or np.ptp(x) <= 0.5 or np.ptp(y) <= 2 * tol
+    if few or np.mean(np.abs(np.diff(y)) > 4 * tol) >= 0.01:
         return ""
     j = int(np.argmax(np.abs(y - np.median(y[-20:]))))
     words = "another function of the score less the row's maximum: off by"

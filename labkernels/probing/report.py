@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-NO_DEFECT, DEFECT, CANNOT_JUDGE = "no defect", "defect", "cannot judge"
-EXIT_CODES = {NO_DEFECT: 0, DEFECT: 1, CANNOT_JUDGE: 2}
+NO_DEFECT, DEFECT, CANNOT_JUDGE = VERDICTS = ("no defect", "defect", "cannot judge")
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Fact:
 class Defect:
     """A mistake: its class (labkernels.defects), its place as data and in words, and its evidence.
 
-    rows, heads, requests, keys, channels: the indices concerned (rows are a request's queries), and
-    None where all are, or where the axis does not matter. split: the part of the keys, if known.
+    rows (a request's queries), heads, requests, keys, channels: the indices concerned; None where
+    all are, or where the axis does not matter.
 
     >>> print(Defect("mask", "all rows; keys 0", "a key is left out", "q = 0", keys=(0,)))
     MASK at all rows; keys 0: a key is left out [q = 0]
@@ -44,10 +43,12 @@ class Defect:
     requests: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
     channels: tuple[int, ...] | None = None
-    split: int | None = None
 
     def __str__(self) -> str:
         return f"{self.kind.upper()} at {self.where}: {self.sentence} [{self.evidence}]"
+
+
+Findings = list[Fact | Defect | None]  # of an experiment: what it adds to a sheet
 
 
 @dataclass
@@ -77,22 +78,19 @@ class Datasheet:
     @property
     def verdict(self) -> str:
         """One of "no defect", "defect" and "cannot judge"."""
-        if self.defects:
-            return DEFECT
-        return NO_DEFECT if self.judged else CANNOT_JUDGE
+        return DEFECT if self.defects else NO_DEFECT if self.judged else CANNOT_JUDGE
 
     @property
     def exit_code(self) -> int:
         """0 without a defect, 1 with one, 2 if the kernel cannot be judged."""
-        return EXIT_CODES[self.verdict]
+        return VERDICTS.index(self.verdict)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the verdict, the defects, the facts and the refusals as flat rows of a table."""
         first = self.defects[0].sentence if self.defects else ""
         why = self.reason if self.verdict == CANNOT_JUDGE else first
-        sheet = ("sheet", self.verdict, str(len(self.defects)), why, self.calls, self.seconds)
         found = [
-            sheet,
+            ("sheet", self.verdict, str(len(self.defects)), why, self.calls, self.seconds),
             *(("defect", d.kind, d.where, f"{d.sentence} [{d.evidence}]") for d in self.defects),
             *(("fact", f.name, f.value, f.evidence, f.calls) for f in self.facts.values()),
             *(("refused", *text.partition(": ")[::2]) for text in self.refused),
@@ -112,35 +110,22 @@ class Datasheet:
         return "\n".join(lines)
 
 
-def defect(
-    kind: str,
-    sentence: str,
-    evidence: str,
-    rows: np.ndarray | None = None,
-    keys: np.ndarray | None = None,
-    channels: np.ndarray | None = None,
-    split: int | None = None,
-) -> Defect:
+def defect(kind: str, sentence: str, evidence: str, rows=None, keys=None, channels=None) -> Defect:
     """Return a defect whose place is given by masks; an axis that is True throughout is left out.
 
-    Shapes: rows [B, H, M], keys [N], channels [D].
+    Shapes: rows [B, H, M], keys [N], channels [D], or None.
     """
-    words, of = [], {}
+    words, masks = [], {}
     if rows is not None:
         words.append(rows_in_words(rows))
-        for name, axes in (("requests", (1, 2)), ("heads", (0, 2)), ("rows", (0, 1))):
-            of[name] = _indices(rows.any(axes))
+        others = {"requests": (1, 2), "heads": (0, 2), "rows": (0, 1)}
+        masks |= {name: rows.any(axes) for name, axes in others.items()}
     for name, mask in (("keys", keys), ("channels", channels)):
         if mask is not None and mask.any():
-            of[name] = _indices(mask)
+            masks[name] = mask
             words.append(f"{name} {span(mask)}")
-    if split is not None:
-        words.append(f"split {split}")
-    return Defect(kind, "; ".join(words) or "all rows", sentence, evidence, split=split, **of)
-
-
-def _indices(mask: np.ndarray) -> tuple[int, ...] | None:
-    return None if mask.all() else tuple(np.flatnonzero(mask).tolist())
+    place = {x: tuple(np.flatnonzero(y).tolist()) for x, y in masks.items() if not y.all()}
+    return Defect(kind, "; ".join(words) or "all rows", sentence, evidence, **place)
 
 
 def span(where: Sequence[bool] | np.ndarray) -> str:
@@ -177,9 +162,7 @@ def rows_in_words(rows: np.ndarray) -> str:
     """
     if rows.all():
         return "all rows"
-    axes: list[np.ndarray] = [
-        np.any(rows, tuple(a for a in range(3) if a != axis)) for axis in range(3)
-    ]
+    axes: list[np.ndarray] = [np.any(rows, x) for x in ((1, 2), (0, 2), (0, 1))]
     names = zip(("request", "head", "query"), axes, strict=True)
     words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
     words = words or "all requests, heads and queries"

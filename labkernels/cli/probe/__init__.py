@@ -5,6 +5,7 @@ import json
 import sys
 
 from labkernels.cli.options import USAGE, add_heads
+from labkernels.variant import FULL, AttentionVariant
 
 HELP = "the datasheet of a kernel: what it computes, how it rounds, what is wrong"
 DESCRIPTION = """\
@@ -37,18 +38,18 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     """Add the kernel, the shapes and what is asked of the kernel."""
     sub.add_argument("kernel", nargs="?", help="a name, module:function or file.py:function")
     sub.add_argument("--list", action="store_true", help="list the names and their layouts")
-    sub.add_argument("--layout", default=None, help="default: the first that the kernel offers")
+    sub.add_argument("--layout", help="default: the first that the kernel offers")
     sub.add_argument("--dtype", default="bf16", help="fp16, bf16 (default), fp32 or e4m3")
-    sub.add_argument("--device", default=None, help="cpu or cuda (default: cuda if there is one)")
+    sub.add_argument("--device", help="cpu or cuda (default: cuda if there is one)")
     add_heads(sub, None, "query heads / KV heads (default: what each experiment needs)")
-    sub.add_argument("--head-dim", type=int, default=None, help="channels of a head")
+    sub.add_argument("--head-dim", type=int, default=64, help="channels of a head (default 64)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
     sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
     sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
-    sub.add_argument("--window-left", type=int, default=None, help="declared: keys before a query")
-    sub.add_argument("--window-right", type=int, default=None, help="declared: keys after a query")
-    sub.add_argument("--soft-cap", type=float, default=None, help="declared: cap of the scores")
-    sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
+    sub.add_argument("--window-left", type=int, help="declared: keys before a query")
+    sub.add_argument("--window-right", type=int, help="declared: keys after a query")
+    sub.add_argument("--soft-cap", type=float, help="declared: cap of the scores")
+    sub.add_argument("--scale", type=float, help="default 1 / sqrt(head_dim)")
     sub.add_argument("--gradients", action="store_true", help="probe dq, dk and dv, too")
     sub.add_argument("--quick", action="store_true", help="the defects alone, without all facts")
     sub.add_argument(
@@ -60,7 +61,6 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Probe the kernel and print its datasheet; the exit code is its verdict."""
     from labkernels.probing import probe, targets
-    from labkernels.variant import FULL
 
     if options.list:
         for target in targets.targets().values():
@@ -74,31 +74,23 @@ def run(options: argparse.Namespace) -> int:
     if reason:
         print(f"cannot judge: {target.name}: {reason}")
         return USAGE
-    layout = options.layout or target.layouts[0]
-    variant = _variant(options)
+    layout, variant = options.layout or target.layouts[0], _variant(options)
+    same = ("page_size", "scale", "gradients", "quick", "heads", "head_dim")
     sheet = probe(
         target.function(layout, variant or FULL),
         layout,
         options.dtype,
         variant,
         device=device,
-        page_size=options.page_size,
-        scale=options.scale,
         knobs=knobs_of(options.knob),
-        gradients=options.gradients,
-        quick=options.quick,
         name=f"{target.name}, {target.version()}",
         progress=say if sys.stderr.isatty() else None,
-        heads=options.heads,
-        **({} if options.head_dim is None else {"head_dim": options.head_dim}),
+        **{name: getattr(options, name) for name in same},
     )
     if sys.stderr.isatty():
         say("")  # the line of progress is cleared
-    if options.json:
-        for row in sheet.rows():
-            print(json.dumps(row))
-    else:
-        print(sheet)
+    lines = map(json.dumps, sheet.rows()) if options.json else [sheet]
+    print(*lines, sep="\n")
     return sheet.exit_code
 
 
@@ -109,17 +101,13 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _variant(options: argparse.Namespace):
+def _variant(options: argparse.Namespace) -> AttentionVariant | None:
     """Return the declared variant, or None where nothing is declared."""
-    from labkernels.variant import AttentionVariant
-
     if options.causal and options.full:
         raise ValueError("--causal and --full; allowed: one of them, or none")
-    names = ("window_left", "window_right", "soft_cap")
-    declared = {name: getattr(options, name) for name in names}
-    if not (options.causal or options.full or any(v is not None for v in declared.values())):
-        return None
-    return AttentionVariant(causal=options.causal, **declared)
+    names = ("causal", "window_left", "window_right", "soft_cap")
+    variant = AttentionVariant(**{name: getattr(options, name) for name in names})
+    return variant if options.full or variant != FULL else None
 
 
 def knobs_of(given: list[str]) -> dict[str, list]:

@@ -12,8 +12,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.probing import probe, targets
 from labkernels.probing.layouts import DENSE
-from labkernels.probing.targets import triton_tutorial
-from labkernels.probing.targets.target import Target
+from labkernels.probing.targets import Target, triton_tutorial
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
@@ -68,7 +67,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         device=recording.device,
         head_dim=HEAD_DIM,
         knobs=target.knobs.get(asked.layout),
-        gradients=target.gradients and asked.layout in DENSE,
+        gradients=asked.layout in DENSE,
         name=target.name,
     )
     recording.tell(f"{sheet.verdict}, {sheet.calls} calls, {sheet.seconds:.1f} s")

@@ -6,11 +6,9 @@ which key is read; what shows with q = 0 cannot be a matter of scores; and so on
 
 import numpy as np
 
-from labkernels.probing.diagnosis.counts import of_counts
-from labkernels.probing.diagnosis.heads import of_heads
-from labkernels.probing.diagnosis.scores import of_scores
+from labkernels.probing.diagnosis.counts import of_counts, of_heads
+from labkernels.probing.diagnosis.scores import of_scores, of_weights
 from labkernels.probing.diagnosis.sums import of_sums
-from labkernels.probing.diagnosis.weights import of_weights
 from labkernels.probing.observed import Observed
 from labkernels.probing.report import Defect
 
@@ -25,18 +23,11 @@ def diagnose(o: Observed) -> Defect | None:
     if not o.failed:
         return None
     o.read_maps()
-    # Whole rows that have another head's V are that, whatever their sums are.
-    rows = o.map_wrong
-    moved = False
-    if rows.any():
-        n = int(rows.sum())
-        own, other = (np.where((o.own > 0) == x, o.share, 0)[rows].reshape(n, -1) for x in (1, 0))
-        moved = own.max() < MOVED and other.max(-1).min() > OTHERS
-    for rule in (of_heads, *RULES) if moved else RULES:
-        found = rule(o)
-        if found is not None:
-            return found
-    return o.empty
-
-
-__all__ = ["diagnose"]
+    rules = RULES
+    if o.map_wrong.any():
+        # Whole rows that have another head's V are that, whatever their sums are.
+        share, own = (x[o.map_wrong] for x in (o.share, o.own > 0))
+        mine, other = np.where(own, share, 0), np.where(own, 0, share)
+        if mine.max() < MOVED and other.max((-1, -2)).min() > OTHERS:
+            rules = (of_heads, *RULES)
+    return next((found for rule in rules if (found := rule(o)) is not None), o.empty)

@@ -1,10 +1,12 @@
 """Batch invariance: a request's bits do not depend on what else is in the call.
 
-Isolates: another request or KV head changes; each request alone; permuted; among 17; other pages.
-Calls: 6 and one for each request. Read: bits that differ are a fact; numbers that differ by more
-than rounding, a defect.
+Isolates: another request or KV head changes; each request alone; permuted; among 17; other pages;
+one NaN. Calls: 9 and one for each request. Read: bits that differ are a fact, numbers that differ
+by more than rounding a defect; how far a NaN spreads.
 """
 
+import contextlib
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +14,8 @@ import numpy as np
 from labkernels.defects import BATCH, MASK, SCORES, STORE, VALUES, WEIGHTS
 from labkernels.probing.case import Case
 from labkernels.probing.experiments.repeats import other_bits, race
-from labkernels.probing.layouts import Memory, Refused
-from labkernels.probing.report import Defect, Fact, defect
+from labkernels.probing.layouts import DENSE, PAGED, PLAIN, Refused
+from labkernels.probing.report import Defect, Fact, Findings, defect
 
 LARGE = 17  # planners that split by the batch show at more requests than a few
 # Units of rounding between two calls of a request, rms over a row: each call rounds P, its partial
@@ -23,7 +25,7 @@ APART = 4.0
 FACTOR = 2.5
 
 
-def invariance(c: Case) -> tuple[list[Fact], Defect | None]:
+def invariance(c: Case) -> Findings:
     """Return the fact "batch-invariant", and a defect if another request's numbers matter."""
     before = c.kernel.calls
     base = c.call(c.q, c.k, c.v)
@@ -31,31 +33,31 @@ def invariance(c: Case) -> tuple[list[Fact], Defect | None]:
     ways, most, wrong = {}, 0.0, np.zeros(base.shape[:3], bool)
     _, mass, _ = c.expected(c.q, c.k, c.v)
     for name, of, out in _calls(c):
-        same = ~other_bits(out, base[of])
-        ways[name] = ways.get(name, True) and bool(same.all())
-        gap = np.abs(out - base[of])
-        far = ~(gap <= 4 * c.u * mass.max()) & ~same
+        other, gap = other_bits(out, base[of]), np.abs(out - base[of])
+        ways[name] = ways.get(name, True) and not other.any()
+        far = ~(gap <= 4 * c.u * mass.max()) & other
         wrong[of] |= far.any(-1) | apart(c, out, base[of])
         most = max(most, float(gap.max()))
-    ways |= _other_pages(c, base)
-    no = [name for name, same in ways.items() if not same]
-    value = f"no: other bits {', '.join(no)}" if no else "yes"
+    if c.kernel.layout in PAGED:
+        out = c.call(c.q, c.k, c.v, memory=replace(PLAIN, seed=5))
+        ways["in other pages"] = not other_bits(out, base).any()
+    no = ", ".join(name for name, same in ways.items() if not same)
+    value = f"no: other bits {no}" if no else "yes"
     fact = Fact("batch-invariant", value, f"{', '.join(ways)}, {c.label}", c.kernel.calls - before)
     if found is not None or wrong.any():
         again = [c.call(c.q, c.k, c.v) for _ in range(3)]
         found = race(c, base, again) or found
     if found is None and wrong.any():
-        sentence = f"a request gives another output {', '.join(no)}, by {most:.3g}"
+        sentence = f"a request gives another output {no}, by {most:.3g}"
         found = defect(BATCH, sentence, "the same request in other calls", wrong)
-    return [fact], found
+    return [fact, found]
 
 
 def apart(c: Case, out: np.ndarray, base: np.ndarray) -> np.ndarray:
     """Return the rows [B, H, M] that differ by more than two right roundings do."""
     size = (base * base).sum(-1)
-    with np.errstate(all="ignore"):
-        factor = (out * base).sum(-1) / size
-        rms = np.sqrt(((out - base) ** 2).sum(-1) / size)
+    factor = (out * base).sum(-1) / size
+    rms = np.sqrt(((out - base) ** 2).sum(-1) / size)
     far = ~(np.abs(factor - 1) <= FACTOR * c.u + 2e-5) | ~(rms <= APART * c.u + 1e-4)
     return far & other_bits(out, base).any(-1) & (size > 0)
 
@@ -68,51 +70,38 @@ def explains(c: Case, found: Defect) -> Defect | None:
     if found.kind not in (SCORES, MASK, STORE, WEIGHTS, VALUES) or c.s.batch < 2:
         return None
     base = c.call(c.q, c.k, c.v)
-    want, mass, _ = c.expected(c.q, c.k, c.v)
-    lens, changed = c.s.lens or (c.s.keys,) * c.s.batch, np.zeros(base.shape[:3], bool)
+    changed = np.zeros(base.shape[:3], bool)
     for b in range(c.s.batch):
-        one = np.array([b])
-        out = _of(c, one, (lens[b],))
-        changed[one] = apart(c, out, base[one]) & (base[one] != 0).any(-1)
-    if c.kernel.lengths and not changed.any():  # the longest request may change shorter ones
-        short, one = (max(c.s.queries, 40), *lens[1:]), np.array([0])
-        cut = c.kernel(c.q, c.k, c.v, short, Memory(), c.knobs).out
-        changed[one] = apart(c, _of(c, one, short[:1]), cut[one]) & (cut[one] != 0).any(-1)
-    again = [c.call(c.q, c.k, c.v) for _ in range(2)] if changed.any() else []
-    if not changed.any() or race(c, base, again):
-        return race(c, base, again) if changed.any() else None
-    off = ~(np.abs(base - want) <= 4 * c.tol * (mass + 0.1)).all(-1) & changed
+        out = _of(c, [b])
+        changed[[b]] = apart(c, out, base[[b]]) & (base[[b]] != 0).any(-1)
+    if c.kernel.layout not in DENSE and not changed.any():  # the longest may change shorter ones
+        short = (max(c.s.queries, 40), *c.lens[1:].tolist())
+        cut = _of(c, range(c.s.batch), short)[:1]
+        changed[:1] = apart(c, _of(c, [0], short), cut) & (cut != 0).any(-1)
+    if not changed.any():
+        return None
+    off = c.far(base) & changed
     sentence = f"a request alone gives another output; in this call: {found.sentence}"
-    return defect(BATCH, sentence, found.evidence, off if off.any() else changed)
+    mistake = defect(BATCH, sentence, found.evidence, off if off.any() else changed)
+    return race(c, base, [c.call(c.q, c.k, c.v) for _ in range(2)]) or mistake
 
 
 def _calls(c: Case):
     """Yield the same requests in other calls: words, which requests, their output."""
-    lens = c.s.lens or (c.s.keys,) * c.s.batch
     for b in range(c.s.batch):
-        one = np.array([b])
-        yield "alone", one, _of(c, one, (lens[b],))
-    turned = np.arange(c.s.batch)[::-1]
-    yield "permuted", turned, _of(c, turned, tuple(lens[i] for i in turned))
-    many = np.arange(LARGE) % c.s.batch
-    out = None
-    try:
-        out = _of(c, many, tuple(lens[i] for i in many))
-    except Refused:
-        return
-    yield f"among {LARGE}", many[: c.s.batch], out[: c.s.batch]
+        yield "alone", [b], _of(c, [b])
+    turned = range(c.s.batch)[::-1]
+    yield "permuted", turned, _of(c, turned)
+    with contextlib.suppress(Refused):
+        out = _of(c, np.arange(LARGE) % c.s.batch)
+        yield f"among {LARGE}", range(c.s.batch), out[: c.s.batch]
 
 
-def _of(c: Case, of: np.ndarray, lens: tuple[int, ...]) -> np.ndarray:
-    lens_or_none = lens if c.s.lens else None
-    return c.kernel(c.q[of], c.k[of], c.v[of], lens_or_none, Memory(), c.knobs).out
-
-
-def _other_pages(c: Case, base) -> dict[str, bool]:
-    if not c.kernel.pages:
-        return {}
-    out = c.call(c.q, c.k, c.v, memory=replace(Memory(), seed=5))
-    return {"in other pages": bool(np.array_equal(out, base, equal_nan=True))}
+def _of(c: Case, of, lens=None) -> np.ndarray:
+    """Call the kernel with these requests; lens: their lengths in the order of the case."""
+    of, lens = list(of), lens or c.s.lens
+    some = tuple(lens[i] for i in of) if lens else None
+    return c.kernel(c.q[of], c.k[of], c.v[of], some, PLAIN, c.knobs)[0]
 
 
 def _neighbours(c: Case, base) -> Defect | None:
@@ -130,7 +119,26 @@ def _neighbours(c: Case, base) -> Defect | None:
         changed: np.ndarray = np.any(other_bits(out, base), -1)
         changed[j] = False
         if changed.any():
-            most = float(np.where(changed, np.abs(out - base).max(-1), 0).max())
+            most = np.abs(out - base)[changed].max()
             sentence = f"the numbers of another {what} change this output, by {most:.3g}"
             return defect(BATCH, sentence, f"one {what} changed", changed)
     return None
+
+
+def special_numbers(c: Case) -> Findings:
+    """Return how NaN in V, K and Q spread."""
+    said, spread = [], np.zeros(c.q.shape[:3], bool)
+    for name in ("V", "K", "Q"):
+        tensors = {"Q": c.q.copy(), "K": c.k.copy(), "V": c.v.copy()}
+        tensors[name][0, 0, 0, 1] = math.nan
+        nan = np.isnan(c.call(*tensors.values()))
+        reach = nan[0, :1, :1] if name == "Q" else nan[0, : c.group]
+        words = "its rows" if reach.any(-1).all() else "some of its rows"
+        said.append(f"NaN in {name}: {words if reach.any() else 'no row'}")
+        nan[0, : c.group] = False
+        spread |= nan.any(-1)
+    found = [Fact("NaN", "; ".join(said), "one NaN each in request 0, head 0", 3)]
+    if spread.any():
+        sentence = "a NaN spreads to other requests or heads"
+        found.append(defect(BATCH, sentence, "one NaN", spread))
+    return found

@@ -14,7 +14,8 @@ import numpy as np
 
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.probing.case import Case, Model
-from labkernels.probing.observed import COUNTS
+from labkernels.probing.observed import COUNTS, one_score
+from labkernels.probing.reading import slope
 from labkernels.variant import AttentionVariant
 
 MOST_ROWS = 0.5  # a model is taken if more rows than this agree with it: a bug seldom has more
@@ -24,22 +25,18 @@ UNEVEN = 3.0  # of log weights at q = 0: no mask, but a bias
 RAMPS = ((-6.0, 6.0), (28.0, 36.0))  # natural scores, where no bend and where any cap shows
 
 
-def discover(cases: list[Case], scale: float) -> tuple[Model, float]:
-    """Return the model of all cases, and the factor by which scores are off the scale given."""
+def discover(cases: list[Case], scale: float) -> tuple[Model, float, float | None]:
+    """Return the model of all cases, and `curve`'s factor and soft cap."""
     for c in cases:
         c.raw[COUNTS] = c.read(c.zero, c.k)
-    slopes = _slopes(cases)
-    model = _mask(cases, Model(scale=scale, slopes=slopes))
-    factor, cap = curve(cases, model)
-    known = _known_scale(scale * factor, cases[0])
-    if known is not None:
-        model = replace(model, scale=known)
-    if cap is not None:
-        model = replace(model, variant=replace(model.variant, soft_cap=cap))
-    model = replace(model, sinks=_sinks(max(cases, key=lambda x: x.s.keys), model))
-    if model.sinks is not None:
-        model = replace(model, variant=replace(model.variant, sinks=True))
-    return model, factor
+    model = _mask(cases, Model(scale=scale, slopes=_slopes(cases)))
+    factor, bend = curve(cases, model)
+    cap = None if bend == math.inf else bend
+    scale = _known_scale(scale * factor, cases[0]) or scale
+    model = replace(model, scale=scale, variant=replace(model.variant, soft_cap=cap))
+    sinks = _sinks(max(cases, key=lambda x: x.s.keys), model)
+    variant = replace(model.variant, sinks=sinks is not None)
+    return replace(model, variant=variant, sinks=sinks), factor, bend
 
 
 def _known_scale(found: float, c: Case) -> float | None:
@@ -55,104 +52,69 @@ def _known_scale(found: float, c: Case) -> float | None:
 def _slopes(cases: list[Case]) -> np.ndarray | None:
     """Return each head's slope by distance, if its log weights fall evenly towards old keys."""
     c = max(cases, key=lambda x: x.s.queries * x.s.keys)
-    raw, key = c.raw[COUNTS], np.arange(c.s.keys)
-    heads = np.zeros(c.s.q_heads)
-    for h in range(c.s.q_heads):
-        found = []
-        for b in range(c.s.batch):
-            for m in range(0, c.s.queries, max(1, c.s.queries // 4)):
-                w = raw[b, h, m]
-                ok = np.isfinite(w) & (w > 200 * c.floor)
-                if ok.sum() < 4:
-                    continue
-                x, y = key[ok] - key[ok].mean(), np.log(w[ok])
-                a = float((x * y).sum() / (x * x).sum())
-                if np.abs(y - y.mean() - a * x).max() > 2.2 * c.tol:
-                    return None
-                found.append(a)
-        if not found or np.ptp(found) > 0.05 * abs(float(np.median(found))) + 1e-3:
-            return None
-        heads[h] = np.median(found)
-    reach = c.tol / max(1, c.s.keys // 2)
-    if (heads < -reach).any() or not (heads > reach).all():
+    w = c.raw[COUNTS][:, :, :: max(1, c.s.queries // 4)]
+    read = w > 200 * c.floor
+    read &= read.sum(-1, keepdims=True) >= 4
+    falls, left = slope(np.broadcast_to(np.arange(c.s.keys), w.shape), np.log(w), read)
+    falls = np.where(read.any(-1, keepdims=True), falls, np.nan)
+    heads, reach = np.nanmedian(falls, (0, 2, 3)), c.tol / max(1, c.s.keys // 2)
+    apart = np.nanmax(falls, (0, 2, 3)) - np.nanmin(falls, (0, 2, 3))
+    if left > 2.2 * c.tol or not (apart <= 0.05 * np.abs(heads) + 1e-3).all():
         return None
     # One slope for all heads is no ALiBi.
-    return heads if c.s.q_heads == 1 or np.ptp(heads) > 0.05 * heads.max() else None
+    differ = c.s.q_heads == 1 or np.ptp(heads) > 0.05 * heads.max()
+    return heads if (heads > reach).all() and differ else None
 
 
 def _mask(cases: list[Case], model: Model) -> Model:
     """Return the model with the mask that agrees with most rows, the plainest first."""
-    plain = [
-        replace(model, variant=AttentionVariant(causal=causal, alibi=model.slopes is not None))
-        for causal in (False, True)
-    ]
+    kinds = [AttentionVariant(causal=x, alibi=model.slopes is not None) for x in (False, True)]
+    plain = [replace(model, variant=x) for x in kinds]
     candidates = [*plain, replace(plain[1], top_left=True)]
     best = max(candidates, key=lambda x: _agree(cases, x))
     if _agree(cases, best)[0] > MOST_ROWS:
         return best
-    windows = sorted({w for c in cases for w in _windows(c)})
-    candidates = [
-        replace(m, variant=replace(m.variant, window_left=w)) for m in candidates for w in windows
-    ]
+    last = [zip(c.raw[COUNTS][:, 0, -1] > 30 * c.floor, c.lens, strict=True) for c in cases]
+    windows = {int(n - 1 - x.argmax()) for of in last for x, n in of if x.any()}
     # All cases must agree with a window: a key left out somewhere is no window.
     for m in candidates:
-        if _agree(cases, m)[0] > 0.9:
-            return m
-    if max(_spread(c) for c in cases) > UNEVEN:
-        return plain[0]  # weights that fall away say nothing of a mask
+        for left in sorted(windows):
+            with_window = replace(m, variant=replace(m.variant, window_left=left))
+            if _agree(cases, with_window)[0] > 0.9:
+                return with_window
+    for c in cases:
+        logs = np.log(np.where(c.raw[COUNTS] > 200 * c.floor, c.raw[COUNTS], np.nan))
+        if np.nanmax(np.nanmax(logs, -1) - np.nanmin(logs, -1), initial=0.0) > UNEVEN:
+            return plain[0]  # weights that fall away say nothing of a mask
     return max(plain, key=lambda x: _agree(cases, x)[1])
 
 
-def _spread(c: Case) -> float:
-    """Return how much log weights of a row differ, at most, where they can be read."""
-    w = c.raw[COUNTS]
-    with np.errstate(all="ignore"):
-        logs = np.log(np.where(w > 200 * c.floor, w, np.nan))
-        return float(np.nanmax(np.nanmax(logs, -1) - np.nanmin(logs, -1), initial=0.0))
-
-
 def _agree(cases: list[Case], model: Model) -> tuple[float, float]:
-    """Return the smallest share, of all cases, of rows, and of keys, that fit the model."""
+    """Judge by a model: return the smallest share, of all cases, of rows, and of keys, that fit."""
     shares = []
     for c in cases:
-        before = c.model
         c.judge_by(model)
         want, _ = c.weights(c.scores(c.zero, c.k))
         clear = (want > 200 * c.floor) | ~c.seen
-        with np.errstate(invalid="ignore"):
-            seen = c.raw[COUNTS] > 30 * c.floor
-        right = ~clear | (seen == c.seen)
+        right = ~clear | ((c.raw[COUNTS] > 30 * c.floor) == c.seen)
         shares.append((float(right.all(-1).mean()), float(right.mean())))
-        c.judge_by(before)
     return min(shares)
-
-
-def _windows(c: Case) -> set[int]:
-    """Return how far before its own place the last query of each request sees."""
-    with np.errstate(invalid="ignore"):
-        seen = c.raw[COUNTS][:, 0, -1] > 30 * c.floor
-    return {int(n - 1 - s.argmax()) for s, n in zip(seen, c.lens, strict=True) if s.any()}
 
 
 def _sinks(c: Case, model: Model) -> np.ndarray | None:
     """Return each head's sink: what is missing to sums of 1, at scores where sinks weigh much."""
     c.judge_by(model)
-    half = np.zeros(c.s.dim)
-    half[: c.s.dim // 2] = 1.0
-    best = np.full(c.s.q_heads, -np.inf)
-    gap = np.ones(c.s.q_heads)
+    best, gap = np.full(c.s.q_heads, -np.inf), np.full(c.s.q_heads, 0.45)
     for score in SINK_SCORES:
-        by = score / (c.s.dim // 2 * model.scale)
-        q, k = c.q_like(by * half), c.k_like(half)
+        q, k = one_score(c, score / (c.s.dim // 2 * model.scale))
         total = np.exp(c.scores(q, k)).sum(-1)
-        with np.errstate(all="ignore"):
-            f = (c.call(q, k, c.v_like(c.row)) / c.row).mean(-1)
-            sinks = np.log((1 / f - 1) * total)
+        f = (c.call(q, k, c.like(c.v, c.row)) / c.row).mean(-1)
+        sinks = np.log((1 / f - 1) * total)
         for h in range(c.s.q_heads):
             ok = c.seen_any[:, h] & np.isfinite(sinks[:, h])
             x, w = sinks[:, h][ok], f[:, h][c.seen_any[:, h]]
-            middle = abs(float(np.median(w)) - 0.5) if len(w) else 1.0
-            if len(x) and middle < min(gap[h], 0.45) and np.ptp(x) < 0.2:
+            middle = abs(float(np.median(w)) - 0.5) if len(x) else 1.0
+            if middle < gap[h] and np.ptp(x) < 0.2:
                 best[h], gap[h] = np.median(x), middle
     found = np.isfinite(best)
     # One number in all heads is padding or a start of the sum, and no sink.
@@ -162,66 +124,42 @@ def _sinks(c: Case, model: Model) -> np.ndarray | None:
 
 
 def curve(cases: list[Case], model: Model) -> tuple[float, float | None]:
-    """Return the factor of the scale and the soft cap, from two ramps of scores."""
+    """Return the factor of the scale and the soft cap, from two ramps of scores.
+
+    The cap is inf if scores do not bend, and None if they bend otherwise than by a cap.
+    """
     c = max(cases, key=lambda x: x.s.keys)
     c.judge_by(model)
-    x, y = zip(*(_ramp(c, low, high) for low, high in RAMPS), strict=True)
-    slopes = [_line(a, b)[0] for a, b in zip(x, y, strict=True)]
-    left = max(_line(a, b)[1] for a, b in zip(x, y, strict=True))
-    if left < 2.2 * c.tol and abs(slopes[1] / slopes[0] - 1) < 0.01:
-        _bend(cases, math.inf)
-        return float(np.mean(slopes)), None
-    best = (np.inf, 1.0, 1.0)
-    caps = np.geomspace(2, 400, 120)
+    ramps = [_ramp(c, *ends) for ends in RAMPS]
+    (flat, left), (steep, more) = (slope(x, y, True) for x, y in ramps)
+    flat, steep = flat.item(), steep.item()
+    if max(left, more) < 2.2 * c.tol and abs(steep / flat - 1) < 0.01:
+        return float(np.mean([flat, steep])), math.inf
+
+    def off(f: float, cap: float) -> float:
+        return max(float(np.ptp(y - cap * np.tanh(f * x / cap))) for x, y in ramps)
+
+    best, caps = (np.inf, 1.0, 1.0), np.geomspace(2, 400, 120)
     for _ in range(3):
-        tried = [(f, cap) for cap in caps for f in (1.0, slopes[0])]
-        best = min(best, *((_left(x, y, f, cap), f, cap) for f, cap in tried))
+        best = min(best, *((off(f, cap), f, cap) for cap in caps for f in (1.0, flat)))
         step = caps[1] / caps[0]
         caps = np.geomspace(best[2] / step, best[2] * step, 40)
-    if best[0] > 6 * c.tol or slopes[0] <= 0:
-        return float(slopes[0]), None
-    near = float(f"{best[2]:.2g}")
-    cap = near if abs(best[2] / near - 1) < 0.02 else float(best[2])
-    _bend(cases, cap)
-    return float(best[1]), cap
-
-
-def _bend(cases: list[Case], cap: float) -> None:
-    for c in cases:
-        c.bend = cap
-
-
-def _left(x, y, factor: float, cap: float) -> float:
-    """Return the largest spread, of two ramps, of log weights about a cap's."""
-    pairs = zip(x, y, strict=True)
-    return float(max(np.ptp(b - cap * np.tanh(factor * a / cap)) for a, b in pairs))
-
-
-def _line(x, y) -> tuple[float, float]:
-    a = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-    return a, float(np.abs(y - y.mean() - a * (x - x.mean())).max())
+    left, factor, cap = map(float, best)
+    if left > 6 * c.tol or flat <= 0:
+        return flat, None
+    near = float(f"{cap:.2g}")
+    return factor, near if abs(cap / near - 1) < 0.02 else cap
 
 
 def _ramp(c: Case, low: float, high: float):
     """Return raw natural scores, as without a cap, and log weights of one row."""
-    a = 4.0
-    row = c.seen.sum(-1).argmax()
-    seen = np.flatnonzero(c.seen.reshape(-1, c.s.keys)[row])
+    a, row = 4.0, np.unravel_index(c.seen.sum(-1).argmax(), c.seen.shape[:3])
+    seen, one = c.seen[row], np.eye(c.s.dim)[0]
     ramp = np.zeros((c.s.keys, c.s.dim))
-    ramp[seen, 0] = np.linspace(low, high, len(seen)) / (a * c.model.scale)
-    one = np.zeros(c.s.dim)
-    one[0] = a
-    q, k = c.q_like(one), c.k_like(ramp)
-    w = c.read(q, k).reshape(-1, c.s.keys)[row]
-    raw = (q @ c.of_heads(k).swapaxes(-1, -2) * c.model.scale).reshape(-1, c.s.keys)[row]
-    bias = 0.0
-    if c.model.slopes is not None:
-        h = row // c.s.queries % c.s.q_heads
-        b = row // (c.s.queries * c.s.q_heads)
-        bias = c.model.slopes[h] * c.distance[b, row % c.s.queries]
-    with np.errstate(all="ignore"):
-        y = np.log(np.where(w > 100 * c.floor, w, np.nan)) + bias
-    ok = np.isfinite(y) & c.seen.reshape(-1, c.s.keys)[row]
-    if ok.sum() < 8:
-        return np.arange(8.0), np.arange(8.0)
-    return raw[ok], y[ok]
+    ramp[seen, 0] = np.linspace(low, high, seen.sum()) / (a * c.model.scale)
+    q, k = c.like(c.q, a * one), c.like(c.k, ramp)
+    w = c.read(q, k)[row]
+    raw = (q @ c.of_heads(k).swapaxes(-1, -2) * c.model.scale)[row]
+    y = np.log(np.where(w > 100 * c.floor, w, np.nan)) + np.broadcast_to(c.bias, c.seen.shape)[row]
+    ok = np.isfinite(y) & seen
+    return (raw[ok], y[ok]) if ok.sum() >= 8 else (np.arange(8.0), np.arange(8.0))

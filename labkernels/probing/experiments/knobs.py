@@ -5,38 +5,32 @@ case's readings where one is wrong. Read: bits equal or not; a defect is named w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from labkernels.probing.case import Case
-from labkernels.probing.experiments.inputs import against
-from labkernels.probing.layouts import Refused
+from labkernels.probing.experiments.inputs import Compared, against
+from labkernels.probing.experiments.repeats import other_bits
 from labkernels.probing.observed import inputs
-from labkernels.probing.report import Datasheet, Fact
+from labkernels.probing.report import Fact
 
 
-def turned(c: Case, knobs: Mapping[str, Sequence[Any]], sheet: Datasheet):
-    """Yield (name and value, the case with it, a wrong call or None) and add facts to the sheet."""
+def turned(c: Case, knobs: Mapping[str, Sequence[Any]], p):
+    """Yield (name and value, the case with it, its wrong call), and add facts to the probe p."""
     first = c.call(c.q, c.k, c.v)
     _, _, (_, q, k), _ = inputs(c)
-    for name, values in knobs.items():
+    for name, (value, *others) in knobs.items():
         words = []
-        for value in list(values)[1:]:
-            said = f"{name}={value}"
-            one = Case(
-                c.kernel, c.s, c.model, f"{c.label}, {said}", c.seed, {**c.knobs, name: value}
-            )
-            one.bend = c.bend
-            try:
-                found = [against(one, said, c.q, c.k, c.v), against(one, said, q, k, c.v)]
-            except Refused as why:
-                sheet.refused.append(f"{said}: {why}")
-                continue
-            same = np.array_equal(found[0].answer.out, first, equal_nan=True)
-            words.append(f"{value} {'the same' if same else 'other'} bits")
-            bad = next((x for x in found if x.rows.any()), None)
-            yield said, one, bad
-        fact = Fact(f"{name}, {c.label}", f"{values[0]}; {', '.join(words)}", "two calls each", 0)
-        sheet.facts[fact.name] = replace(fact, calls=2 * len(words))
+        for other in others:
+            said, how = f"{name}={other}", {**c.knobs, name: other}
+            one = Case(c.kernel, c.s, c.model, f"{c.label}, {said}", c.seed, how, bend=c.bend)
+            found = p.run(said, _calls, one, said, (c.q, c.k, c.v), (q, k, c.v))
+            if found is not None:
+                same = not other_bits(found[0].out, first).any()
+                words.append(f"{other} {'the same' if same else 'other'} bits")
+                yield from [(said, one, x) for x in found if x.rows.any()][:1]
+        name, said = f"{name}, {c.label}", f"{value}; {', '.join(words)}"
+        p.add([Fact(name, said, "two calls each", 2 * len(words))])
+
+
+def _calls(c: Case, name: str, *tensors) -> list[Compared]:
+    return [against(c, name, *x) for x in tensors]

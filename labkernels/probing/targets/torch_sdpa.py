@@ -1,7 +1,7 @@
 """torch's scaled_dot_product_attention by each of its backends, on dense tensors [B, H, M, D]."""
 
 from labkernels.measure.peers.torch_sdpa import attention
-from labkernels.probing.targets.target import Function, Target, only
+from labkernels.probing.targets import Target, installed, maker
 from labkernels.variant import AttentionVariant
 
 BACKENDS = {
@@ -13,35 +13,18 @@ BACKENDS = {
 }
 
 
-def _make(backend: str):
-    def make(variant: AttentionVariant) -> Function:
-        causal = only(variant, "causal").causal
-
-        def run(q, k, v):
-            group = q.shape[1] // k.shape[1]
-            k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-            return attention(backend, q, k, v, is_causal=causal)
-
-        return run
-
-    return make
+def _run(variant: AttentionVariant, q, k, v, *, backend: str):
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    return attention(backend, q, k, v, is_causal=variant.causal)
 
 
-def _version() -> str:
-    import torch
+def _target(name: str, backend: str) -> Target:
+    def missing(device: str) -> str | None:
+        on_cpu = backend not in ("CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
+        return None if on_cpu or device != "cpu" else "torch has this backend on a GPU alone"
 
-    return f"torch {torch.__version__}"
-
-
-def _missing(backend: str):
-    return lambda device: (
-        "torch has this backend on a GPU alone"
-        if device == "cpu" and backend in ("CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
-        else None
-    )
+    make = {"bhsd": maker(_run, "causal", backend=backend)}
+    return Target(name, make, installed("torch", "torch"), missing)
 
 
-TARGETS = tuple(
-    Target(name, {"bhsd": _make(backend)}, _version, _missing(backend), gradients=True)
-    for name, backend in BACKENDS.items()
-)
+TARGETS = tuple(_target(*item) for item in BACKENDS.items())
