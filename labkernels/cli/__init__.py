@@ -24,6 +24,7 @@ examples:
   labkernels tune prefill_mma --no-gpu                  which tiles are worth a run
   labkernels probe my_kernel.py:attention               what a kernel computes, and is it right
   labkernels certify my_kernel.py:attention --causal    does the batch change a request's bits
+  labkernels explain flashinfer:fa2 1x8192 57x8192      how a library cuts two batches
   labkernels audit dump.npz                             is this output rounding, or a bug
   labkernels compare prefill.pt decode.pt               do two outputs differ by more than rounding
   labkernels tolerance --decode 57x8192                 what a test may honestly allow
