@@ -136,7 +136,7 @@ def test_importing_the_package_costs_little_beyond_torch():
     assert float(done.stdout) < 0.1
 
 
-COMMANDS = ("doctor", "scoreboard", "budget decode_mma --gpu h200", "record --list")
+COMMANDS = ("doctor", "scoreboard", "budget decode_mma --gpu h200", "record mla --list")
 TELL = f"""
 import sys
 from labkernels import cli
