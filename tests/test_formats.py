@@ -7,37 +7,22 @@ from hypothesis import strategies as st
 
 from labkernels.formats import FORMATS, named
 
-LARGEST = {
-    "fp64": sys.float_info.max,
-    "fp32": 3.4028234663852886e38,
-    "tf32": 3.4011621342146535e38,
-    "bf16": 3.3895313892515355e38,
-    "fp16": 65504.0,
-    "e4m3": 448.0,
-    "e5m2": 57344.0,
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_largest_number(name):
-    assert named(name).max == LARGEST[name]
-
 
 @pytest.mark.parametrize(
-    ("name", "n_bytes", "emin", "emax", "subnormal", "u"),
+    ("name", "n_bytes", "emin", "emax", "subnormal", "u", "largest"),
     [
-        ("fp64", 8, -1022, 1023, 5e-324, 2.0**-53),
-        ("fp32", 4, -126, 127, 2.0**-149, 2.0**-24),
-        ("tf32", 4, -126, 127, 2.0**-136, 2.0**-11),
-        ("bf16", 2, -126, 127, 2.0**-133, 2.0**-8),
-        ("fp16", 2, -14, 15, 2.0**-24, 2.0**-11),
-        ("e4m3", 1, -6, 8, 2.0**-9, 2.0**-4),
-        ("e5m2", 1, -14, 15, 2.0**-16, 2.0**-3),
+        ("fp64", 8, -1022, 1023, 5e-324, 2.0**-53, sys.float_info.max),
+        ("fp32", 4, -126, 127, 2.0**-149, 2.0**-24, 3.4028234663852886e38),
+        ("tf32", 4, -126, 127, 2.0**-136, 2.0**-11, 3.4011621342146535e38),
+        ("bf16", 2, -126, 127, 2.0**-133, 2.0**-8, 3.3895313892515355e38),
+        ("fp16", 2, -14, 15, 2.0**-24, 2.0**-11, 65504.0),
+        ("e4m3", 1, -6, 8, 2.0**-9, 2.0**-4, 448.0),
+        ("e5m2", 1, -14, 15, 2.0**-16, 2.0**-3, 57344.0),
     ],
 )
-def test_range_and_precision(name, n_bytes, emin, emax, subnormal, u):
+def test_range_and_precision(name, n_bytes, emin, emax, subnormal, u, largest):
     f = named(name)
-    assert (f.bytes, f.emin, f.emax) == (n_bytes, emin, emax)
+    assert (f.bytes, f.emin, f.emax, f.max) == (n_bytes, emin, emax, largest)
     assert f.smallest_subnormal == subnormal
     assert f.unit_roundoff == u
 

@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels import ops
 from labkernels.hardware import gpu
-from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.choice import choose
 from labkernels.kernels.registry import discover
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window_left", [None, 0, 2])
-def test_a_query_sees_the_keys_that_a_mask_of_all_pairs_leaves(causal, window_left):
-    variant = AttentionVariant(causal, window_left)
+@pytest.mark.parametrize("right", ["causal", None, 0, 2])
+@pytest.mark.parametrize("window_left", [None, 0, 1, 2])
+def test_a_query_sees_the_keys_that_a_mask_of_all_pairs_leaves(right, window_left):
+    causal = right == "causal"
+    variant = AttentionVariant(causal, window_left, window_right=None if causal else right)
     for q_len, kv_len in ((3, 7), (5, 2), (4, 0), (1, 1)):
         for query in range(q_len):
             place = kv_len - q_len + query
-            last = place if causal else kv_len - 1
+            last = kv_len - 1 if right is None else place + (0 if causal else right)
             first = -1 if window_left is None else place - window_left
             keys = [key for key in range(kv_len) if first <= key <= last]
             ends = (variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len))
@@ -50,23 +49,3 @@ def test_what_no_kernel_computes_is_refused_by_name(field, value):
     message = f"{field} = {value!r}, allowed: {getattr(FULL, field)!r}, as all kernels"
     with pytest.raises(ValueError, match=re.escape(message)):
         choose("prefill", shape, gpu("h200"))
-
-
-def test_an_unknown_option_is_a_type_error():
-    q, ends = torch.zeros(1, 1, 64, dtype=torch.bfloat16), torch.tensor([0, 1], dtype=torch.int32)
-    with pytest.raises(TypeError, match="window_left"):
-        ops.prefill(q, RaggedKV(q, q, ends), ends, window_left=4)
-
-
-@pytest.mark.parametrize("left", [None, 1])
-@pytest.mark.parametrize("right", [0, 2])
-def test_a_window_has_a_right_end(left, right):
-    variant = AttentionVariant(window_left=left, window_right=right)
-    for q_len, kv_len in ((3, 7), (5, 2), (4, 0), (1, 1)):
-        for query in range(q_len):
-            place = kv_len - q_len + query
-            first = 0 if left is None else place - left
-            keys = [key for key in range(kv_len) if first <= key <= place + right]
-            ends = (variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len))
-            assert list(range(*ends)) == keys
-    assert variant.end(0, 3, 7) == 5 + right

@@ -2,18 +2,16 @@
 
 import ast
 import re
-from pathlib import Path
 
 import jupytext
 import pytest
 import yaml
 from sphinx_external_toc.parsing import parse_toc_yaml
 
-from tests.repo.files import ROOT, read, with_suffix
+from tests.repo.files import ROOT, read
 
 BOOK = ROOT / "book"
 CHAPTERS_PARTS = ("Primers", "Chapters")
-SECTIONS = ["Question", "Prediction", "Measurement", "What we learned", "Exercises", "Sources"]
 SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
 TEMPLATE = ROOT / "notebooks" / "_template.py"
 DECISION_LINES_MAX = 40
@@ -47,13 +45,6 @@ def test_toc_lists_exactly_the_pages_that_exist():
     texts = {p.relative_to(ROOT).with_suffix("") for p in BOOK.rglob("*.md")}
     notebooks = {p.relative_to(ROOT).with_suffix("") for p in SCRIPTS if p != TEMPLATE}
     assert pages() == {path.as_posix() for path in texts | notebooks}
-
-
-@pytest.mark.parametrize("path", chapters("Primers"), ids=lambda path: path.stem)
-def test_primer_has_its_sections_in_order(path):
-    text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
-    found = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert [name for name in found if name in SECTIONS] == SECTIONS
 
 
 @pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
@@ -92,13 +83,6 @@ def test_every_included_picture_has_alt_text():
         assert not re.search(r"!\[\s*\]\(", text), f"{path}: a picture without words"
         for directive in re.split(r"\{(?:figure|image)\} ", text)[1:]:
             assert re.match(r"\S+\n(?:# ?)?(?::\w+: .*\n(?:# ?)?)*?:alt: \S", directive), path
-
-
-def test_repository_address_is_written_once():
-    url = yaml.safe_load(read("book/_config.yml"))["repository"]["url"]
-    texts = [p for p in with_suffix(".md", ".yml", ".py", ".css") if p.parts[0] == "book"]
-    written = [str(path) for path in texts for _ in range(read(path).count(url))]
-    assert written == [str(Path("book/_config.yml"))]
 
 
 def test_decisions_are_short_and_a_missing_number_is_replaced_by_a_later_one():

@@ -74,27 +74,22 @@ def test_a_change_of_kernels_or_data_changes_the_digest(tmp_path, monkeypatch, n
     assert (notebook_io.input_digest() != before) == matters
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '<script src="https://cdn.example/x.js"></script>',
-        "<script async src='//cdn.example/x.js'>",
-        '<link rel="stylesheet" href="https://fonts.example/a.css">',
-        '<img alt="a" src="http://pictures.example/a.png">',
-    ],
-)
-def test_network_tags_are_found(tmp_path, text):
-    (tmp_path / "page.html").write_text(f"<p>before</p>\n{text}")
-    assert build.network_uses(tmp_path)
+NETWORK = [
+    '<script src="https://cdn.example/x.js"></script>',
+    "<script async src='//cdn.example/x.js'>",
+    '<link rel="stylesheet" href="https://fonts.example/a.css">',
+    '<img alt="a" src="http://pictures.example/a.png">',
+    "@import 'https://fonts.example/b.css';",
+]
+LOCAL = '<script src="../_static/x.js"></script><a href="https://arxiv.org/abs/1805.02867">a</a>'
 
 
-def test_links_and_local_files_are_no_network_use(tmp_path):
-    page = '<script src="../_static/x.js"></script><a href="https://arxiv.org/abs/1805.02867">a</a>'
-    (tmp_path / "page.html").write_text(page)
+@pytest.mark.parametrize("text", [LOCAL, *NETWORK])
+def test_what_a_page_loads_from_the_network_is_found(tmp_path, text):
+    name = "b.css" if text.startswith("@import") else "page.html"
+    (tmp_path / name).write_text(f"<p>before</p>\n{text}")
     (tmp_path / "a.css").write_text("@import 'basic.css'; body { background: url('a.png') }")
-    assert build.network_uses(tmp_path) == []
-    (tmp_path / "b.css").write_text("@import 'https://fonts.example/a.css';")
-    assert build.network_uses(tmp_path)
+    assert bool(build.network_uses(tmp_path)) == (text != LOCAL)
 
 
 @pytest.fixture
@@ -125,18 +120,16 @@ def test_a_book_is_built_once_and_again_when_a_page_was_lost(book, capsys):
         assert (build.SITE / "notebooks" / "idea.html").read_text() == "# Intro\n"
 
 
-@pytest.mark.usefixtures("book")
-def test_a_book_says_where_its_pages_will_stand(capsys):
+def test_a_book_has_its_sitemap_its_changelog_and_notebooks_in_plain_markdown(book, capsys):
+    (build.ROOT / "CHANGELOG.md").write_text("# Changelog\n")
+    (build.ROOT / "notebooks" / "idea.py").write_text("# %%\n# {doc}`two_roads`")
     assert "Open" in says(capsys)
     text = (build.SITE / "sitemap.xml").read_text()
     assert "<loc>https://owner.github.io/name/latest/notebooks/idea.html</loc>" in text
-
-
-@pytest.mark.usefixtures("book")
-def test_a_page_can_include_the_changelog(capsys):
-    (build.ROOT / "CHANGELOG.md").write_text("# Changelog\n")
-    says(capsys)
     assert (build.STAGE / "book" / ".." / "CHANGELOG.md").read_text() == "# Changelog\n"
+    notebook = (build.SITE / "_sources" / "notebooks" / "idea.ipynb").read_text()
+    assert "(two_roads.ipynb)" in notebook
+    assert "{doc}" not in notebook
 
 
 def test_a_page_that_is_missing_stops_the_build_and_leaves_the_old_book(book, capsys):
@@ -185,12 +178,3 @@ def test_chapters_are_replayed_in_nbval_from_the_run_of_the_book(book, monkeypat
     assert given[-1] == str(build.ROOT / "notebooks" / "idea.ipynb")
     assert (Path(given[given.index("--executed") + 1]) / "idea.ipynb").is_file()
     assert not build.SITE.exists()
-
-
-def test_a_page_offers_its_notebook_in_plain_markdown(monkeypatch, tmp_path):
-    book = stand_in.empty_book(tmp_path, monkeypatch)
-    (tmp_path / "notebooks" / "idea.py").write_text("# %%\n# {doc}`two_roads`")
-    book.main()
-    text = (tmp_path / "_site" / "_sources" / "notebooks" / "idea.ipynb").read_text()
-    assert "(two_roads.ipynb)" in text
-    assert "{doc}" not in text

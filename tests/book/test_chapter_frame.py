@@ -4,14 +4,12 @@ import itertools
 import re
 
 import chapter_frame
-import jupytext
-import nbformat
 import pictures
 import pytest
 import yaml
 
 from labkernels.chapters import exercises
-from tests.repo.files import ROOT, read
+from tests.repo.files import read
 
 CHAPTERS = chapter_frame.chapters()
 NAMES = [chapter.file for chapter in CHAPTERS]
@@ -46,29 +44,6 @@ def test_a_frame_is_whole(chapter):
     known = set(re.findall(r"^@\w+\{(\w+)", read("book/references.bib"), re.MULTILINE))
     assert chapter.further
     assert set(chapter.further) <= known
-
-
-def test_a_framed_notebook_has_its_header_below_the_title():
-    name = "attention_block_by_block"
-    notebook = jupytext.read(ROOT / "notebooks" / f"{name}.py")
-    n_cells, title = len(notebook.cells), notebook.cells[0].source.splitlines()[0]
-    framed = chapter_frame.framed(notebook, name)
-    first, last = framed.cells[0].source, framed.cells[-1].source
-    assert first.startswith(f"{title}\n\n:::{{admonition}} 45 minutes to read")
-    assert first.index(":::{admonition}") < first.index("## Question")
-    assert "It needs: {doc}`a_gpu_in_one_sitting`." in first
-    assert "1. A row of attention" in last
-    assert "The next chapter is {doc}`fragments_and_rounding`." in last
-    assert len(framed.cells) == n_cells + 1
-    nbformat.validate(framed)
-
-
-def test_a_chapter_that_answers_at_once_has_its_header_folded_below_the_answer():
-    source = "# A\n\n## Question\n\nWhy?\n\n:::{admonition} Answer\n:class: important\n\nSo.\n:::"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(source)])
-    first = chapter_frame.framed(notebook, "the_ladder").cells[0].source
-    assert first.startswith(f"{source}\n")
-    assert ":class: tip chapter-head dropdown" in first
 
 
 def test_the_pictures_are_those_of_the_chapters(tmp_path):

@@ -1,7 +1,6 @@
 """Each notebook is a pair: a percent script, and the executed notebook in plain Markdown."""
 
 import re
-from pathlib import Path
 
 import jupytext
 import nbformat
@@ -39,51 +38,31 @@ def test_notebook_is_its_script_in_plain_markdown(source):
     assert len(expected) == len(notebook.cells), "`make notebooks` writes the .ipynb anew"
 
 
-def test_notebook_needs_no_myst(source):
-    cells = jupytext.read(source.with_suffix(".ipynb")).cells
-    found = [MYST.search(cell.source) for cell in cells if cell.cell_type == "markdown"]
-    assert not [match[0] for match in found if match]
-
-
-def test_notebook_was_run_from_top_to_bottom(source):
+def test_notebook_was_run_from_top_to_bottom_without_a_warning(source):
+    notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    assert [found[0] for found in map(MYST.search, text) if found] == [], "what only MyST reads"
     executed = code(source.with_suffix(".ipynb"))
     counts = [cell.execution_count for cell in executed if cell.source.strip()]
     assert counts == list(range(1, len(counts) + 1))
-
-
-def complaints(notebook):
-    """Return what cells wrote to stderr, such as warnings, and their errors."""
-    outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
-    return [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
-
-
-def test_no_cell_warned_or_failed(source):
-    assert complaints(nbformat.read(source.with_suffix(".ipynb"), as_version=4)) == []
-
-
-def test_a_warning_would_be_found():
-    warning = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: slow")
-    cell = nbformat.v4.new_code_cell("plot()", outputs=[warning])
-    assert complaints(nbformat.v4.new_notebook(cells=[cell])) == [warning]
-
-
-def test_notebook_keeps_no_times_and_unique_ids(source):
-    notebook = jupytext.read(source.with_suffix(".ipynb"))
+    outputs = [output for cell in executed for output in cell.outputs]
+    assert [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"] == []
     ids = [cell.id for cell in notebook.cells]
     assert len(ids) == len(set(ids))
-    assert not [cell.id for cell in notebook.cells if "execution" in cell.metadata]
+    assert not [cell.id for cell in notebook.cells if "execution" in cell.metadata], "times"
 
 
-def test_script_names_its_kernel(source):
-    kernelspec = jupytext.read(source).metadata.get("kernelspec", {})
+def test_script_names_its_kernel_and_has_short_cells(source):
+    script = jupytext.read(source)
+    kernelspec = script.metadata.get("kernelspec", {})
     assert kernelspec.get("name") == "python3", "the header needs a kernelspec to be executed"
+    sizes = [len(cell.source.splitlines()) for cell in code(source)]
+    assert max(sizes) <= CODE_CELL_LINES_MAX, "longer logic belongs in labkernels"
 
 
-def test_code_cells_are_short(source):
-    for i, cell in enumerate(jupytext.read(source).cells, 1):
-        n_lines = len(cell.source.splitlines())
-        short = cell.cell_type != "code" or n_lines <= CODE_CELL_LINES_MAX
-        assert short, f"cell {i} has {n_lines} lines: longer logic belongs in labkernels"
+def test_every_notebook_has_a_source():
+    orphans = {p.stem for p in (ROOT / "notebooks").glob("*.ipynb")} - {p.stem for p in SOURCES}
+    assert not orphans
 
 
 def test_a_notebook_first_installs_the_lab_where_it_is_missing(source):
@@ -92,11 +71,6 @@ def test_a_notebook_first_installs_the_lab_where_it_is_missing(source):
     found, template = code(source)[0], code(source.with_name("_template.py"))[0]
     assert "pip" in template.source
     assert (found.source, found.metadata) == (template.source, template.metadata)
-
-
-def test_every_notebook_has_a_source():
-    orphans = {p.stem for p in Path(ROOT / "notebooks").glob("*.ipynb")} - {p.stem for p in SOURCES}
-    assert not orphans
 
 
 def test_a_page_keeps_no_view_that_needs_a_kernel():

@@ -39,16 +39,6 @@ def test_a_kernel_reads_the_rows_that_the_typo_puts_in_their_places(operation):
     assert (again.value < ROUNDS).all()
 
 
-def test_a_request_without_whole_steps_ends_in_zeros():
-    given, _ = GIVEN["prefill"]
-    k = typo.misread(given).kv.k
-    slots = typo.duplicated_index(64)[:48]
-    behind = slots >= 48
-    assert behind.any()
-    assert (k[:48][behind] == 0).all()
-    assert (k[:48][~behind] == given.kv.k[:48][slots[~behind]]).all()
-
-
 def test_the_worst_of_a_request_and_head_is_its_largest():
     values = np.zeros((3, 2, 4))
     values[2, 1, 3] = 7.0
@@ -64,12 +54,3 @@ def test_ten_bugs_stand_in_the_kernels_with_tensor_cores_and_without(operation):
     assert not {bug.needs for bug in bugs.values()} & {"high pages", "empty request"}
     for bug in bugs.values():
         assert set(the_test.PAIRS[operation]) <= set(bug.edits)
-
-
-def test_the_inputs_have_the_zeros_that_they_name():
-    for operation in the_test.PAIRS:
-        given = the_test.small_inputs(operation, "K = V = 0")
-        kv = given.cache if operation == "decode" else given.kv
-        assert not kv.k.any()
-        assert not kv.v.any()
-        assert the_test.small_inputs(operation, "random").q.any()

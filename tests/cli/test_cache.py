@@ -20,27 +20,3 @@ def test_it_is_shown_and_cleared(tmp_path, monkeypatch, capsys):
     assert "damaged   cubin-1" in out
     assert call(capsys, "--clear")[1] == f"{tmp_path}: 0.0 MiB of 2048.0 MiB\n"
     assert list((tmp_path / "entries").iterdir()) == []
-
-
-def test_a_bad_folder_is_one_line(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LABKERNELS_CACHE", str(tmp_path / "file"))
-    code, out, err = call(capsys)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "LABKERNELS_CACHE" in err
-    monkeypatch.setenv("LABKERNELS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("LABKERNELS_CACHE_MB", "much")
-    code, _, err = call(capsys)
-    assert (code, err.count("\n")) == (2, 1)
-
-
-def test_a_full_disk_is_one_line_of_any_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("LABKERNELS_CACHE", str(tmp_path))
-
-    def full():
-        raise OSError(28, "No space left on device", "x.csv")
-
-    monkeypatch.setattr(cache, "contents", full)
-    code, out, err = call(capsys)
-    assert (code, out) == (1, "")
-    assert err == "labkernels: [Errno 28] No space left on device: 'x.csv'\n"

@@ -2,8 +2,6 @@
 
 import csv
 import io
-import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ import pytest
 from labkernels import cli, experiments
 from labkernels.experiments.experiment import Experiment
 from labkernels.records import datapackage, schema, store
-from tests.repo.files import ROOT
 
 CHAOS = schema.TABLES["chaos"]
 ORIGIN = {"suite": "records", "commit": "abc1234", "started_utc": "2026-12-01T09:30:00Z"}
@@ -58,6 +55,7 @@ def test_what_cannot_be_shown_is_told_in_one_line(capsys, arguments, told):
     assert told in line
 
 
+@pytest.mark.long
 def test_the_export_has_every_cell(tmp_path):
     folder = tmp_path / "rows"
     assert cli.main(["data", "export", "--to", str(folder)]) == 0
@@ -68,28 +66,6 @@ def test_the_export_has_every_cell(tmp_path):
     assert found == {path.with_suffix("").relative_to(store.DATA_DIR) for path in lie}
     for path in exported:
         assert store.read(path) == store.read(path.stem)
-
-
-def test_git_shows_which_rows_of_a_table_changed(tmp_path):
-    def git(*arguments):
-        show = f"{sys.executable} -m labkernels data show"
-        given = {"user.name": "t", "user.email": "t@t", "diff.parquet.textconv": show}
-        options = [word for pair in given.items() for word in ("-c", "=".join(pair))]
-        command, env = ["git", *options, *arguments], os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, check=True, stdout=subprocess.PIPE)
-        return done.stdout.decode()
-
-    git("init")
-    (tmp_path / ".gitattributes").write_text((ROOT / ".gitattributes").read_text())
-    path = tmp_path / "run.parquet"
-    for seeds in ((1, 2, 3), (1, 4, 3)):
-        store.replace(path, rows(*seeds), CHAOS)
-        store.merge(path, CHAOS)
-        git("add", "run.parquet")
-        git("commit", "-m", f"Rows {seeds}")
-    changed = [line for line in git("show").splitlines() if line[:1] in "+-" and "," in line]
-    assert [line[0] for line in changed] == ["-", "+"]
-    assert all(f",records,{seed}," in line for line, seed in zip(changed, (2, 4), strict=True))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Experiments as jobs of a scheduler: here submitit's local one, and a SLURM that notes its orders.
+"""Recordings as jobs of a scheduler, carried from another machine, or ended by a signal.
 
 A job gets `labkernels record NAME`, or in its place a small program, which fails or does not end.
 """
@@ -9,19 +9,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from labkernels import cli, experiments
 from labkernels.cli.record import jobs as orders
+from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments import jobs
+from labkernels.experiments import durations, harness, jobs
+from labkernels.experiments.experiment import Options
 from labkernels.experiments.performance import register_growth
-from labkernels.records import store
+from labkernels.records import datapackage, store
 
-submitit = pytest.importorskip("submitit")
+pytest.importorskip("submitit")
 NAME = "register_growth"
 TABLE = register_growth.DATA_FILE
 SLEEPS = "import time; print('begun', flush=True); time.sleep(60)"
@@ -34,14 +35,6 @@ def record(*words):
 def instead(monkeypatch, program):
     """Have each job run a Python program in the place of the recording."""
     monkeypatch.setattr(orders, "command", lambda name, asked: [sys.executable, "-c", program])
-
-
-def until(condition, what):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not within 30 s: {what}")
 
 
 @pytest.fixture(scope="module")
@@ -59,70 +52,40 @@ def mine(done, tmp_path):
     return shutil.copytree(done, tmp_path / "jobs")
 
 
-@pytest.mark.slow
-def test_a_job_leaves_the_rows_of_its_experiment(done):
-    assert jobs.failures(done, NAME) == []
-    assert store.read(done / NAME / TABLE)
-    assert json.loads((done / jobs.SUBMITTED).read_text())["jobs"].keys() == {NAME}
-
-
-@pytest.mark.slow
-def test_rows_are_put_once(mine, tmp_path, capsys):
-    out = tmp_path / "data"
-    rows = store.read(mine / NAME / TABLE)
-    for said in (f"{NAME}: {len(rows)} rows\n", ""):
-        assert record("--gather", mine, "--out", out) == 0
-        assert capsys.readouterr().out == said
-        assert store.read(out / TABLE) == rows
-
-
-@pytest.mark.slow
-def test_other_files_of_a_recording_go_along_and_tables_that_grow_grow(mine, tmp_path):
-    from labkernels.experiments import durations
-    from labkernels.records import datapackage
-
+@pytest.mark.long
+def test_rows_of_a_job_are_put_once_beside_those_that_are_there(mine, tmp_path, capsys):
+    out, rows = tmp_path / "data", store.read(mine / NAME / TABLE)
+    assert rows
+    assert jobs.failures(mine, NAME) == []
+    assert json.loads((mine / jobs.SUBMITTED).read_text())["jobs"].keys() == {NAME}
+    assert record("--gather", mine) == 2
+    assert "out is data/" in capsys.readouterr().err, "tiny workloads stay out of the data"
     (mine / NAME / "hardware").mkdir()
     (mine / NAME / "hardware/sample.npz").write_bytes(b"1")
     origin = durations.read()[0] | {"experiment": NAME}
     durations.write(mine / NAME, origin, 6, 12.5)
     datapackage.write(mine / NAME)
-    out = tmp_path / "data"
     durations.write(out, origin | {"experiment": "mla"}, 3, 1.0)
-    assert record("--gather", mine, "--out", out) == 0
+    for said in (f"{NAME}: {len(rows)} rows\n", ""):
+        assert record("--gather", mine, "--out", out) == 0
+        assert capsys.readouterr().out == said
+        assert store.read(out / TABLE) == rows
     assert (out / "hardware/sample.npz").read_bytes() == b"1"
     found = [(row["experiment"], row["cells"], row["seconds"]) for row in durations.read(out)]
     assert found == [("mla", 3, 1.0), (NAME, 6, 12.5)]
     assert datapackage.differences(out) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_without_an_end_is_left_for_later(mine, tmp_path, capsys):
     out = tmp_path / "data"
     (mine / f"{NAME}.json").rename(tmp_path / "end")
     assert record("--gather", mine, "--out", out) == 1
     assert "gather again later" in capsys.readouterr().err
     assert not out.exists()
-    (tmp_path / "end").rename(mine / f"{NAME}.json")
-    assert record("--gather", mine, "--out", out) == 0
-    assert (out / TABLE).exists()
 
 
-@pytest.mark.slow
-def test_tiny_workloads_stay_out_of_the_data(mine, capsys):
-    assert record("--gather", mine) == 2
-    assert "out is data/" in capsys.readouterr().err
-
-
-def test_what_fails_in_a_job_is_said_at_the_end(tmp_path, monkeypatch, capsys):
-    instead(monkeypatch, "import sys; sys.exit('failed: 4 sums: no memory')")
-    assert record(NAME, "--submit", tmp_path / "jobs", "--local") == 1
-    out, err = capsys.readouterr()
-    assert err.splitlines()[-1] == f"failed: {NAME}: 4 sums: no memory"
-    assert "--gather" in out
-    assert "at most" in out
-
-
-def test_the_jobs_after_one_that_fails_run(tmp_path, monkeypatch, capsys):
+def test_the_jobs_after_one_that_fails_run_and_its_failure_is_said(tmp_path, monkeypatch, capsys):
     failing = "import sys; sys.exit('failed: x' if sys.argv[1] == 'mla_bits' else 0)"
     monkeypatch.setattr(
         orders, "command", lambda name, asked: [sys.executable, "-c", failing, name]
@@ -130,27 +93,30 @@ def test_the_jobs_after_one_that_fails_run(tmp_path, monkeypatch, capsys):
     chosen = {name: experiments.find(name) for name in ("mla_bits", NAME)}
     monkeypatch.setattr(experiments, "discover", lambda: chosen)
     assert record("--all", "--submit", tmp_path / "jobs", "--local") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "failed: mla_bits: x"
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1] == "failed: mla_bits: x"
+    assert "--gather" in out
     assert jobs.failures(tmp_path / "jobs", NAME) == []
 
 
-def test_a_cancelled_job_is_a_failure(tmp_path, monkeypatch, capsys):
-    instead(monkeypatch, SLEEPS)
+def test_what_cannot_be_submitted_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    instead(monkeypatch, "")
     folder = tmp_path / "jobs"
-
-    def cancel():
-        until((folder / jobs.SUBMITTED).exists, "the job is submitted")
-        (job,) = json.loads((folder / jobs.SUBMITTED).read_text())["jobs"].values()
-        log = folder / f"jobs/{job}_0_log.out"
-        until(lambda: log.exists() and "begun" in log.read_text(), "the job has begun")
-        os.kill(int(job), signal.SIGINT)  # as submitit cancels a local job
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    assert record(NAME, "--submit", folder, "--local") == 1
-    thread.join()
-    assert f"failed: {NAME}: " in capsys.readouterr().err
-    assert jobs.failures(folder, NAME)
+    assert record(NAME, "--submit", folder, "--local") == 0
+    submit = (NAME, "--submit", tmp_path / "other")
+    for words, said in (
+        ((NAME, "--submit", folder, "--local"), "a new folder"),
+        ((*submit, "--local", "--no-wait"), "no-wait"),
+        ((*submit, "--local", "--out", "elsewhere"), "out = elsewhere"),
+        (("--gather", tmp_path), str(tmp_path)),
+    ):
+        assert record(*words) == 2
+        assert said in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert record(*submit, "--local") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'labkernels[cluster]'" in line
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=lambda n: n.name)
@@ -182,10 +148,7 @@ def test_slurm_gets_an_order_for_one_gpu(tmp_path, monkeypatch, capsys):
 
 
 def test_the_time_limit_is_twice_the_last_recording_and_ten_minutes(monkeypatch):
-    from labkernels.experiments import durations, find
-    from labkernels.experiments.experiment import Options
-
-    experiment = find(NAME)
+    experiment = experiments.find(NAME)
     cells = len(experiment.chosen(Options()))
     row = {"experiment": NAME, "cells": cells, "started_utc": "", "seconds": 90.0}
     monkeypatch.setattr(durations, "read", lambda: [row])
@@ -194,35 +157,96 @@ def test_the_time_limit_is_twice_the_last_recording_and_ten_minutes(monkeypatch)
     assert orders.minutes_of(experiment, Options()) == orders.UNKNOWN_MINUTES
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--local", "--no-wait"), "no-wait"),
-        (("--local", "--out", "elsewhere"), "out = elsewhere"),
-    ],
-    ids=["no-wait", "out"],
-)
-def test_what_does_not_go_together_is_said(tmp_path, capsys, words, said):
-    assert record(NAME, "--submit", tmp_path / "jobs", *words) == 2
-    assert said in capsys.readouterr().err
+OTHER = "host_time"
 
 
-def test_a_folder_takes_jobs_once(tmp_path, monkeypatch, capsys):
-    instead(monkeypatch, "")
-    folder = tmp_path / "jobs"
-    assert record(NAME, "--submit", folder, "--local") == 0
-    assert record(NAME, "--submit", folder, "--local") == 2
-    assert "a new folder" in capsys.readouterr().err
+def recorded(folder, name, cells=None):
+    """Fill a folder as a recording does that comes to its end, and return its rows."""
+    experiment = experiments.find(name)
+    (table,) = experiment.tables
+    rows = store.read(table.partition("/")[2].partition(".")[0])[:5]
+    store.append(folder / table, rows, experiment.tables[table])
+    cells = cells or len(list(experiment.cells(Options())))
+    durations.write(folder, durations.read()[0] | rows[0] | {"experiment": name}, cells, 12.5)
+    return rows
 
 
-def test_a_folder_without_jobs_is_named(tmp_path, capsys):
-    assert record("--gather", tmp_path) == 2
-    assert str(tmp_path) in capsys.readouterr().err
+def test_a_folder_of_two_experiments_gives_each_its_own_rows(tmp_path, capsys):
+    carried, out = tmp_path / "carried", tmp_path / "data"
+    found = {name: recorded(carried, name) for name in (NAME, OTHER)}
+    datapackage.write(carried)
+    (table,) = experiments.find(OTHER).tables
+    store.append(out / table, found[OTHER][:2], experiments.find(OTHER).tables[table])
+    assert record("--gather", carried, "--out", out) == 0
+    lines = {f"{name}: {len(rows)} rows" for name, rows in found.items()}
+    assert set(capsys.readouterr().out.splitlines()) == lines
+    assert [row["experiment"] for row in durations.read(out)].count(NAME) == 1
+    assert store.read(out / TABLE) == found[NAME]
+    assert store.read(out / table) == found[OTHER][:2] + found[OTHER]
 
 
-def test_without_submitit_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    assert record(NAME, "--submit", tmp_path / "jobs", "--local") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "pip install 'labkernels[cluster]'" in line
-    assert not (tmp_path / "jobs").exists()
+def test_a_recording_that_did_not_come_to_its_end_is_refused(tmp_path, capsys):
+    rows = store.read(NAME)[:5]
+    store.append(tmp_path / "carried" / TABLE, rows, experiments.find(NAME).tables[TABLE])
+    assert record("--gather", tmp_path / "carried", "--out", tmp_path / "data") == 2
+    assert "`record --out` to its end" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_part_stays_out_of_a_table_that_must_be_whole(tmp_path, monkeypatch, capsys):
+    assert register_growth.EXPERIMENT.whole
+    out = tmp_path / "data"
+    recorded(tmp_path / "carried", NAME, cells=1)
+    monkeypatch.setattr(store, "DATA_DIR", out)
+    assert record("--gather", tmp_path / "carried", "--out", out) == 2
+    assert "must be whole" in capsys.readouterr().err
+    assert not out.exists()
+
+
+# A program that sends SIGTERM to its parent, and writes a file 0.5 s after it gets SIGTERM.
+WRITES_LATE = """
+import os, signal, sys, time
+def stop(number, frame):
+    time.sleep(0.5)
+    open({kept!r}, "w").close()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(30)
+"""
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_is_an_interruption(capsys, monkeypatch):
+    def measure(experiment, options):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        finally:  # where a recording writes its rows
+            os.kill(os.getpid(), signal.SIGTERM)
+            written.append(True)
+
+    written = []
+    monkeypatch.setattr(harness, "record", measure)
+    assert cli.main(["record", "decode_tensor_cores"]) == 130
+    assert written == [True]
+    assert capsys.readouterr().err == "labkernels: interrupted; what was measured before is kept\n"
+
+
+def test_all_waits_until_the_child_has_written(tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "kept"
+    start = subprocess.Popen
+
+    def instead(command, **options):
+        return start([sys.executable, "-c", WRITES_LATE.format(kept=str(kept))], **options)
+
+    monkeypatch.setattr(process.subprocess, "Popen", instead)
+    monkeypatch.setattr("labkernels.cli.record._experiments", lambda asked: ["decode_bits  1 cell"])
+    assert cli.main(["record", "--all", "--out", str(tmp_path)]) == 130
+    assert kept.exists()

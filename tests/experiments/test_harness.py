@@ -1,13 +1,11 @@
 """`record` completes rows, keeps what was measured before a failure, and refuses bad requests."""
 
+import os
 from dataclasses import replace
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
-from labkernels import experiments
-from labkernels.experiments import durations, harness
+from labkernels.experiments import durations, harness, workers
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import record
 from labkernels.records import schema, store
@@ -112,23 +110,19 @@ def test_among_the_committed_data_a_part_does_not_take_the_place_of_the_whole(
             record(whole, replace(options, **asked))
 
 
-def test_only_is_a_part_of_a_label_or_one_of_several(on_gpu, options):
+def test_what_cannot_be_recorded_is_said(on_gpu, options, monkeypatch):
     assert [c.of for c in TOY.chosen(replace(options, only="cell 0|odd"))] == [0, 1, 3]
-    with pytest.raises(
-        ValueError, match=r"only is 'nothing' and matches nothing; .*'cell 0, even'"
+    lacking = replace(TOY, needs_gpu=False, missing=lambda: "there is no profiler")
+    for experiment, asked, told in (
+        (TOY, {"only": "nothing"}, r"only is 'nothing' and matches nothing; .*'cell 0, even'"),
+        (TOY, {"repeats": 1}, "repeats is 1; allowed: 2 or more"),
+        (lacking, {}, "toy cannot be recorded here: there is no profiler"),
     ):
-        record(TOY, replace(options, only="nothing"))
-
-
-def test_what_a_machine_lacks_is_said(options, monkeypatch):
+        with pytest.raises(ValueError, match=told):
+            record(experiment, replace(options, **asked))
     monkeypatch.setattr(harness, "gpu_missing", lambda: "no NVIDIA GPU can be used")
     with pytest.raises(ValueError, match="toy needs a GPU: no NVIDIA GPU can be used"):
         record(TOY, options)
-    lacking = replace(TOY, needs_gpu=False, missing=lambda: "there is no profiler")
-    with pytest.raises(ValueError, match="toy cannot be recorded here: there is no profiler"):
-        record(lacking, options)
-    with pytest.raises(ValueError, match="repeats is 1; allowed: 2 or more"):
-        record(TOY, replace(options, repeats=1))
 
 
 def test_without_a_gpu_the_device_is_the_cpu_build(options, monkeypatch):
@@ -179,24 +173,38 @@ def test_an_estimate_is_in_proportion_to_the_largest_recording():
     assert durations.words(500.0) == "about 8 min"
 
 
-def test_every_module_with_an_experiment_is_found(monkeypatch):
-    found = experiments.discover()
-    assert {"compiler_reports", "decode_tensor_cores", "decode_bits", "triton_dot"} <= set(found)
-    assert all(name == experiment.name for name, experiment in found.items())
-    assert list(found) == sorted(found)
-    with pytest.raises(ValueError, match=r"experiment is 'nope'; allowed: .*decode_tensor_cores"):
-        experiments.find("nope")
+class Pool:
+    """Notes what processes would be started with, and starts none."""
+
+    def __init__(self, cores, mp_context):
+        self.cores, self.method = cores, mp_context.get_start_method()
+        self.threads = {name: os.environ[name] for name in workers._ONE_THREAD}
+
+    def shutdown(self, cancel_futures):
+        self.cancelled = cancel_futures
 
 
-def test_each_cell_but_the_last_tells_how_long_the_others_will_take(on_gpu, options, monkeypatch):
-    said, minutes = [], count()  # a minute goes by between two looks at the clock
-    ticking = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
-    monkeypatch.setattr(harness, "time", ticking)
-    record(TOY, replace(options, say=said.append))
-    told = [line.partition(", ")[2].partition(": ")[2] for line in said if "/4 cell" in line]
-    assert told == [  # looks 2, 4 and 6 of the clock: 120, 240 and 360 s for 1, 2 and 3 cells
-        "measured 0, about 6 min left",
-        "measured 1, about 4 min left",
-        "measured 2, about 2 min left",
-        "measured 3",
-    ]
+@pytest.fixture
+def pool(monkeypatch):
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    first, *others = workers._ONE_THREAD
+    monkeypatch.setenv(first, "6")
+    for name in others:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_each_of_many_cores_gets_one_thread_and_the_environment_comes_back(pool):
+    def interrupted():
+        with workers.all_cores() as found:
+            begun.append(found)
+            raise KeyboardInterrupt
+
+    begun, before = [], dict(os.environ)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    (found,) = begun
+    assert (found.cores, found.method) == (8, "spawn")
+    assert set(found.threads.values()) == {"1"}
+    assert found.cancelled
+    assert dict(os.environ) == before

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from labkernels import experiments
 from labkernels.experiments.experiment import Experiment, Options
 from labkernels.experiments.harness import record
-from labkernels.experiments.performance import counters
-from labkernels.records import datapackage, parquet, store
+from labkernels.records import datapackage, store
 from tests.experiments import test_harness
 
 GROWS, RENEWED = "performance/toy.parquet", "accuracy/toy_detection.parquet"
@@ -100,8 +98,7 @@ def test_a_damaged_table_is_a_failure_that_loses_no_row(on_gpu, options):
     path = options.out / GROWS
     good = path.read_bytes()
     path.write_bytes(good[:-9])
-    outcome = record(TOY, options)
-    (failure,) = outcome.failures
+    (failure,) = record(TOY, options).failures
     assert "toy.journal.csv could not be merged into toy.parquet" in failure
     path.write_bytes(good)
     assert len(store.read(path, described=False)) == 8
@@ -116,19 +113,3 @@ def test_rows_that_would_be_kept_but_cannot_be_read_are_told_before_the_first_ce
     told = r"it keeps rows of toy_detection.parquet, and pyarrow.*allowed: --out NEW FOLDER"
     with pytest.raises(ValueError, match=told):
         record(keeps, options)
-    assert record(keeps, replace(options, out=options.out / "new")).failures == ()
-
-
-def test_the_grid_of_counters_is_listed_without_pyarrow(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    *_, last = counters.cells(Options())
-    assert last.label == "missed targets"
-    with pytest.raises(parquet.Missing):
-        list(counters.rows(last, None))
-
-
-def test_what_is_recorded_is_stored_where_its_experiment_says():
-    for experiment in experiments.discover().values():
-        for name in experiment.tables:
-            found = store.path_of(name.rpartition("/")[2].partition(".")[0])
-            assert not found.exists() or found == store.DATA_DIR / name

@@ -14,32 +14,19 @@ from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.resources import Loaded
 from labkernels.measure.timing import Quartiles
 from labkernels.records import schema
+from tests.records.conftest import PROVENANCE
 
-PROVENANCE = {
-    "commit": "abc1234",
-    "dirty": False,
-    "gpu": "NVIDIA H200",
-    "driver": "580",
-    "cuda": "13.0",
-    "torch": "2.11.0",
-    "triton": "3.6.0",
-    "sm_clock_mhz": 1980.0,
-    "power_w": 500.0,
-    "seed": 0,
-    "repeats": 50,
-    "started_utc": "2026-12-01T09:30:00Z",
-}
-WORKLOAD_COLUMNS = (
-    "batch",
-    "kv_len",
-    "q_heads",
-    "kv_heads",
-    "head_dim",
-    "page_size",
-    "q_len",
-    "causal",
-    "dtype",
-)
+
+def test_every_kind_of_workload_fills_the_columns_of_its_table():
+    lengths, columns = (40, 300), set(measured.workload_columns(WORKLOAD)) | {"q_len", "causal"}
+    latent = measured.workload_columns(MlaDecode(lengths, 17, q_len=2, page_size=16))
+    assert (latent["kv_heads"], latent["head_dim"], latent["q_len"]) == (1, 576, 2)
+    for kind in (Prefill, Backward):
+        packed = measured.workload_columns(kind(lengths, lengths, 6, 2, 64, causal=True))
+        assert (packed["page_size"], packed["q_len"], packed["causal"]) == (0, 300, True)
+        assert set(packed) == set(latent) == columns <= set(schema.PREFILL_MEASUREMENTS.columns)
+
+
 WORKLOAD = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
 
 
@@ -86,7 +73,7 @@ def test_plans_drivers_errors_and_words_are_valid_rows(base):
     assert "lse2_error" not in {row["metric"] for row in without}
 
 
-def test_two_outputs_are_held_against_each_other(base):
+def test_two_outputs_are_held_against_each_other_by_sample_and_head(base):
     left = np.array([[[1.0, 2.0], [3.0, 4.0]]])
     right = np.array([[[1.0, 2.5], [3.0, 0.0]]])
     values = by_metric(schema.validate(row) for row in measured.difference_rows(base, left, right))
@@ -94,32 +81,8 @@ def test_two_outputs_are_held_against_each_other(base):
     assert values["difference", "max_abs"] == 4.0
     assert values["difference", "max_relative"] == pytest.approx(0.2)
     assert values["difference", "mean_relative"] == pytest.approx(0.2 / 3)
-
-
-def test_a_map_has_a_row_for_each_sample_and_head():
-    truth = np.ones((2, 3, 4))
-    out = truth.copy()
-    out[1, 2, 0] += 0.123456789
-    columns = {
-        "started_utc": PROVENANCE["started_utc"],
-        "dtype": "fp16",
-        "kernel": "decode_mma",
-        "tensor_cores": "on",
-    }
-    rows = measured.map_rows(columns, out, truth)
+    columns = {name: base[name] for name in ("kernel", "tensor_cores", "dtype", "started_utc")}
+    rows = measured.map_rows(columns, left, right)
     rows = [schema.validate(row, schema.TABLES["decode_accuracy"]) for row in rows]
-    assert [(row["sample"], row["head"]) for row in rows] == list(np.ndindex(2, 3))
-    assert rows[-1]["max_abs"] == 0.123
-    assert all(row["rmse"] == 0 for row in rows[:-1])
-
-
-def test_every_kind_of_workload_fills_the_columns_of_its_table():
-    lengths = (40, 300)
-    decode = measured.workload_columns(WORKLOAD)
-    assert set(decode) | {"q_len", "causal"} == set(WORKLOAD_COLUMNS)
-    latent = measured.workload_columns(MlaDecode(lengths, 17, q_len=2, page_size=16))
-    assert (latent["kv_heads"], latent["head_dim"], latent["q_len"]) == (1, 576, 2)
-    for kind in (Prefill, Backward):
-        packed = measured.workload_columns(kind(lengths, lengths, 6, 2, 64, causal=True))
-        assert (packed["page_size"], packed["q_len"], packed["causal"]) == (0, 300, True)
-        assert set(packed) == set(latent) == set(WORKLOAD_COLUMNS)
+    assert [(row["sample"], row["head"]) for row in rows] == [(0, 0), (0, 1)]
+    assert [row["max_abs"] for row in rows] == [0.5, 4.0]

@@ -5,28 +5,27 @@ import threading
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels.kernels.append.workload import Append  # noqa: E402
-from labkernels.kernels.backward.workload import Backward  # noqa: E402
-from labkernels.kernels.call import Attention, Step  # noqa: E402
-from labkernels.kernels.decode.workload import Decode  # noqa: E402
-from labkernels.kernels.mla.workload import MlaDecode  # noqa: E402
-from labkernels.kernels.operation import operations  # noqa: E402
-from labkernels.kernels.prefill.workload import Prefill  # noqa: E402
-from labkernels.kernels.random_inputs import Normal  # noqa: E402
-from labkernels.measure import benchmark as bench  # noqa: E402
-from labkernels.measure import timing  # noqa: E402
-from labkernels.measure.implementation import (  # noqa: E402
+from labkernels.kernels.append.workload import Append
+from labkernels.kernels.backward.workload import Backward
+from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.mla.workload import MlaDecode
+from labkernels.kernels.operation import operations
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
+from labkernels.measure import benchmark as bench
+from labkernels.measure import timing
+from labkernels.measure.implementation import (
     Implementation,
     implementations,
     on_and_off,
 )
-from labkernels.measure.judge.judge import judge_of  # noqa: E402
-from labkernels.measure.peers import peer  # noqa: E402
-from labkernels.measure.peers.peer import PEER_POLICY  # noqa: E402
-from tests import fake_gpu  # noqa: E402
+from labkernels.measure.judge.judge import judge_of
+from labkernels.measure.peers import peer
+from labkernels.measure.peers.peer import PEER_POLICY
+from tests import fake_gpu
 
 EVEN = Decode.uniform(2, 40, q_heads=4, kv_heads=2, head_dim=64, dtype="fp16")
 WORKLOADS = {
@@ -131,7 +130,7 @@ def test_only_outputs_within_their_bound_are_measured(on_cpu):
     assert result.sensors["sm_clock_mhz"] == 1980.0
 
 
-def test_what_goes_wrong_while_it_is_timed_is_seen(on_cpu):
+def test_what_goes_wrong_while_it_is_timed_is_seen(on_cpu, monkeypatch):
     def tires(inputs):
         step, runs = right(inputs), []
 
@@ -142,18 +141,14 @@ def test_what_goes_wrong_while_it_is_timed_is_seen(on_cpu):
 
         return replace(step, run=run)
 
-    result = measure("decode", EVEN, [implementation("tires", tires)])
-    assert not result.measured
-    assert [reason.metric for reason in result.reasons] == ["failed"]
-
-
-def test_what_cannot_be_captured_keeps_its_eager_time(on_cpu, monkeypatch):
     def no_capture(action):
         raise RuntimeError("operation not permitted when stream is capturing")
 
+    result = measure("decode", EVEN, [implementation("tires", tires)])
+    assert not result.measured
+    assert [reason.metric for reason in result.reasons] == ["failed"]
     monkeypatch.setattr(timing, "capture", no_capture)
-    result = measure("decode", EVEN, [EVERYONE["decode_mma"]])
-    measured = result.measured["decode_mma"]
+    measured = measure("decode", EVEN, [EVERYONE["decode_mma"]]).measured["decode_mma"]
     assert measured.graph is None
     assert measured.times.median_s == 2e-3
     assert measured.note.startswith("not captured: operation not permitted")
@@ -201,19 +196,26 @@ def test_another_rows_output_and_an_unwritten_row_do_not_pass(name):
 
 
 @pytest.mark.parametrize("name", ["causal gradients", "grouped gradients"])
-@pytest.mark.parametrize("mistake", ["another row", "not scaled", "not written"])
-def test_wrong_gradients_do_not_pass(name, mistake):
+def test_wrong_gradients_do_not_pass(name):
     step, judge = ready(name)
     assert judge().passed
-    dq, dk, dv = step.outputs()
-    if mistake == "another row":
+
+    def another_row(dq, dk, dv):
         dq[0] = dq[1]
-    elif mistake == "not scaled":
+
+    def not_scaled(dq, dk, dv):
         dk.mul_(8.0)
-    else:
+
+    def not_written(dq, dk, dv):
         dv[-1, 0, 3] = float("nan")
-    assert not judge().passed
-    assert judge().reason.startswith("worst errors over their bounds: dq ")
+
+    for spoil in (another_row, not_scaled, not_written):
+        right_ones = [x.clone() for x in step.outputs()]
+        spoil(*step.outputs())
+        assert not judge().passed, spoil.__name__
+        assert judge().reason.startswith("worst errors over their bounds: dq ")
+        for x, as_it_was in zip(step.outputs(), right_ones, strict=True):
+            x.copy_(as_it_was)
 
 
 @pytest.mark.parametrize("name", ["append", "torch_index_copy"])
@@ -251,30 +253,10 @@ def test_the_baseline_is_timed_in_the_same_turns_by_our_cuda_kernels(on_cpu):
 
 def test_our_kernels_and_all_peers_take_part():
     found = implementations("decode", on_and_off)
-    peers = [
-        "flashinfer_cuda_cores",
-        "flashinfer_fa2",
-        "flashinfer_auto",
-        "torch_sdpa",
-    ]
-    assert [name for name, item in found.items() if not item.is_ours] == peers
-    ours = {"decode_fma", "decode_mma", "decode_mma_n8", "triton_decode on", "triton_decode off"}
-    assert ours < set(found)
-    assert (found["decode_fma"].tensor_cores, found["decode_mma"].tensor_cores) == ("off", "on")
-    assert found["triton_decode off"].kernel == "triton_decode"
-    assert found["flashinfer_cuda_cores"].tensor_cores == "off"
+    assert {"decode_mma", "triton_decode on", "flashinfer_fa2", "torch_sdpa"} < set(found)
     assert "reference" not in {item.kernel for item in found.values()}
     instance = found["decode_mma"].instance(EVEN, "4x16x3x4")
     assert (instance.dtype, instance.head_dim, instance.tile.label) == ("fp16", 64, "4x16x3x4")
-
-
-def test_what_is_beside_is_timed_in_the_same_turns_and_not_judged(on_cpu):
-    ran = []
-    beside = {"copy": lambda: ran.append("copy")}
-    result = measure("decode", EVEN, [EVERYONE["decode_mma"]], beside=lambda inputs: beside)
-    assert ran
-    assert result.beside["copy"].median_s == 1e-3
-    assert list(result.measured) == ["decode_mma"]
 
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="a single core builds one after the other")

@@ -37,6 +37,7 @@ def case(group=4, head_dim=128, dtype="bf16", lengths=LENGTHS):
     return decode_inputs(workload, ExactNormal(0))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kernel", "head_dim", "group", "policy"), BITS)
 @pytest.mark.parametrize("keys_per_split", [1024, 48])
 def test_the_chain_in_numpy_has_the_kernels_bits(kernel, head_dim, group, policy, keys_per_split):
@@ -89,12 +90,7 @@ def test_a_comparison_notices_a_bias_and_its_noise():
     assert row["measured_share"] == pytest.approx(metrics.mean(z**2, by="head")[0])
 
 
-def test_a_kernel_of_unknown_order_is_refused():
-    inputs = case(lengths=(20,))
-    with pytest.raises(ValueError, match=r"kernel = 'reference', allowed: decode_fma, .*mma"):
-        error_budget.setting(inputs.q, inputs.cache, kernel="reference")
-
-
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("out", ["fp32", "input"])
 def test_the_budget_holds_for_causal_prefill(dtype, out):
@@ -129,21 +125,16 @@ def ragged(request):
     return decode_inputs(workload, Normal(0, "cpu"))
 
 
-def test_without_tensor_cores_only_the_store_rounds(ragged):
+def test_without_tensor_cores_only_the_store_rounds_and_they_add_a_variance(ragged):
     truth = judge_of("decode", ragged).reference.o
     dtype = ragged.workload.dtype
     stored = metrics.rms(metrics.difference(rounding.round_to(truth, dtype), truth), by="all")
-    sigma = metrics.rms(error_budget.decode_sigma(ragged, policy=CUDA_CORES), by="all")
-    assert sigma == pytest.approx(stored, rel=0.1)
-
-
-def test_tensor_cores_add_a_variance_and_an_fp32_store_removes_one(ragged):
-    off, on = (error_budget.decode_sigma(ragged, policy=p) for p in (CUDA_CORES, TENSOR_CORES))
-    unstored = error_budget.decode_sigma(ragged, policy=replace(TENSOR_CORES, out="fp32"))
+    off, on, unstored = (
+        error_budget.decode_sigma(ragged, policy=policy)
+        for policy in (CUDA_CORES, TENSOR_CORES, replace(TENSOR_CORES, out="fp32"))
+    )
+    assert metrics.rms(off, by="all") == pytest.approx(stored, rel=0.1)
     kept = np.array([0, 2])
     assert (on[kept] > off[kept]).all()
     assert np.allclose(on[kept] ** 2, off[kept] ** 2 + unstored[kept] ** 2, rtol=1e-3)
-
-
-def test_a_request_without_keys_expects_no_error(ragged):
-    assert not error_budget.decode_sigma(ragged, policy=TENSOR_CORES)[1].any()
+    assert not on[1].any()  # a request without keys

@@ -12,7 +12,6 @@ from labkernels.measure import ladder, resources
 from tests.repo import files
 
 READABLE = 80  # lines of code that a rung adds
-BASIC_LINES = 200
 # The kernels that a user gets are at the tops of their ladders, and add more than one idea.
 LONGER = {
     "prefill_wgmma": "it adds pages, a scheduler, skipped blocks, rows that leave as whole lines",
@@ -33,6 +32,8 @@ def test_each_rung_stands_on_the_one_below(operation):
     assert [ladder.parent_of(rung) for rung in rungs] == [None, *rungs[:-1]]
     assert {rung.operation for rung in rungs} == {operation}
     assert len({(rung.kernel, rung.tile) for rung in rungs}) == len(rungs)
+    heads = {path.read_text().splitlines()[0] for path in BASIC.folder.parents[1].rglob("*.cuh")}
+    assert [rung.name for rung in rungs if heads & set(rung.source)] == [], "about a file"
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: f"{rung.operation}-{rung.name}")
@@ -58,13 +59,6 @@ def test_the_chapter_shows_what_every_rung_changes():
             assert f'\nchange("{rung.name}"{operation})\n' in chapter
 
 
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: f"{rung.operation}-{rung.name}")
-def test_no_comment_about_a_file_is_part_of_a_rung(rung):
-    heads = {path.read_text().splitlines()[0] for path in BASIC.folder.parents[1].rglob("*.cuh")}
-    assert "// This file has all rungs of prefill/wgmma_basic." in heads
-    assert not heads & set(rung.source)
-
-
 @pytest.mark.parametrize("operation", ["prefill", "backward"])
 def test_every_passage_of_the_sources_is_on_some_rung(operation):
     folder = BASIC.folder.parents[1] / operation
@@ -74,17 +68,6 @@ def test_every_passage_of_the_sources_is_on_some_rung(operation):
     used = {name for rung in ladder.rungs(operation) for name in rung.passages}
     assert used | {"names"} == set(opened), "what names the rungs is part of none"
     assert len(opened) == len(set(opened))
-
-
-def test_the_basic_kernel_is_short():
-    """The count is of all its CUDA sources, with comments and empty lines."""
-    files_of = sorted(BASIC.folder.glob("*.cuh"))
-    assert sum(len(path.read_text().splitlines()) for path in files_of) <= BASIC_LINES
-
-
-def test_an_operation_without_a_ladder_is_refused():
-    with pytest.raises(ValueError, match="operation = 'mla', allowed: prefill, decode, backward"):
-        ladder.rungs("mla")
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason=str(nvrtc.available()))
@@ -100,9 +83,3 @@ def test_a_rung_compiles_without_a_spill(kernel, tile):
     smem_bytes = spec.smem(instance).total
     sizes = {"threads": tile.threads, "registers": report.registers, "smem_bytes": smem_bytes}
     assert occupancy(gpu, **sizes).blocks_per_sm >= tile.blocks_per_sm
-
-
-def test_a_step_has_its_line_and_the_compilers_word():
-    for step in ladder.steps("decode", hardware.gpu("h200")):
-        assert 0 < step.line.amount <= step.smem_bytes
-        assert step.registers is None or step.registers > 0

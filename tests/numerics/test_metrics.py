@@ -32,15 +32,6 @@ def test_groups_hold_the_right_elements():
     assert everything["rmse"] == pytest.approx(np.sqrt((error**2).mean()))
 
 
-def test_share_of_elements_that_differ():
-    reference = np.ones((2, 2, 4))
-    out = reference.copy()
-    out[0, 1, :3] = 2
-    table = metrics.error_table(out, reference, by="sample_and_head")
-    assert table["different"].tolist() == [[0, 0.75], [0, 0]]
-    assert metrics.error_table(-reference, reference, by="all")["mean_signed"] == -2
-
-
 def test_log_sum_exps_have_no_last_axis_and_may_be_infinite():
     reference = np.array([[-np.inf, 1.0], [2.0, -np.inf]])
     out = np.array([[-np.inf, 1.5], [2.0, 0.0]])
@@ -71,24 +62,7 @@ def test_zero_reference_and_nothing_at_all():
     nothing = metrics.error_table(np.zeros((0, 2, 4)), np.zeros((0, 2, 4)), by="head")
     assert [nothing[name].tolist() for name in metrics.COLUMNS] == [[0, 0]] * 5
     assert metrics.max_relative_error(zeros, zeros) == 0
-    assert metrics.max_relative_error(zeros[:0], zeros[:0]) == 0
-
-
-def test_max_relative_error_means_nothing_near_zero():
-    """The absolute error is the same everywhere; the figure grows as a value comes near zero."""
-    rng = np.random.default_rng(17)
-    reference = rng.standard_normal((1, 1, 100_000))
-    out = reference + 1e-5
-    few = metrics.max_relative_error(out[..., :100], reference[..., :100])
-    many = metrics.max_relative_error(out, reference)
-    assert many > 20 * few
-    assert metrics.error_table(out, reference, by="all")["max_abs"] < 1.1e-5
-
-
-def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match=r"out\.shape = \(2, 1\), allowed: .*\(1, 2\)"):
         metrics.difference(np.zeros((2, 1)), np.zeros((1, 2)))
     with pytest.raises(ValueError, match="by = 'tile', allowed: all, head, sample"):
         metrics.error_table(np.zeros((1, 1)), np.zeros((1, 1)), by="tile")
-    with pytest.raises(ValueError, match="ndim = 1, allowed: 2 or more"):
-        metrics.error_table(np.zeros(1), np.zeros(1), by="all")

@@ -1,12 +1,18 @@
+"""Kernels have colours of their own, and the picture of the rooms shows what imports what."""
+
 import itertools
 import re
 
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Annotation
 
+from labkernels import plots
 from labkernels.kernels.registry import discover
 from labkernels.plots import style
 from labkernels.records import store
+from tests.plots.conftest import ORIGIN, draw
 from tests.repo.files import ROOT
 
 TIMED = ["backward", "decode_tensor_cores", "mla", "numeric_policies", "prefill"]
@@ -41,21 +47,16 @@ def test_colours_differ_without_telling_red_from_green():
     assert not alike
 
 
-@pytest.mark.parametrize("engine", ["fma", "mma", "wgmma", "triton"])
-def test_an_engine_has_one_colour_in_every_operation(engine):
-    kernels = [f"decode_{engine}", f"mla_{engine}", f"{engine}_prefill", engine]
-    assert {style.colour(kernel) for kernel in kernels} == {style.ENGINES[engine]}
-
-
-def test_a_variation_of_an_engine_has_a_colour_of_its_own():
+def test_an_engine_has_one_colour_and_an_unknown_name_has_one_that_stays():
+    for engine in ("fma", "mma", "wgmma", "triton"):
+        kernels = [f"decode_{engine}", f"mla_{engine}", f"{engine}_prefill", engine]
+        assert {style.colour(kernel) for kernel in kernels} == {style.ENGINES[engine]}
     assert style.colour("decode_mma_n8") not in style.ENGINES.values()
     assert style.colour("prefill_wgmma_basic") != style.colour("prefill_wgmma")
-
-
-def test_an_unknown_name_has_a_colour_that_stays():
-    assert style.colour("toy") == style.colour("toy") == "#6b7a1f"
-    assert style.colour("toy") != style.colour("another toy")
+    assert style.colour("toy") == style.colour("toy") != style.colour("another toy")
     to_rgb(style.colour(""))
+    assert style.name("triton_decode", "on") == "Triton, on"
+    assert style.name("decode_mma", "on") == "decode_mma"
 
 
 def test_no_kernel_is_named_in_plots():
@@ -66,7 +67,40 @@ def test_no_kernel_is_named_in_plots():
     assert not found
 
 
-def test_one_source_is_called_by_its_switch():
-    assert style.name("triton_decode", "on") == "Triton, on"
-    assert style.name("flashinfer_fa2", "on") == "FlashInfer's fa2"
-    assert style.name("decode_mma", "on") == "decode_mma"
+LAYERS = ["roof", "left | right", "floor | cellar", "ground"]
+
+
+def rooms():
+    rows = [
+        {"room": room, "layer": layer, "words": f"in {room}"}
+        for layer, names in enumerate(LAYERS)
+        for room in names.split(" | ")
+    ]
+    return pd.DataFrame(rows)
+
+
+def imports(*pairs):
+    return pd.DataFrame(pairs, columns=["importer", "imported"])
+
+
+def test_every_room_is_named_and_every_arrow_drawn():
+    found = imports(("roof", "left"), ("left", "ground"), ("roof", "ground"), ("right", "cellar"))
+    figure = draw(plots.rooms_by_layer(rooms(), found, origin=ORIGIN))
+    (axes,) = figure.axes
+    written = {text.get_text() for text in axes.texts}
+    assert {"roof", "in roof", "cellar", "in ground"} <= written
+    arrows = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert len(arrows) == 3  # the roof reaches the ground by way of the left
+    assert figure.get_supxlabel() == ORIGIN
+
+
+def test_an_arrow_past_a_layer_goes_around_it():
+    figure = plots.rooms_by_layer(rooms(), imports(("left", "ground")), origin=ORIGIN)
+    (line,) = figure.axes[0].lines
+    assert min(line.get_xdata()) < 0 or max(line.get_xdata()) > 1
+
+
+@pytest.mark.parametrize("pair", [("ground", "roof"), ("left", "right")])
+def test_an_import_that_points_up_is_refused(pair):
+    with pytest.raises(ValueError, match=f"{pair[0]} imports {pair[1]}; allowed: imports of"):
+        plots.rooms_by_layer(rooms(), imports(pair), origin=ORIGIN)

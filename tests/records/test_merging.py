@@ -46,35 +46,23 @@ def test_rows_are_csv_until_they_are_merged(path, row):
     assert store.read(path) == batch(row, 1, 2, 3, 4)
 
 
-def test_the_bytes_tell_nothing_of_the_way(path, row, tmp_path):
+def test_the_bytes_tell_nothing_of_the_way_and_a_table_may_begin_again(path, row, tmp_path):
+    other = tmp_path / "other.parquet"
     store.append(path, batch(row, 1, 2, 3))
     store.merge(path, TABLE)
-    other = tmp_path / "other.parquet"
     for seed in (1, 2, 3):
         store.append(other, batch(row, seed))
         store.merge(other, TABLE)
     assert other.read_bytes() == path.read_bytes()
-
-
-def test_a_table_begins_again_or_is_changed(path, row):
-    store.append(path, batch(row, 1, 2))
-    store.merge(path, TABLE)
-    store.append(path, batch(row, 3))
-    store.update(path, lambda before: [*before[1:], *batch(row, 4)])
-    assert seeds(path) == [2, 3, 4]
+    store.append(path, batch(row, 4))
+    store.update(path, lambda before: before[2:])
+    assert seeds(path) == [3, 4]
     store.replace(path, batch(row, 5))
     store.append(path, batch(row, 6))
-    assert seeds(path) == [5, 6]
     store.merge(path, TABLE)
     assert names(path.parent) == [".lock", "run.parquet"]
     assert seeds(path) == [5, 6]
-
-
-def test_a_small_table_stays_csv(tmp_path, row):
-    store.append(tmp_path / "run.csv", [row])
-    assert not store.merge(tmp_path / "run.csv", TABLE)
     assert not store.merge(tmp_path / "none.parquet", TABLE)
-    assert names(tmp_path) == [".lock", "run.csv"]
     with pytest.raises(FileNotFoundError):
         store.read(tmp_path / "none.parquet")
 
@@ -99,6 +87,7 @@ print(passed)
 STEPS = 6  # of each of two files a sync and a replacement, and two files that are removed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("step", range(1, STEPS + 2))
 def test_a_killed_merge_leaves_every_row_once(path, row, step):
     store.append(path, batch(row, 1, 2))
@@ -116,6 +105,8 @@ def test_a_killed_merge_leaves_every_row_once(path, row, step):
 
 
 def test_readers_and_writers_of_one_table_see_every_row_once(path, row):
+    done, seen, wrong = threading.Event(), [0], []
+
     def merging():
         while not done.is_set():
             store.merge(path, TABLE)
@@ -127,7 +118,6 @@ def test_readers_and_writers_of_one_table_see_every_row_once(path, row):
                 wrong.append(found)
             seen.append(len(found))
 
-    done, seen, wrong = threading.Event(), [0], []
     store.append(path, batch(row, 0))
     threads = [threading.Thread(target=work) for work in (merging, reading)]
     for thread in threads:
@@ -137,9 +127,7 @@ def test_readers_and_writers_of_one_table_see_every_row_once(path, row):
     done.set()
     for thread in threads:
         thread.join()
-    assert not wrong
-    assert len(set(seen)) > 2
-    assert seeds(path) == [*range(40)]
+    assert (wrong, seeds(path)) == ([], [*range(40)])
 
 
 def test_a_reader_that_a_merge_overtakes_reads_again(path, row, monkeypatch):
@@ -166,27 +154,21 @@ def test_a_reader_that_a_merge_overtakes_reads_again(path, row, monkeypatch):
     assert overtaken
 
 
-def test_rows_that_wait_are_described_too(path, row, tmp_path):
+def test_a_changed_file_is_neither_read_nor_merged(path, row, tmp_path):
     store.append(path, batch(row, 1))
     store.merge(path, TABLE)
     store.append(path, batch(row, 2))
     datapackage.write(tmp_path)
     assert seeds(path) == [1, 2]
-    journal = path.with_name("run.journal.csv")
-    journal.write_text(journal.read_text().replace("0.000439", "0.0000439"))
-    with pytest.raises(ValueError, match=r"performance/run.journal.csv is not the file that"):
-        store.read(path)
-
-
-def test_a_changed_parquet_file_is_not_merged(path, row, tmp_path):
-    store.append(path, batch(row, 1))
-    store.merge(path, TABLE)
-    datapackage.write(tmp_path)
+    journal, right = path.with_name("run.journal.csv"), path.read_bytes()
     path.write_bytes(parquet.content(batch(row, 7), TABLE))
-    store.append(path, batch(row, 2))
     with pytest.raises(ValueError, match=r"performance/run.parquet is not the file that"):
         store.merge(path, TABLE)
     assert names(path.parent) == [".lock", "run.journal.csv", "run.parquet"]
+    path.write_bytes(right)
+    journal.write_text(journal.read_text().replace("0.000439", "0.0000439"))
+    with pytest.raises(ValueError, match=r"performance/run.journal.csv is not the file that"):
+        store.read(path)
 
 
 def test_rows_of_another_table_or_cut_rows_are_not_merged(path, row):

@@ -2,7 +2,6 @@
 
 import importlib
 import random
-import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -77,7 +76,7 @@ def test_a_damaged_byte_of_a_cell_is_noticed_without_a_description(counts):
     content = parquet.content(counts, CHAOS)
     pages_end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     told = [told_of(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :], counts)
-            for at in range(4, pages_end)]  # fmt: skip
+            for at in range(4, pages_end, 3)]  # fmt: skip
     assert {words.partition(" ")[0] for words in told} == {"same", NAME}
     assert told.count("same") < 0.1 * len(told)
 
@@ -130,18 +129,6 @@ def test_a_bad_cell_is_named_with_its_row(counts, column, cell, told):
         parquet.read(NAME, written(found))
 
 
-def test_a_number_that_is_not_finite_is_refused(row):
-    found = columns_of([row, row])
-    found["value"][1] = float("nan")
-    with pytest.raises(ValueError, match=r"run.parquet, row 2: value is nan; allowed: a finite"):
-        parquet.read(NAME, written(found))
-
-
-def test_an_integer_of_more_than_64_bits_is_refused(counts):
-    with pytest.raises(ValueError, match="seed does not fit its type integer"):
-        parquet.content([counts[0] | {"seed": 2**63}], CHAOS)
-
-
 def test_without_pyarrow_one_line_says_what_to_install(monkeypatch, counts):
     content = parquet.content(counts, CHAOS)
     assert parquet.missing() is None
@@ -152,19 +139,3 @@ def test_without_pyarrow_one_line_says_what_to_install(monkeypatch, counts):
         store.read("prefill")
     assert "pip install pyarrow" in parquet.missing()
     assert store.read("chaos")
-
-
-def test_pyarrow_is_imported_for_parquet_alone():
-    code = (
-        "import sys, labkernels, labkernels.cli.data\n"
-        "from labkernels.records import store\n"
-        "store.read('chaos'); first = 'pyarrow' in sys.modules\n"
-        "store.read('mla'); print(first, 'pyarrow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "False True\n", done.stderr
-
-
-def test_what_can_be_parquet_is_known_by_its_columns(counts):
-    assert parquet.table_of(NAME, parquet.content(counts, CHAOS)) is CHAOS
-    assert parquet.table_of(NAME, parquet.content([], CHAOS)) is CHAOS

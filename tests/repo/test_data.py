@@ -55,6 +55,7 @@ def errors(report):
 
 @WARNS
 @LEAVES
+@pytest.mark.long
 def test_frictionless_finds_no_error(tmp_path):
     """All rows are read as CSV, since frictionless reads Parquet row by row, for minutes."""
     from frictionless import Package

@@ -1,7 +1,7 @@
-"""A new operation is one folder, a GPU one block, an importer one file; nothing else changes."""
+"""A kernel or operation is one folder, a GPU one block, anything else one file; no more changes."""
 
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,40 +42,88 @@ def read(path, take):
     with np.load(path) as arrays:
         return {ours: arrays[theirs] for theirs, ours in take.chosen(arrays.files).items()}
 '''
-# The program that runs in the copy, beside the tests.
-ASKED = """
-import json, sys
-import pytest
-from labkernels import cli, hardware
-from labkernels.audit import importers
-from labkernels.kernels.operation import operations
-from labkernels.kernels.registry import discover, kernels_of
-from labkernels.measure.benchmark import benchmark
-from labkernels.measure.implementation import implementations
-from tests import fake_gpu
+EXPERIMENT = '''
+"""A toy: the keys of a request."""
 
-operation = operations()["toy"]
-fake_gpu.install(pytest.MonkeyPatch())
-kernels = implementations("toy")
-work = operation.workload((5, 0, 40), 4, 2, 64, 16, "bf16")
-how = {"repeats": 3, "seed": 0, "device": "cpu", "graph": True}
-result = benchmark(operation, work, [kernels["toy_fma"]], **how)
-found = {
-    "kernels": list(kernels_of("toy")),
-    "header": discover()["toy_fma"].header,
-    "bits": len(list(operation.bit_cases(discover()["toy_fma"]))),
-    "reasons": result.reasons,
-    "bound_ratio": result.measured["toy_fma"].errors.bound_ratio,
-    "gpu": [hardware.gpu("toy").sm_count, "toy" in hardware.GPUS],
-    "formats": [module.FORMAT for module in importers.importers()],
+from labkernels.experiments.experiment import Cell, Experiment
+from labkernels.records import schema
+
+DATA_FILE = "performance/toy.csv"
+
+
+def cells(options):
+    for kv_len in (16,) if options.quick else (16, 32):
+        yield Cell(f"{kv_len} keys", kv_len)
+
+
+def rows(cell, recording):
+    judged = {"mutant": "", "family": "normal", "dtype": "bf16", "rule": "toy"}
+    counts = {"runs": 1, "refused": 0, "undecided": 0}
+    yield DATA_FILE, {"kernel": "toy", "kv_len": cell.of, **judged, **counts}
+
+
+EXPERIMENT = Experiment(
+    "toy", "How many keys", {DATA_FILE: schema.TABLES["detection"]}, cells, rows, needs_gpu=False
+)
+'''
+PEER = '''
+"""A toy: the truth, rounded once."""
+
+import torch
+
+from labkernels.kernels.call import Attention, Step
+from labkernels.measure.peers.peer import PEER_POLICY, Peer
+from labkernels.numerics.truth import oracle
+
+
+def decode(inputs):
+    truth, _ = oracle.attention(inputs.problem())
+    out = torch.empty_like(inputs.q)
+    return Step(lambda: out.copy_(torch.from_numpy(truth)), lambda: Attention(out), version="toy 1")
+
+
+PEERS = (Peer("toy_decode", "toy", "float64", PEER_POLICY, {"decode": decode}, lambda: None),)
+BUILDS = {"toy": lambda operation, shapes: f"no compiler for {operation} of {shapes}"}
+'''
+KERNEL = '''
+"""decode_toy: decode_fma under another name."""
+
+from labkernels.kernels.decode.fma.spec import DecodeFma
+
+
+class Toy(DecodeFma):
+    """As its parent."""
+
+    name = "decode_toy"
+    idea = "A toy: its parent under another name."
+    parent = "decode_fma"
+
+
+KERNEL = Toy()
+'''
+COMMAND = '''
+"""`labkernels greet`."""
+
+HELP = "say a name"
+DESCRIPTION = "Say a name."
+
+
+def add_options(sub):
+    sub.add_argument("name")
+
+
+def run(options):
+    print(f"hello, {options.name}")
+    return 0
+'''
+ADDED = {
+    "audit/importers/toy.py": IMPORTER,
+    "experiments/accuracy/toy.py": EXPERIMENT,
+    "measure/peers/toy.py": PEER,
+    "cli/greet.py": COMMAND,
+    "kernels/decode/toy/__init__.py": "",
+    "kernels/decode/toy/spec.py": KERNEL,
 }
-print(json.dumps(found), flush=True)
-codes = [
-    cli.main(["budget", "toy_fma", "--head-dim", "64", "--gpu", "toy"]),
-    cli.main(["audit", sys.argv[1]]),
-]
-print(codes)
-"""
 COPIED_KERNELS = {"fma", "reference"}
 
 
@@ -87,7 +135,7 @@ def other_kernels(folder, names):
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """Return another folder with the package and its data, and three things added."""
+    """Return another folder with the package and its data, and one of each thing added."""
     home = tmp_path_factory.mktemp("copy")
     package = shutil.copytree(
         ROOT / "labkernels", home / "labkernels", ignore=shutil.ignore_patterns("__pycache__")
@@ -96,10 +144,10 @@ def copy(tmp_path_factory):
     (home / "tests").symlink_to(ROOT / "tests")
     operation = package / "kernels" / "toy"
     shutil.copytree(package / "kernels/decode", operation, ignore=other_kernels)
+    (operation / "workload.py").unlink()  # the columns of tables know the workload of decode
     for path in operation.rglob("*.*"):
-        text = path.read_text()
+        text = re.sub(r"kernels\.decode(?!\.workload)", "kernels.toy", path.read_text())
         for old, new in (
-            ("kernels.decode", "kernels.toy"),
             ("decode_fma", "toy_fma"),
             ('name = "reference"', 'name = "toy_reference"'),
             ('"decode"', '"toy"'),
@@ -110,11 +158,18 @@ def copy(tmp_path_factory):
         path.write_text(text)
     with (package / "hardware/gpus.toml").open("a") as file:
         file.write(GPU)
-    (package / "audit/importers/toy.py").write_text(IMPORTER)
+    for name, text in ADDED.items():
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(text)
+    source = (package / "kernels/decode/fma/kernel.cuh").read_text()
+    (package / "kernels/decode/toy/kernel.cuh").write_text(
+        source.replace("decode_fma", "decode_toy")
+    )
     return home
 
 
-def test_an_operation_a_gpu_and_an_importer_are_each_added_in_one_place(copy):
+@pytest.mark.long
+def test_each_thing_is_added_in_one_place(copy):
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 8, 2, 64)).astype(np.float16) for _ in "qkv")
     score = np.einsum("bmhd,bnhd->bhmn", q.astype(float), k.astype(float)) / 8
@@ -124,23 +179,13 @@ def test_an_operation_a_gpu_and_an_importer_are_each_added_in_one_place(copy):
     with dump.open("wb") as file:
         np.savez(file, q=q, k=k, v=v, out=out.astype(np.float16))
 
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
     done = subprocess.run(
-        [sys.executable, "-c", ASKED, str(dump)],
+        [sys.executable, *command, "tests/repo/added.py"],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": str(copy)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    first, *reports, codes = done.stdout.splitlines()
-    found = json.loads(first)
-    assert found["kernels"] == ["toy_reference", "toy_fma"]
-    assert found["header"] == "toy/fma/kernel.cuh"
-    assert found["bits"] > 0
-    assert found["reasons"] == []
-    assert 0 < found["bound_ratio"] < 1
-    assert found["gpu"] == [100, True]
-    assert ".toy" in found["formats"]
-    assert reports[0].startswith("toy_fma for A toy of one hundred SMs")
-    assert any("EXACT" in line or "ROUNDING" in line for line in reports)
-    assert codes == "[0, 0]"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout

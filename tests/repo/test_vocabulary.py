@@ -1,6 +1,7 @@
 """Kernels call only functions of labkernels/cuda/include/lab and of their own operation."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from tests.repo.files import read, with_suffix
@@ -72,12 +73,8 @@ def test_every_word_of_the_vocabulary_is_used_by_a_kernel_or_by_another_word():
     text = "\n".join(COMMENT.sub("", read(path)) for path in users)
     defined = WORD.findall("\n".join(COMMENT.sub("", read(path)) for path in vocabulary))
     assert len(defined) > 50
-    dead = {
-        word
-        for word in defined
-        if word != "operator"
-        and len(re.findall(rf"\b{word}\b", text)) <= WORD.findall(text).count(word)
-    }
+    said, as_definition = Counter(re.findall(r"\w+", text)), Counter(WORD.findall(text))
+    dead = {word for word in defined if said[word] <= as_definition[word]} - {"operator"}
     assert not dead, f"words that nothing uses: {', '.join(sorted(dead))}"
 
 
@@ -100,40 +97,6 @@ def registers_without_a_shape(path):
 def test_registers_carry_their_shape():
     bare = every(registers_without_a_shape, in_kernels())
     assert not bare, f"without a shape, as in // [rows, keys]: {bare}"
-
-
-# An array of registers that a function takes by reference; the comment above gives its shape.
-PARAMETER = re.compile(r"\b(?:float|u32|f32x2|f32x4|u32x4) ?\(&(\w+)\)\[")
-
-
-def arrays_without_a_shape(text):
-    lines = text.splitlines()
-    for i, line in enumerate(lines):
-        names = [match[1] for match in PARAMETER.finditer(line)]
-        if not names or line.rstrip().endswith(";"):
-            continue  # a name for a part of an array, which has its shape where it is defined
-        top = i
-        while top > 0 and re.match(r"\s*(template|requires|LAB_DEVICE)\b", lines[top]) is None:
-            top -= 1
-        while top > 0 and re.match(r"\s*(template|requires|LAB_DEVICE)\b", lines[top - 1]):
-            top -= 1
-        above = top
-        while above > 0 and re.match(r"\s*//", lines[above - 1]):
-            above -= 1
-        if "[" not in re.sub(r"\[/?(?:lab|rung): [^]]*\]", "", "".join(lines[above:top])):
-            yield f"{i + 1}: {', '.join(names)}"
-
-
-def test_an_array_without_a_shape_is_found():
-    bare = "// Adds s.\ntemplate <int N>\nLAB_DEVICE void add(float (&s)[N], int i) {\n"
-    assert list(arrays_without_a_shape(bare)) == ["3: s"]
-    assert not list(arrays_without_a_shape(bare.replace("Adds s.", "Adds s: [16 rows, keys].")))
-    assert list(arrays_without_a_shape(bare.replace("// Adds s.", "// [lab: add]"))) == ["3: s"]
-
-
-def test_phase_parameters_carry_their_shape():
-    bare = every(lambda path: list(arrays_without_a_shape(read(path))), in_kernels())
-    assert not bare, f"without a shape, as in // s: [16 rows, keys]: {bare}"
 
 
 def functions(path):

@@ -72,16 +72,53 @@ def test_a_page_is_mended(pages, before, after):
     assert mended(pages, before) == after
 
 
-def test_page_of_results_keeps_what_searches(pages):
-    search = '<script src="searchindex.js"></script>'
-    assert mended(pages, search, "search.html") == search
-
-
-def test_mending_twice_changes_nothing(pages):
+def test_mending_twice_changes_nothing_and_results_keep_what_searches(pages):
     sidebar = '<div id="pst-primary-sidebar" class="bd-sidebar">'
     equation = '<div class="math notranslate nohighlight" id="e">'
     once = mended(pages, sidebar + equation)
     assert mended(pages, once) == once != sidebar + equation
+    search = '<script src="searchindex.js"></script>'
+    assert mended(pages, search, "search.html") == search
+
+
+def ramps(below=None):
+    """Return a picture of many colours, as PNG, of which the top is white or clear."""
+    bands = [Image.radial_gradient("L").resize((400, 300)).rotate(20 * i) for i in range(3)]
+    picture = Image.merge("RGBA", [*bands, Image.new("L", (400, 300), 255)])
+    ImageDraw.Draw(picture).rectangle((0, 0, 399, 100), fill=below or "white")
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_figure_gets_a_palette_and_keeps_its_white_and_what_is_seen_through(pages):
+    path, svg = pages / "figure.png", pages / "_images" / "a.svg"
+    path.write_bytes(ramps())
+    lighten.with_palette(path)
+    with Image.open(path) as found:
+        assert found.mode == "P"
+        assert found.convert("RGB").getpixel((399, 0)) == (255, 255, 255)
+    assert path.stat().st_size < len(ramps())
+    svg.parent.mkdir()
+    data = base64.b64encode(ramps((0, 0, 0, 0))).decode()
+    svg.write_text(f'<svg><image href="data:image/png;base64,{data}"/></svg>')
+    lighten.lighten(pages)
+    text = svg.read_text()
+    with Image.open(io.BytesIO(base64.b64decode(lighten._EMBEDDED.search(text)[1]))) as picture:
+        assert picture.mode == "P"
+        assert picture.convert("RGBA").getpixel((200, 50))[3] == 0
+        assert picture.convert("RGBA").getpixel((200, 200))[3] == 255
+    assert len(text) < len(data) / 2
+
+
+def test_a_heavy_site_is_refused_and_words_are_those_of_articles(pages, monkeypatch):
+    text = "<p>nowhere nowhere</p><article>warps <b>keys</b> keys keys warps once</article>"
+    assert search_words.words([text]) == ["keys", "warps"]
+    search_words.add_to(pages)
+    assert 'src="_static/words.js"' in (pages / "search.html").read_text()
+    monkeypatch.setattr(lighten, "SITE_MOST_BYTES", 10)
+    with pytest.raises(ValueError, match="allowed: 10"):
+        lighten.lighten(pages)
 
 
 def test_only_what_pages_load_is_left(pages):
@@ -97,61 +134,12 @@ def test_only_what_pages_load_is_left(pages):
     assert said.startswith("pages: ")
 
 
-def test_a_figure_gets_a_palette_and_keeps_its_white(pages):
-    ramps = [Image.radial_gradient("L").resize((400, 300)).rotate(20 * i) for i in range(3)]
-    picture = Image.merge("RGBA", [*ramps, Image.new("L", (400, 300), 255)])
-    ImageDraw.Draw(picture).rectangle((300, 0, 399, 100), fill="white")
-    path = pages / "figure.png"
-    picture.save(path)
-    before = path.stat().st_size
-    lighten.with_palette(path)
-    with Image.open(path) as found:
-        assert found.mode == "P"
-        assert found.convert("RGB").getpixel((399, 0)) == (255, 255, 255)
-    assert path.stat().st_size < before
-
-
-def test_a_picture_in_an_svg_gets_a_palette_and_keeps_what_is_seen_through(pages):
-    ramps = [Image.radial_gradient("L").resize((400, 300)).rotate(20 * i) for i in range(3)]
-    clear = Image.new("L", (400, 300), 255)
-    ImageDraw.Draw(clear).rectangle((0, 0, 399, 100), fill=0)
-    file = io.BytesIO()
-    Image.merge("RGBA", [*ramps, clear]).save(file, "PNG")
-    data = base64.b64encode(file.getvalue()).decode()
-    path = pages / "_images" / "a.svg"
-    path.parent.mkdir()
-    path.write_text(f'<svg><image href="data:image/png;base64,{data}"/></svg>')
-    before = path.stat().st_size
-    lighten.lighten(pages)
-    text = path.read_text()
-    found = lighten._EMBEDDED.search(text)
-    with Image.open(io.BytesIO(base64.b64decode(found[1]))) as picture:
-        assert picture.mode == "P"
-        assert picture.convert("RGBA").getpixel((200, 50))[3] == 0
-        assert picture.convert("RGBA").getpixel((200, 200))[3] == 255
-    assert text.endswith('"/></svg>')
-    assert path.stat().st_size < before / 2
-
-
 def test_a_notebook_to_download_has_no_outputs(pages):
     output = nbformat.v4.new_output("stream", text="long")
     cell = nbformat.v4.new_code_cell("1", outputs=[output])
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), pages / "a.ipynb")
     lighten.without_outputs(pages / "a.ipynb")
     assert nbformat.read(pages / "a.ipynb", 4).cells[0].outputs == []
-
-
-def test_a_heavy_site_is_refused(pages, monkeypatch):
-    monkeypatch.setattr(lighten, "SITE_MOST_BYTES", 10)
-    with pytest.raises(ValueError, match="allowed: 10"):
-        lighten.lighten(pages)
-
-
-def test_words_are_those_of_articles_by_frequency(pages):
-    text = "<p>nowhere nowhere</p><article>warps <b>keys</b> keys keys warps once</article>"
-    assert search_words.words([text]) == ["keys", "warps"]
-    search_words.add_to(pages)
-    assert 'src="_static/words.js"' in (pages / "search.html").read_text()
 
 
 @pytest.mark.parametrize(

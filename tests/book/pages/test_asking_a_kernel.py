@@ -18,7 +18,9 @@ RUN = ("A function of torch", "A kernel in Triton")
 
 def listing(title):
     """Return a section's Python listing, or None."""
-    (text,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL
+    )
     found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return found[0] if found else None
 
@@ -38,6 +40,7 @@ def test_a_function_of_torch_has_no_defect(tmp_path):
     assert "no defect" in done.stdout
 
 
+@pytest.mark.long
 def test_the_kernel_in_triton_computes_attention(tmp_path):
     """Interpreted, the kernel is too slow for a whole datasheet."""
     (tmp_path / "my_triton.py").write_text(listing("A kernel in Triton"), encoding="utf-8")
@@ -60,19 +63,14 @@ def test_the_kernel_in_triton_computes_attention(tmp_path):
     assert float(done.stdout) <= 4 * torch.finfo(torch.float16).eps / 2
 
 
-@pytest.mark.parametrize("title", [title for title in TITLES if listing(title)])
-def test_a_recipe_is_run_or_said_not_to_be(title):
+def test_recipes_name_options_that_exist_and_are_run_or_said_not_to_be():
     told = PAGE.partition("Those for ")[2].partition(" were written")[0]
-    assert title in RUN or title in told
-
-
-@pytest.mark.parametrize("title", [title for title in TITLES if listing(title)])
-def test_a_recipe_names_options_that_exist(title):
-    options = re.findall(r"--[a-z-]+", listing(title).partition("\n")[0])
-    assert options
-    for option in options:
-        assert option in command.DESCRIPTION or f'"{option}"' in _source()
-
-
-def _source():
-    return (ROOT / "labkernels/cli/probe/__init__.py").read_text(encoding="utf-8")
+    source = (ROOT / "labkernels/cli/probe/__init__.py").read_text(encoding="utf-8")
+    recipes = {title: listing(title) for title in TITLES if listing(title)}
+    assert set(RUN) < set(recipes)
+    for title, code in recipes.items():
+        assert title in RUN or title in told
+        options = re.findall(r"--[a-z-]+", code.partition("\n")[0])
+        assert options
+        for option in options:
+            assert option in command.DESCRIPTION or f'"{option}"' in source

@@ -1,6 +1,9 @@
-"""A primer's page begins with its case, and no two hidden code cells follow each other."""
+"""A page begins with its case, hides code in one cell, and its guesses lie on their sliders."""
+
+from pathlib import Path
 
 import chapter_frame
+import guesses
 import nbformat
 import page_cells
 import pytest
@@ -21,15 +24,9 @@ def joined(*cells):
     return [cell.source.split() for cell in notebook.cells]
 
 
-def test_hidden_code_without_output_joins_the_next_that_is_hidden():
+def test_hidden_code_without_output_joins_what_is_hidden_beside_it():
     assert joined(code("a"), code("b"), code("c", shows=True)) == [["a", "b", "c"]]
-
-
-def test_hidden_code_at_the_end_joins_the_one_before():
     assert joined(code("a", shows=True), code("b"), code("c", shows=True)) == [["a", "b"], ["c"]]
-
-
-def test_what_is_seen_or_said_between_keeps_them_apart():
     text = nbformat.v4.new_markdown_cell("words")
     assert joined(code("a"), text, code("b")) == [["a"], ["words"], ["b"]]
     assert joined(code("a"), code("b", hidden=False)) == [["a"], ["b"]]
@@ -58,22 +55,51 @@ def test_a_moving_picture_comes_from_the_chapter_that_a_page_names(tmp_path):
         page_cells.with_motion("<!-- motion: other -->", tmp_path)
 
 
-@pytest.mark.parametrize("chapter", chapter_frame.chapters(), ids=lambda chapter: chapter.file)
-def test_programs_stand_above_the_foot_of_a_chapter(chapter):
-    cells = [nbformat.v4.new_markdown_cell(text) for text in ("# Title", "The foot")]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    page_cells.with_widgets(notebook, chapter)
-    texts = [cell.source for cell in notebook.cells]
-    assert texts[-1] == "The foot"
-    found = "".join(texts).count('class="lab-widget"')
-    assert found == len(chapter.widgets)
-    if chapter.widgets:
-        assert texts[1].startswith("## In this page")
+def test_programs_stand_above_the_foot_of_a_chapter():
+    for chapter in chapter_frame.chapters():
+        cells = [nbformat.v4.new_markdown_cell(text) for text in ("# Title", "The foot")]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        page_cells.with_widgets(notebook, chapter)
+        texts = [cell.source for cell in notebook.cells]
+        assert texts[-1] == "The foot"
+        assert "".join(texts).count('class="lab-widget"') == len(chapter.widgets)
+        assert not chapter.widgets or texts[1].startswith("## In this page")
+        if chapter.file == "half_idle_tensor_cores":
+            assert 'data-kernel="prefill_wgmma"' in texts[1]
 
 
-def test_a_program_is_offered_for_the_kernel_that_the_chapter_names():
-    chapter = next(c for c in chapter_frame.chapters() if c.file == "half_idle_tensor_cores")
-    cells = [nbformat.v4.new_markdown_cell(text) for text in ("# Title", "The foot")]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    page_cells.with_widgets(notebook, chapter)
-    assert 'data-kernel="prefill_wgmma"' in notebook.cells[1].source
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+CASES = (
+    "tensor_cores_on_and_off",
+    "two_roads",
+    "the_test_that_could_not_fail",
+    "a_typo_that_looked_like_rounding",
+    "half_idle_tensor_cores",
+)
+
+
+@pytest.mark.parametrize("name", guesses.GUESSES)
+def test_every_answer_lies_on_its_slider_and_names_its_source(name):
+    guess = guesses.GUESSES[name]()
+    assert 0 < guess.truth < guess.most
+    assert guess.source.startswith(("measured on NVIDIA", "from the CPU build"))
+    assert f'data-truth="{guess.truth}"' in guess.html()
+
+
+@pytest.mark.parametrize("chapter", CASES)
+def test_every_case_asks_for_a_guess_before_it_measures(chapter):
+    before, place, after = (NOTEBOOKS / f"{chapter}.py").read_text().partition("<!-- guess: ")
+    assert place
+    name = after.split()[0]
+    assert guesses.GUESSES[name]().chapter == chapter
+    assert "## Prediction" in before
+
+
+def test_a_page_has_its_questions_and_no_link_to_itself():
+    text = guesses.placed("a\n<!-- guess: equal_heads -->\nb", "two_roads")
+    assert text.startswith("a\n```{raw} html\n<div")
+    assert text.endswith("```\nb")
+    assert "Why?" not in text
+    assert "Why?" in guesses.placed("<!-- guess: equal_heads -->", "intro")
+    with pytest.raises(ValueError, match="guess = 'other', allowed: decode_gain"):
+        guesses.placed("<!-- guess: other -->")

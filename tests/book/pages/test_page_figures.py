@@ -60,18 +60,15 @@ def test_a_dense_figure_keeps_its_width(built):
     assert not (pages / f"_images/{NAME}.narrow.svg").exists()
 
 
-def test_a_widget_is_a_figure_where_no_script_runs(built):
-    text = (built(notebook()) / "book/a.html").read_text()
+def test_other_pages_have_versions_and_figures_where_no_script_runs(built):
+    text = (built(notebook(series=[])) / "book/a.html").read_text()
     image = f'<img src="../_images/{NAME}.svg" alt="a &quot;b&quot;">'
     assert f'data-kernel=""><noscript><figure>{image}<figcaption>' in text
-    assert text.count("<noscript>") == 1
-    assert text.count("</noscript><p>b</p></div>") == 1
-
-
-def test_a_figure_without_values_has_no_script(built):
-    pages = built(notebook(series=[]))
-    assert "data-values" not in (pages / "notebooks/idea.html").read_text()
-    assert list((pages / "_static/lab").iterdir()) == []
+    assert text.count("<noscript>") == text.count("</noscript><p>b</p></div>") == 1
+    assert text.startswith(
+        '<picture><source media="(max-width: 576px)" srcset="../_static/look.narrow.svg">'
+        '<img src="../_images/look.svg"></picture><img src="../_images/map.svg">'
+    )
 
 
 def test_a_committed_notebook_has_the_picture_alone():
@@ -88,14 +85,3 @@ def test_a_figure_that_has_no_versions_is_refused():
     made.cells[0].outputs.append(error)
     with pytest.raises(ValueError, match="no narrow one"):
         page_figures.require_all(made)
-
-
-def test_a_drawn_picture_has_its_version_for_phones(built):
-    assert (
-        (built(notebook()) / "book/a.html")
-        .read_text()
-        .startswith(
-            '<picture><source media="(max-width: 576px)" srcset="../_static/look.narrow.svg">'
-            '<img src="../_images/look.svg"></picture><img src="../_images/map.svg">'
-        )
-    )

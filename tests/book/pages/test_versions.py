@@ -38,32 +38,14 @@ def texts(svg):
     return ElementTree.fromstring(svg).iter(f"{SVG}text")
 
 
-def test_the_figure_itself_stays_as_it_was(figure):
-    before = figure.get_size_inches().tolist()
-    n_figures = len(plt.get_fignums())
-    versions(figure)
+def test_the_figure_itself_stays_as_it_was_and_gives_the_same_bytes(figure, monkeypatch):
+    before, n_figures = figure.get_size_inches().tolist(), len(plt.get_fignums())
+    first = versions(figure)
     assert figure.get_size_inches().tolist() == before
     assert figure.axes[0].get_legend() is not None
     assert len(plt.get_fignums()) == n_figures
-
-
-def test_the_same_figure_gives_the_same_bytes(figure, bundle):
-    assert versions(figure) == bundle
-
-
-def test_a_layout_gives_the_versions_that_a_draw_gives(figure, bundle, monkeypatch):
     monkeypatch.setattr(narrow, "lay_out", lambda each: each.draw_without_rendering())
-    assert versions(figure) == bundle
-
-
-def test_a_figure_without_an_engine_is_laid_out_by_a_draw(figure, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(figure, "draw_without_rendering", lambda: drawn.append(figure))
-    narrow.lay_out(figure)
-    assert drawn == []
-    figure.set_layout_engine(None)
-    narrow.lay_out(figure)
-    assert drawn == [figure]
+    assert versions(figure) == first, "a layout gives what a draw gives"
 
 
 def test_words_of_a_narrow_figure_are_large_enough_and_all_there(bundle):
@@ -76,12 +58,6 @@ def test_words_of_a_narrow_figure_are_large_enough_and_all_there(bundle):
     assert "far too long for a narrow figure" not in [text.text for text in texts(slim)]
     for word in ("far too long", "mma", "times", "measured by a test"):
         assert word in " ".join(said.split())
-
-
-def test_panels_of_a_narrow_figure_stand_below_each_other(figure):
-    slim = narrow.made_narrow(figure)
-    first, second = (axes.get_position() for axes in slim.axes[:2])
-    assert first.y0 > second.y1
 
 
 def test_values_are_said_as_the_axes_name_them(bundle):
@@ -110,76 +86,38 @@ def test_places_are_those_of_the_drawn_marks(bundle):
             assert min(np.abs(np.array(mark) - place).max() for mark in marks) < 2e-3
 
 
-def test_numbers_of_the_text_keep_their_digits(figure):
-    figure.axes[0].text(1, 1, " 0.12345 ms", transform=figure.axes[0].transAxes)
-    assert " 0.12345 ms" in [text.text for text in texts(versions(figure)["image/svg+xml"])]
-
-
-def test_a_legend_that_is_too_wide_has_fewer_columns(figure):
-    lines = list(figure.axes[0].lines) * 4
-    labels = [f"a resource of an SM {i}" for i in range(4)]
-    figure.legend(lines, labels, loc="outside upper left", ncols=4)
-    slim = narrow.made_narrow(figure)
-    slim.draw_without_rendering()
-    (legend,) = slim.legends
-    assert [text.get_text() for text in legend.get_texts()] == labels
-    assert legend.get_window_extent().width <= slim.bbox.width
-
-
-@pytest.mark.filterwarnings("error:constrained_layout")
-def test_a_panel_keeps_its_width_below_a_wide_legend():
-    with plt.rc_context(style.HOUSE):
-        made, (axes,) = style.new_figure(height_inches=2.5)
-        for number in range(4):
-            axes.plot([1, 2], [1, number], marker="o", label=f"of head {number}")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, markerscale=3)
-        marker = axes.get_legend().legend_handles[0].get_markersize()
-        versions(made)
-        slim = narrow.made_narrow(made)
-    assert slim.axes[0].get_position().width * slim.get_figwidth() > 2
-    assert slim.axes[0].get_legend().legend_handles[0].get_markersize() == marker
-    plt.close(made)
-
-
-def test_a_legend_outside_of_the_panels_stays_outside(figure):
-    lines = list(figure.axes[0].lines) * 4
-    labels = [f"a resource of an SM {i}" for i in range(4)]
-    figure.legend(lines, labels, loc="outside upper left", ncols=4)
-    slim = narrow.made_narrow(figure)
-    slim.draw_without_rendering()
-    panels = [axes.get_window_extent() for axes in slim.axes]
-    assert slim.legends[0].get_window_extent().y0 > max(box.y1 for box in panels)
-
-
 def test_a_narrow_figure_leaves_its_axes_room(figure):
-    """Neither a legend, nor a title, nor a line below takes the room of the axes."""
+    """Panels stand below each other; neither legend, title nor a line below takes their room."""
     left = figure.axes[0]
     left.set_title("8 x 2048 on 8 x 2048, 16/16, d128, causal, bf16", loc="left", fontsize=8)
     left.set_yticks([0, 1], ["backward_wgmma ordered", "FlashAttention-2 (torch)"])
-    labels = [f"a resource of an SM {i}" for i in range(3)]
-    figure.legend(list(left.lines) * 3, labels, loc="outside upper left", ncols=3)
+    labels = [f"a resource of an SM {i}" for i in range(4)]
+    figure.legend(list(left.lines) * 4, labels, loc="outside upper left", ncols=4)
     style.say_origin(figure, "measured on NVIDIA H200, 2026-11-21, commit c5066a654c")
     slim = narrow.made_narrow(figure)
     slim.draw_without_rendering()
+    assert [text.get_text() for text in slim.legends[0].get_texts()] == labels
     legend = slim.legends[0].get_window_extent()
+    assert legend.width <= slim.bbox.width
+    assert legend.y0 > max(axes.get_window_extent().y1 for axes in slim.axes)
+    assert slim.axes[0].get_position().y0 > slim.axes[1].get_position().y1
     for axes in slim.axes:
         assert axes.bbox.width > 0.8 * slim.dpi  # inches
         assert not legend.overlaps(axes.bbox)
     assert slim.get_tightbbox().width <= narrow.WIDTH_INCHES + 0.1
 
 
-def test_a_note_that_takes_half_of_a_narrow_figure_has_two_lines(figure):
-    note = figure.axes[0].annotate("621 TFLOP/s  tensor pipe 66 % of its peak", (1, 1))
+def test_words_of_a_narrow_figure_make_room_for_each_other(figure):
+    left = figure.axes[0]
+    left.text(1, 1, " 0.12345 ms", transform=left.transAxes)
+    assert " 0.12345 ms" in [text.text for text in texts(versions(figure)["image/svg+xml"])]
+    note = left.annotate("621 TFLOP/s  tensor pipe 66 % of its peak", (1, 1))
+    left.set_title("backward_wgmma ordered, on: dq", loc="left")
+    left.set_title("dv", loc="right")
     narrow.made_narrow(figure)
     assert note.get_text() == "621 TFLOP/s\ntensor pipe 66 % of its peak"
-
-
-def test_a_title_goes_above_the_title_that_it_would_cover(figure):
-    figure.axes[0].set_title("backward_wgmma ordered, on: dq", loc="left")
-    figure.axes[0].set_title("dv", loc="right")
-    narrow.made_narrow(figure)
-    assert figure.axes[0].get_title("left").endswith("\n")
-    assert figure.axes[0].get_title("right") == "dv"
+    assert left.get_title("left").endswith("\n")
+    assert left.get_title("right") == "dv"
 
 
 def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
@@ -188,19 +126,3 @@ def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
     wide = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', bundle["image/svg+xml"])[1])
     assert bundle[MIME]["narrow"] == bundle["image/svg+xml"]
     assert bundle[MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)
-
-
-def test_a_name_that_is_broken_has_even_lines_without_a_single_word_at_the_end():
-    with plt.rc_context(style.HOUSE):
-        made, (axes,) = style.new_figure(height_inches=2.0)
-        axes.set_yticks([0], ["a kernel with a very long name"])
-        axes.set_xlabel("blocks on an SM that each resource leaves, whatever the others leave")
-        axes.set_ylabel("products / exponentials, in clocks of one SM")
-        name = narrow.made_narrow(made).axes[0].xaxis.label.get_text().splitlines()
-        beside = made.axes[0].yaxis.label
-        assert len(name) > 1
-        assert min(map(len, name)) > max(map(len, name)) / 2
-        assert beside.get_window_extent().height <= made.bbox.height
-        assert " ".join(beside.get_text().split()) == "products / exponentials, in clocks of one SM"
-        assert "exponentials," in beside.get_text().split()
-    plt.close(made)

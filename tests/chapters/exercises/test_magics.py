@@ -26,12 +26,6 @@ def test_the_extension_brings_both_cells():
     assert repr(wrong).startswith("Not yet.\nThis is still the starter")
 
 
-def test_the_package_names_assignments_that_exist():
-    named = re.findall(r"%%(?:cuda|triton) (\w+)", exercises.__doc__)
-    assert len(named) == 2
-    assert set(named) <= set(exercises.names())
-
-
 def test_lines_are_counted_as_the_cell_shows_them():
     shell = Shell()
     exercises.load_ipython_extension(shell)

@@ -11,11 +11,15 @@ from labkernels.chapters.exercises.questions import questions
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 EXERCISE = re.compile(r"```\{exercise\}\n:label: ([\w-]+)\n\n(.*?)\n```", re.DOTALL)
-MISTAKES = [
-    pytest.param(question, i, id=f"{question.name}-{i + 1}")
-    for question in questions().values()
-    for i in range(len(question.mistakes))
-]
+
+
+@pytest.mark.parametrize("question", questions().values(), ids=lambda question: question.name)
+def test_the_right_answer_passes_and_a_usual_mistake_gets_its_own_words(question):
+    assert exercises.check(question.name, one_that_fits(question.right))
+    for wrong, says in question.mistakes:
+        report = exercises.check(question.name, one_that_fits(wrong))
+        assert not report
+        assert report.lines == (says,)
 
 
 def in_chapters():
@@ -36,11 +40,6 @@ def one_that_fits(answer):
     return tuple(sum(part) / 2 if isinstance(part, list) else part for part in answer)
 
 
-@pytest.fixture(params=questions().values(), ids=lambda question: question.name)
-def question(request):
-    return request.param
-
-
 def test_every_exercise_of_a_chapter_checks_the_answer():
     found = in_chapters()
     assert len(found) > 30
@@ -54,18 +53,6 @@ def test_every_exercise_of_a_chapter_checks_the_answer():
             ), label
     asked = {label for label, (text, _) in found.items() if "Assignment" not in text}
     assert asked == set(questions())
-
-
-def test_the_right_answer_passes(question):
-    assert exercises.check(question.name, one_that_fits(question.right))
-
-
-@pytest.mark.parametrize(("question", "number"), MISTAKES)
-def test_a_usual_mistake_gets_its_own_words(question, number):
-    wrong, says = question.mistakes[number]
-    report = exercises.check(question.name, one_that_fits(wrong))
-    assert not report
-    assert report.lines == (says,)
 
 
 def test_an_unusual_mistake_gets_a_hint_and_not_the_answer():

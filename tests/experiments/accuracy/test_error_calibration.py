@@ -11,8 +11,6 @@ from labkernels.measure.error_budget import TOTAL
 from labkernels.records import store
 
 PATH = store.DATA_DIR / calibration.DATA_FILE
-NAMES = "kernel policy other_policy dtype family samples kv_len keys_per_split"
-CELL = tuple(NAMES.split())
 SIGNIFICANT = 20  # standard errors, so that the noise is a twentieth of the bias at most
 
 
@@ -50,28 +48,7 @@ def test_every_significant_bias_is_predicted_within_10_percent(recorded):
     assert wrong == []
 
 
-def test_the_sources_add_up_within_5_percent(recorded):
-    kernels = set()
-    for cell in calibration.grid():
-        if cell.by_source and cell.size in (calibration.WHOLE, calibration.PEAKY):
-            where = calibration.columns(cell, TOTAL)
-            rows = of(recorded, **{name: where[name] for name in CELL})
-            assert rows, cell
-            total = sum(row["measured_share"] for row in of(rows, source=TOTAL))
-            parts = sum(row["measured_share"] for row in rows if row["source"] != TOTAL)
-            assert parts == pytest.approx(total, rel=0.05), cell
-            kernels.add(cell.kernel)
-    assert kernels == {"decode_fma", "decode_mma", "decode_mma_n8"}
-
-
-def test_every_cell_of_today_is_recorded(recorded):
-    found = {tuple(row[name] for name in CELL) for row in recorded}
-    assert found == {
-        tuple(calibration.columns(cell, TOTAL)[name] for name in CELL)
-        for cell in calibration.grid()
-    }
-
-
+@pytest.mark.long
 def test_the_cpu_build_gives_the_small_rows_again(recorded):
     small = of(recorded, samples=SMALL.samples, kv_len=SMALL.kv_len)
     again = [

@@ -7,14 +7,12 @@ import pytest
 from labkernels import ops
 from labkernels.chapters.the_test_that_could_not_fail import INPUTS, RaggedTest, draw
 from labkernels.experiments.accuracy import ragged_runs as runs
-from labkernels.experiments.accuracy import ragged_test
 from labkernels.experiments.accuracy.detection_runs import DTYPES
 from labkernels.experiments.accuracy.ragged_runs import Task
 from labkernels.kernels.registry import discover
-from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, UNDECIDED, VERDICT, Criteria
+from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, VERDICT, Criteria
 from labkernels.measure.mutants.prefill import MUTANTS
 from labkernels.numerics.verdict.verdict import BUG, ROUNDING
-from labkernels.records import store
 
 ON_KEYS = ("keys one row early", "keys of another head", "scale applied twice", "missing rescale")
 SEEN_BY_LSE = ("padding in the denominator", "dropped key", "mask one key late")
@@ -46,13 +44,6 @@ def test_inputs_are_zero_where_they_say():
         assert drawn.problem().out_shape == (34, 4, 128)
     with pytest.raises(ValueError, match="inputs = 'K', allowed: K = 0, K = V = 0, random"):
         draw(RaggedTest(True, "bf16"), "K", seed=0)
-
-
-def test_every_mutant_is_made_of_a_line_that_is_there():
-    for mutant in MUTANTS.values():
-        assert mutant.edits
-        for kernel in mutant.edits:
-            assert mutant.spec(kernel).overlay is not None
 
 
 def test_without_keys_no_rule_sees_a_bug_of_the_keys():
@@ -87,18 +78,3 @@ def test_on_random_inputs_the_verdict_sees_all_and_accuses_none(kernel):
     found = answers("random", kernel)
     assert refused_by(VERDICT, found) == set(MUTANTS)
     assert found[kernel, "", VERDICT] == ACCEPTED
-
-
-def test_the_recorded_answers_are_met_again_on_the_cpu():
-    """The bits are the same, and so are all answers, for the seeds that were recorded."""
-    rows = store.read(store.DATA_DIR / ragged_test.DETECTION_FILE)
-    where = {"family": "K = V = 0, causal", "dtype": "bf16", "kv_len": 177, "kernel": "prefill_fma"}
-    recorded = {(row["mutant"], row["rule"]): row for row in store.select(rows, where)}
-    found = answers("K = V = 0")
-    assert {(mutant, rule) for _, mutant, rule in found} == recorded.keys()
-    for (_, *cell), word in found.items():
-        row = recorded[tuple(cell)]
-        # with zeros and uniform weights, every seed gives the same answer
-        assert row["runs"] == ragged_test.SEEDS
-        assert row["refused"] == row["runs"] * (word == REFUSED), cell
-        assert row["undecided"] == row["runs"] * (word == UNDECIDED), cell

@@ -11,7 +11,7 @@ from labkernels.experiments.hardware.instructions import HEADER, INSTRUCTIONS, M
 from labkernels.experiments.hardware.torch_model import tile_products
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
-from labkernels.records import schema, store
+from labkernels.records import store
 
 ALL_FAMILIES = families.FAMILIES + families.ADVERSARIAL
 NAMES = [instruction.name for instruction in INSTRUCTIONS]
@@ -65,34 +65,19 @@ def test_the_torch_model_has_the_bits_of_the_numpy_model(instruction):
         assert (got == want).all(), family
 
 
-@pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32"])
-def test_the_torch_model_of_an_older_unit(fmt):
-    a, b, c = draw("wide", fmt, 40)
-    got = experiment._bits(tile_products(a, b, c, tensor_core.unit_of("sm_80", fmt), fmt))
-    operands = experiment._bits(a), experiment._bits(b), c.numpy()
-    assert (got == in_numpy(*operands, fmt, "fp32", arch="sm_80")).all()
-
-
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32", "e4m3", "e5m2"])
 def test_the_families_reach_what_they_are_named_for(fmt):
     unit = tensor_core.unit_of("sm_90", fmt)
-    d = {
-        family: tile_products(*draw(family, fmt, 32, mnk=(16, 8, unit.chunk)), unit, fmt)
-        for family in ALL_FAMILIES
-    }
+    shape = {"mnk": (16, 8, unit.chunk)}
+    d = {name: tile_products(*draw(name, fmt, 32, **shape), unit, fmt) for name in ALL_FAMILIES}
     assert d["normal"].isfinite().all()
     assert d["specials"].isnan().any()
     assert d["specials"].isinf().any()
-    assert d["random bits"].isnan().any()
     if fmt in ("bf16", "tf32"):
         assert d["overflow"].isinf().float().mean() > 0.1
         tiny = (d["subnormal"] != 0) & (d["subnormal"].abs() < 2.0**-126)
         assert tiny.float().mean() > 0.1
-    else:
-        a, _, _ = draw("subnormal", fmt, 32)
-        smallest = torch.finfo(families.DTYPES[fmt]).smallest_normal
-        assert (a.double().abs() < smallest).double().mean() > 0.4
-    a, b, _ = draw("cancellation", fmt, 32, mnk=(16, 8, unit.chunk))
+    a, b, _ = draw("cancellation", fmt, 32, **shape)
     terms = torch.bmm(a.double().abs(), b.double().abs())
     limit = 4 if fmt in ("e4m3", "e5m2") else 64
     assert (d["cancellation"].abs() < terms / limit).double().mean() > 0.9
@@ -180,12 +165,3 @@ def test_the_recorded_counts():
         for label, _ in list(experiment.models(instruction))[1:]:
             assert sum(count[f"mismatches, {family}, {label}"] for family in ALL_FAMILIES) > 0
     assert min(total.values()) >= 1e8
-
-
-def test_rows_fit_the_table():
-    row = experiment._row(("wgmma.m64n64k16.fp32.bf16", "wide", "chunk 8", 12))
-    assert row["metric"] == "mismatches, wide, chunk 8"
-    missing = [f for f in schema.MEASUREMENTS.fields if f.name not in row and not f.empty]
-    provenance = [field for field in schema.PROVENANCE if field.name != "repeats"]
-    assert {f.name for f in missing} <= {"experiment", *(f.name for f in provenance)}
-    assert set(row) <= set(schema.MEASUREMENTS.columns)

@@ -1,4 +1,4 @@
-"""What a verdict says of a bug is graded from data: by class, by place and by keys."""
+"""What a verdict says of a bug is graded from data, and a drawn mistake is what it says."""
 
 import math
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import torch
 
 from labkernels import defects
 from labkernels.experiments.accuracy import strangers
-from labkernels.measure.strangers import runs, split, wrong
+from labkernels.measure.strangers import drawn, inputs, runs, split, wrong
 from labkernels.records import schema
 
 SHAPE = (2, 4, 10)  # requests, heads, queries
@@ -36,21 +36,22 @@ def _graded(found, classes=(defects.VALUES,), struck=None, keys=None):
     return runs.graded(found, classes, struck[..., None], struck, keys)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "grade"),
-    [
+def test_one_class_of_the_matches_is_right():
+    for kinds, grade in (
         ((defects.VALUES,), runs.RIGHT_CLASS),
         ((defects.STORE, defects.VALUES), runs.RIGHT_CLASS),
         ((defects.STORE,), runs.WRONG_CLASS),
         ((), runs.NO_CLASS),
-    ],
-)
-def test_one_class_of_the_matches_is_right(kinds, grade):
-    assert _graded(_found(*kinds)).graded == grade
-
-
-def test_an_output_that_is_called_right_has_no_grade():
+    ):
+        assert _graded(_found(*kinds)).graded == grade
     assert _graded(_found(answer="ROUNDING")) == runs.Said()
+
+
+def test_bugs_have_classes_of_the_one_vocabulary():
+    for of in (split.FIRST, split.newest()):
+        assert of is not None
+        assert {kind for _, kinds in of.wrong.values() for kind in kinds} <= {*defects.CLASSES}
+        assert {*of.asked} | {*of.keys} <= {*of.wrong}
 
 
 @pytest.mark.parametrize(
@@ -69,14 +70,11 @@ def test_a_place_is_right_if_it_has_the_wrong_rows_and_no_others(region, placed)
     assert _graded(_found(defects.VALUES, region=region), struck=struck).placed == placed
 
 
-@pytest.mark.parametrize(("keys", "placed"), [((0, 1), True), ((1, 2), False), (None, True)])
-def test_keys_count_where_both_know_them(keys, placed):
-    found = _found(defects.VALUES, region=_region(keys=keys))
-    assert _graded(found, keys=(0, 1)).placed == placed
-    assert _graded(found).placed
-
-
-def test_a_place_may_be_that_of_the_rows_in_which_a_bug_shows():
+def test_keys_count_where_both_know_them_and_a_place_may_be_where_a_bug_shows():
+    for keys, placed in (((0, 1), True), ((1, 2), False), (None, True)):
+        found = _found(defects.VALUES, region=_region(keys=keys))
+        assert _graded(found, keys=(0, 1)).placed == placed
+        assert _graded(found).placed
     struck, changed = _struck(), _struck(rows=slice(7, None))
     found = _found(defects.VALUES, region=_region(rows=(7, 9)))
     assert runs.graded(found, (defects.VALUES,), changed[..., None], struck).placed
@@ -101,16 +99,43 @@ def test_a_row_of_a_recording_has_what_was_said():
     assert checked["placed"] is True
 
 
-def test_bugs_have_classes_of_the_one_vocabulary():
-    for of in (split.FIRST, split.newest()):
-        assert of is not None
-        assert {kind for _, kinds in of.wrong.values() for kind in kinds} <= {*defects.CLASSES}
-        assert {*of.asked} | {*of.keys} <= {*of.wrong}
-
-
 def test_a_bug_of_a_part_leaves_the_other_rows():
     call = split.FIRST.call("normal", "fp16", 3)
     for part in wrong.PARTS:
         out = wrong.run(wrong.stored(lambda w, out: out / 2), call, part)
         changed = (out != wrong.run(wrong.right_output, call)).any(-1)
         assert changed.equal(wrong.rows_of(call, part))
+
+
+OF_DRAWN = inputs.Shape(2, 4, 2, 12, 150, 32, causal=True)
+
+
+@pytest.fixture(scope="module")
+def work():
+    return wrong.Work.of(inputs.call("peaky", OF_DRAWN, "fp16", 3))
+
+
+@pytest.mark.parametrize("number", range(len(drawn.EDITS)), ids=drawn.EDITS)
+def test_an_edit_changes_the_rows_that_it_says_and_no_others(number, work):
+    good, shown = wrong.right_output(work), 0
+    for seed in range(number, number + 8 * len(drawn.EDITS), len(drawn.EDITS)):
+        mistake = drawn.mistake(seed)
+        assert (mistake.edit, mistake.seed) == (list(drawn.EDITS)[number], seed)
+        assert mistake.kind in defects.CLASSES
+        out = mistake.output(work)
+        assert (out.shape, out.dtype) == (good.shape, good.dtype)
+        assert out.isfinite().all()
+        changed = (out != good).any(-1)
+        heads, rows = changed.any(2).any(0), changed.any(1).any(0)
+        if mistake.rows == "odd heads":
+            assert not heads[::2].any()
+        if mistake.rows == "late queries":
+            assert not rows[: len(rows) // 2].any()
+        shown += bool(changed.any())
+    assert shown >= 4
+
+
+def test_keys_are_those_of_the_words():
+    mistake = drawn.Mistake("keys left out", 0.0, "odd tiles", "all rows", 0.5, 16, 0)
+    assert mistake.keys_of(40).nonzero().flatten().tolist() == list(range(16, 32))
+    assert mistake.words == "keys left out, odd tiles, tiles of 16, all rows"

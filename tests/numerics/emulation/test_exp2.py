@@ -29,41 +29,27 @@ def test_the_square_is_the_sum_of_its_partial_products_that_reach_the_cut():
 
 def test_the_parabolas_of_the_device(mantissas):
     unit = ex2_unit.load()
-    assert len(ex2_unit.DATA_FILE.read_bytes()) < 4000
     assert unit.c0.max() < 2**25
-    assert 2**14 < unit.c1.min() < unit.c1.max() < 2**16
-    assert 2**8 < unit.c2.min() < unit.c2.max() < 2**10
     # near the Taylor coefficients of 2^x in the middle of each segment
     middle = np.exp2((np.arange(64) + 0.5) / 64)
     assert np.abs(unit.c2 / (np.log(2) ** 2 / 2 * middle * 2**11) - 1).max() < 0.01
     exact = (np.exp2(np.arange(ENTRIES) / ENTRIES) - 1) * ENTRIES
     assert np.abs(mantissas - exact).max() < 1.5  # PTX promises 2 ulp
     assert (np.diff(mantissas) >= 0).all()
-    assert mantissas[0] == 0
-    assert mantissas[-1] == ENTRIES - 1
+    assert (mantissas[0], mantissas[-1]) == (0, ENTRIES - 1)
 
 
-def test_fit_finds_the_parabolas_behind_a_table(mantissas):
+def test_fit_finds_the_parabolas_behind_a_table_and_refuses_one_that_is_off(mantissas, tmp_path):
     found, unit = ex2_unit.fit(mantissas), ex2_unit.load()
     assert found.bias == unit.bias
     for name in ("c0", "c1", "c2"):
         assert np.array_equal(getattr(found, name), getattr(unit, name))
-
-
-def test_fit_refuses_a_table_that_is_off_by_one_somewhere(mantissas):
+    ex2_unit.write(found, tmp_path / "unit.json")
+    assert (tmp_path / "unit.json").read_bytes() == ex2_unit.DATA_FILE.read_bytes()
     wrong = mantissas.copy()
     wrong[1_000_000] += 1
     with pytest.raises(ValueError, match="leave 0 biases, allowed: a table of 64 parabolas"):
         ex2_unit.fit(wrong)
-
-
-def test_write_and_load_are_inverse(tmp_path):
-    unit = ex2_unit.load()
-    ex2_unit.write(unit, tmp_path / "unit.json")
-    assert (tmp_path / "unit.json").read_bytes() == ex2_unit.DATA_FILE.read_bytes()
-    (tmp_path / "short.json").write_text('{"bias": 1, "c0, c1, c2": [[1, 2, 3]]}')
-    with pytest.raises(ValueError, match=r"short\.json has rows \(1, 3\), allowed"):
-        ex2_unit.load(tmp_path / "short.json")
 
 
 def test_mufu_splits_its_argument(mantissas):
@@ -91,12 +77,6 @@ def test_mufu_specials_and_range():
     nan = emulation_exp2.exp2_mufu(np.float32([np.nan]))
     assert nan.view(np.uint32)[0] == 0x7FFFFFFF
     assert emulation_exp2.exp2_mufu(np.float32(-1.0)) == 0.5
-
-
-def test_mufu_is_within_two_ulp_of_the_power():
-    x = np.linspace(-20, 20, 100_001).astype(np.float32)
-    exact = np.exp2(x.astype(np.float64))
-    assert np.abs(emulation_exp2.exp2_mufu(x) / exact - 1).max() < 2.0**-22
 
 
 @pytest.mark.parametrize(("name", "limit"), [("poly3", 1.02e-4), ("poly5", 1.7e-7)])

@@ -14,16 +14,11 @@ import pytest
 
 from labkernels.numerics.emulation import tensor_core
 
-ARCHS = {
-    "V100": "sm_70",
-    "A100": "sm_80",
-    "A2": "sm_80",
-    "Ada": "sm_89",
-    "L40S": "sm_89",
-    "H100": "sm_90",
-    "H200": "sm_90",
-    "B200": "sm_100",
-}
+GPUS = {
+    "sm_70": ["V100"], "sm_80": ["A100", "A2"], "sm_89": ["Ada", "L40S"],
+    "sm_90": ["H100", "H200"], "sm_100": ["B200"],
+}  # fmt: skip
+ARCHS = {gpu: arch for arch, gpus in GPUS.items() for gpu in gpus}
 FORMATS = ("fp16", "bf16", "tf32", "E4M3", "E5M2")
 CASES = [(gpu, fmt, out) for gpu in ARCHS for fmt in FORMATS for out in tensor_core.OUTPUTS]
 

@@ -114,14 +114,21 @@ def test_sums_of_8_bits_in_fp16_are_rounded_once_per_chunk(arch):
         tensor_core.matmul([[1.0]], [[1.0]], arch=arch, fmt="bf16", out="fp16")
 
 
-def test_every_pair_without_a_model_is_refused():
-    one = np.ones((1, 1))
+def test_blocks_of_rows_and_batches_change_nothing(monkeypatch):
+    rng = np.random.default_rng(8)
+    a, b = inputs("normal", "fp16", (5, 1, 9, 17), rng), inputs("normal", "fp16", (3, 17, 7), rng)
+    whole = tensor_core.matmul(a, b, arch="sm_80", fmt="fp16")
+    assert whole.shape == (5, 3, 9, 7)
+    monkeypatch.setattr(tensor_core, "_BLOCK_ELEMENTS", 16)
+    ampere = tensor_core.unit_of("sm_80", "fp16")  # in the place of the architecture's own
+    again = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16", unit=ampere)
+    assert np.array_equal(whole, again)
     for arch, known in tensor_core.UNITS.items():
         for fmt in tensor_core.INPUTS:
             assert (fmt in known) == ((arch, fmt) in CONSTANTS)
             if fmt not in known:
                 with pytest.raises(ValueError, match=f"fmt = '{fmt}' on {arch}: no model is known"):
-                    tensor_core.matmul(one, one, arch=arch, fmt=fmt)
+                    tensor_core.matmul([[1]], [[1]], arch=arch, fmt=fmt)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -138,30 +145,6 @@ def test_tf32_cuts_its_inputs_to_ten_fraction_bits(arch):
     assert np.isinf(tensor_core.matmul(holed, b, arch=arch, fmt="tf32")[3]).all()
     with pytest.raises(ValueError, match="a holds values that are not fp32"):
         tensor_core.matmul(a.astype(np.float64) / 3, b, arch=arch, fmt="tf32")
-
-
-@pytest.mark.parametrize("arch", ["sm_89", "sm_90"])
-def test_eight_bit_inputs_leave_thirteen_fraction_bits(arch):
-    run = {"arch": arch, "fmt": "e4m3"}
-    assert tensor_core.matmul([[1.0]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16 + 2.0**-9
-    assert tensor_core.matmul([[0.5]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16
-    # c itself loses its lower bits, so long chains must be cut and added in fp32
-    assert tensor_core.matmul([[0.0]], [[0.0]], [[1 + 2.0**-14]], **run)[0, 0] == 1
-    # the second chunk of sm_89 begins at 16: its small terms meet a large accumulator
-    a = np.array([[256.0] + [0.0] * 15 + [1.0] * 16])
-    b = np.array([[256.0] + [0.0] * 15 + [7.0] * 16]).T
-    assert tensor_core.matmul(a, b, **run)[0, 0] == 2.0**16  # each 7 is below one step, 8
-    with pytest.raises(ValueError, match="a holds values that are not e4m3"):
-        tensor_core.matmul([[np.inf]], [[1.0]], **run)
-
-
-def test_blocks_of_rows_and_batches_change_nothing(monkeypatch):
-    rng = np.random.default_rng(8)
-    a, b = inputs("normal", "fp16", (5, 1, 9, 17), rng), inputs("normal", "fp16", (3, 17, 7), rng)
-    whole = tensor_core.matmul(a, b, arch="sm_80", fmt="fp16")
-    assert whole.shape == (5, 3, 9, 7)
-    monkeypatch.setattr(tensor_core, "_BLOCK_ELEMENTS", 16)
-    assert np.array_equal(whole, tensor_core.matmul(a, b, arch="sm_80", fmt="fp16"))
 
 
 @pytest.mark.parametrize("arch", tensor_core.UNITS)
@@ -187,122 +170,82 @@ def test_specials(arch):
             assert not (d[0, 0] == 0 and np.signbit(d[0, 0]))
 
 
-def test_a_negative_sum_cut_to_nothing_is_plus_zero():
-    # as an H200 gives it; the sum is -2^-150, below the smallest subnormal
-    d = tensor_core.matmul([[-(2.0**-75)]], [[2.0**-75]], arch="sm_90", fmt="bf16")
-    assert d.view(np.uint32)[0, 0] == 0
-    tiny = [[-(2.0**-24)]], [[2.0**-24]]
-    assert tensor_core.matmul(*tiny, arch="sm_90", fmt="fp16", out="fp16").view(np.uint16) == 0
+BIG, LARGEST = np.float32(rounding.round_to(3.3e38, "bf16", "rz")), np.finfo(np.float32).max
+# Format, sums, a, b, c and the sum a b + c, on sm_90.
+SUMS = [
+    ("bf16", "fp32", [-(2.0**-75)], [2.0**-75], 0, 0.0),  # -2^-150, cut to nothing, is plus zero
+    ("fp16", "fp16", [-(2.0**-24)], [2.0**-24], 0, 0.0),
+    ("bf16", "fp32", [BIG, BIG], [1, 1], 0, np.inf),
+    ("bf16", "fp32", [BIG, BIG, BIG], [2, -2, 1], 0, BIG),  # +-2^128 cancel
+    ("bf16", "fp32", [2.0**60], [2.0**40], LARGEST, LARGEST),  # toward zero never reaches inf
+    ("bf16", "fp32", [2.0**-100], [2.0**-49], 0, 2.0**-149),
+    ("bf16", "fp32", [2.0**-100], [1.5 * 2.0**-49], 0, 2.0**-149),
+    ("bf16", "fp32", [2.0**-100], [2.0**-50], 0, 0.0),
+    ("fp16", "fp32", [2.0**-24], [2.0**-24], 0, 2.0**-48),  # subnormal inputs are not flushed
+    ("fp16", "fp32", [1] * 3 + [np.inf] + [1] * 44, [1] * 48, 0, np.inf),  # through the chain
+    ("fp16", "fp16", [1, 1], [1, 2.0**-11], 0, 1.0),  # to nearest
+    ("fp16", "fp16", [1, 1], [1, 2.0**-11], 2.0**-10, 1 + 2.0**-9),
+    ("fp16", "fp16", [65504.0], [2.0], 0, np.inf),
+    # Half an ulp and a little more rounds up for c = 0, but not for subnormal c, as on an H200.
+    ("fp16", "fp16", [2.0**-12, 2.0**-23], [2.0**-13, 2.0**-23], 0, 2.0**-24),
+    ("fp16", "fp16", [2.0**-12, 2.0**-23], [2.0**-13, 2.0**-23], 2.0**-20, 2.0**-20),
+    ("fp16", "fp16", [2.0**-12, 2.0**-23], [2.0**-13, 2.0**-23], 2.0**-22, 2.0**-22),
+]
 
 
-def test_overflow_and_subnormal_results():
-    big = np.float32(rounding.round_to(3.3e38, "bf16", "rz"))
-    run = {"arch": "sm_90", "fmt": "bf16"}
-    assert tensor_core.matmul([[big, big]], [[1], [1]], **run)[0, 0] == np.inf
-    # the sum, not a term, decides: +-2^128 cancel
-    assert tensor_core.matmul([[big, big, big]], [[2], [-2], [1]], **run)[0, 0] == big
-    # rounding toward zero never reaches inf: the largest float32 plus a little stays
-    largest = np.finfo(np.float32).max
-    assert tensor_core.matmul([[2.0**60]], [[2.0**40]], [[largest]], **run)[0, 0] == largest
-    assert tensor_core.matmul([[2.0**-100]], [[2.0**-49]], **run)[0, 0] == 2.0**-149
-    assert tensor_core.matmul([[2.0**-100]], [[1.5 * 2.0**-49]], **run)[0, 0] == 2.0**-149
-    assert tensor_core.matmul([[2.0**-100]], [[2.0**-50]], **run)[0, 0] == 0
-    # fp16 subnormal inputs are not flushed
-    tiny = tensor_core.matmul([[2.0**-24]], [[2.0**-24]], arch="sm_80", fmt="fp16")
-    assert tiny[0, 0] == 2.0**-48
+@pytest.mark.parametrize(("fmt", "out", "a", "b", "c", "expected"), SUMS)
+def test_a_sum_is_as_on_an_h200(fmt, out, a, b, c, expected):
+    of = {"fp32": np.float32, "fp16": np.float16}[out]
+    column = np.array(b, float)[:, None]
+    d = tensor_core.matmul([a], column, of([[c]]), arch="sm_90", fmt=fmt, out=out)
+    assert d.dtype == of
+    assert d[0, 0] == expected
+    assert not np.signbit(d[0, 0])
 
 
-def test_inf_in_one_chunk_stays_through_the_chain():
-    a = np.ones((1, 48))
-    a[0, 3] = np.inf
-    b = np.ones((48, 2))
-    b[3, 1] = 0
-    d = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
-    assert d[0, 0] == np.inf
-    assert d.view(np.uint32)[0, 1] == 0x7FFFFFFF
-
-
-def test_fp16_output_rounds_to_nearest():
-    d = tensor_core.matmul([[1.0, 1.0]], [[1.0], [2.0**-11]], arch="sm_90", fmt="fp16", out="fp16")
-    assert d.dtype == np.float16
-    assert d[0, 0] == 1.0
-    c = np.float16([[2.0**-10]])
-    d = tensor_core.matmul([[1, 1]], [[1], [2.0**-11]], c, arch="sm_90", fmt="fp16", out="fp16")
-    assert d[0, 0] == 1 + 2.0**-9
-    d = tensor_core.matmul([[65504.0]], [[2.0]], arch="sm_80", fmt="fp16", out="fp16")
-    assert d[0, 0] == np.inf
+def test_nan_has_one_encoding():
     d = tensor_core.matmul([[np.nan]], [[2.0]], arch="sm_80", fmt="fp16", out="fp16")
     assert d.view(np.uint16)[0, 0] == 0x7FFF
+    d = tensor_core.matmul([[np.inf] + [1] * 47], np.zeros((48, 1)), arch="sm_90", fmt="fp16")
+    assert d.view(np.uint32)[0, 0] == 0x7FFFFFFF
+
+
+def test_bad_arguments_are_refused_by_name_and_empty_shapes_are_not():
+    for m, k, n in ((0, 16, 8), (4, 0, 8), (4, 16, 0)):
+        d = tensor_core.matmul(np.ones((m, k)), np.ones((k, n)), arch="sm_90", fmt="fp16")
+        assert d.shape == (m, n)
+        assert not d.any()
+    one = np.ones((1, 1))
+    for b, arch, fmt, told in (
+        (one, "sm_61", "fp16", "arch = 'sm_61', allowed: sm_70, sm_75, sm_80, sm_89, sm_90, sm_10"),
+        (one, "sm_90", "fp32", "fmt = 'fp32', allowed: fp16, bf16, tf32, e4m3, e5m2"),
+        (one + 2.0**-9, "sm_90", "bf16", "b holds values that are not bf16"),
+        (np.ones((2, 1)), "sm_90", "bf16", r"a \(1, 1\), b \(2, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            tensor_core.matmul(one, b, arch=arch, fmt=fmt)
 
 
 def test_eight_bits_of_mma_sync_on_sm_90_go_through_fp16():
     rng = np.random.default_rng(12)
     a, b = inputs("normal", "e4m3", (4, 64), rng), inputs("normal", "e4m3", (64, 4), rng)
     c = rng.standard_normal((4, 4)).astype(np.float32)
-    expected = c
-    for k in (0, 32):
-        first = [k + i for i in range(32) if i % 4 < 2]
-        second = [k + i for i in range(32) if i % 4 >= 2]
+    halves = [[i for i in range(32) if i % 4 // 2 == half] for half in (0, 1)]
+
+    def of_32(k, out):
         some = None
-        for part in (first, second):
-            some = tensor_core.matmul(a[:, part], b[part], some, arch="sm_90", fmt="fp16")
-        expected = expected + some
+        for half in halves:
+            part = [k + i for i in half]
+            some = tensor_core.matmul(a[:, part], b[part], some, arch="sm_90", fmt="fp16", out=out)
+        return some
+
     got = tensor_core.widened_matmul(a, b, c, fmt="e4m3")
-    assert np.array_equal(got, expected)
+    assert np.array_equal(got, c + of_32(0, "fp32") + of_32(32, "fp32"))
     assert not np.array_equal(got, tensor_core.matmul(a, b, c, arch="sm_90", fmt="e4m3"))
-    assert np.array_equal(
-        tensor_core.widened_matmul(a, b, fmt="e4m3"),
-        tensor_core.widened_matmul(a, b, np.zeros((4, 4)), fmt="e4m3"),
-    )
     half = tensor_core.widened_matmul(a[:, :32], b[:32], fmt="e4m3", out="fp16")
-    first = [i for i in range(32) if i % 4 < 2]
-    run = {"arch": "sm_90", "fmt": "fp16", "out": "fp16"}
-    parts = tensor_core.matmul(a[:, first], b[first], **run)
-    second = [i for i in range(32) if i % 4 >= 2]
     assert half.dtype == np.float16
-    assert np.array_equal(half, tensor_core.matmul(a[:, second], b[second], parts, **run))
+    assert np.array_equal(half, of_32(0, "fp16"))
     with pytest.raises(ValueError, match="fmt = 'fp16', allowed: e4m3, e5m2"):
         tensor_core.widened_matmul(a, b, fmt="fp16")
     with pytest.raises(ValueError, match="a has K = 16, allowed: multiples of 32"):
         tensor_core.widened_matmul(a[:, :16], b[:16], fmt="e4m3")
-
-
-def test_a_unit_may_take_the_place_of_the_architectures():
-    rng = np.random.default_rng(13)
-    a, b = inputs("wide", "bf16", (8, 32), rng), inputs("wide", "bf16", (32, 8), rng)
-    ampere = tensor_core.unit_of("sm_80", "bf16")
-    placed = tensor_core.matmul(a, b, arch="sm_90", fmt="bf16", unit=ampere)
-    assert np.array_equal(placed, tensor_core.matmul(a, b, arch="sm_80", fmt="bf16"))
-
-
-def test_a_subnormal_fp16_accumulator_lifts_the_grid():
-    """As on an H200, half an ulp and a little more rounds up for c = 0, but not for subnormal c."""
-    a, b = [[2.0**-12, 2.0**-23]], [[2.0**-13], [2.0**-23]]
-    for c, expected in ((0.0, 1.0), (2.0**-20, 16.0), (2.0**-22, 4.0)):
-        run = {"arch": "sm_90", "fmt": "fp16", "out": "fp16"}
-        d = tensor_core.matmul(a, b, np.float16([[c]]), **run)
-        assert d[0, 0] == expected * 2.0**-24
-
-
-@pytest.mark.parametrize(("m", "k", "n"), [(0, 16, 8), (4, 0, 8), (4, 16, 0)])
-def test_empty_shapes(m, k, n):
-    d = tensor_core.matmul(np.ones((m, k)), np.ones((k, n)), arch="sm_90", fmt="fp16")
-    assert d.shape == (m, n)
-    assert not d.any()
-
-
-def test_bad_arguments_are_refused_by_name():
-    one = np.ones((1, 1))
-    with pytest.raises(
-        ValueError,
-        match="arch = 'sm_61', allowed: sm_70, sm_75, sm_80, sm_89, sm_90, sm_100, sm_120",
-    ):
-        tensor_core.matmul(one, one, arch="sm_61", fmt="fp16")
-    with pytest.raises(ValueError, match="fmt = 'fp32', allowed: fp16, bf16, tf32, e4m3, e5m2"):
-        tensor_core.matmul(one, one, arch="sm_90", fmt="fp32")
-    with pytest.raises(ValueError, match="out = 'fp16' with fmt = 'bf16'"):
-        tensor_core.matmul(one, one, arch="sm_90", fmt="bf16", out="fp16")
-    with pytest.raises(ValueError, match="b holds values that are not bf16"):
-        tensor_core.matmul(one, one + 2.0**-9, arch="sm_90", fmt="bf16")
-    with pytest.raises(ValueError, match=r"a \(1, 1\), b \(2, 1\)"):
-        tensor_core.matmul(one, np.ones((2, 1)), arch="sm_90", fmt="bf16")

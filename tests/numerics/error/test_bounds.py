@@ -31,12 +31,6 @@ def way(**changes) -> tuple[NumericPolicy, Execution]:
     return replace(BF16, **changes), execution
 
 
-@pytest.fixture(scope="module")
-def exp2():
-    """Return the kernels' exp2 functions by name."""
-    return special.EXP2
-
-
 def product(a, b, c, policy: NumericPolicy, arch: str, fmt: str):
     """Return c + a b in float32, as the kernel's units compute it."""
     if policy.tensor_cores:
@@ -89,9 +83,9 @@ def merged(states, exp2):
     return m, l, o
 
 
-def emulate(problem: Problem, policy, execution, exp2_by_name, fmt):
+def emulate(problem: Problem, policy, execution, fmt):
     arch = execution.arch
-    exp2, scale_log2 = exp2_by_name[policy.exp2], np.float32(problem.scale * LOG2_E)
+    exp2, scale_log2 = special.EXP2[policy.exp2], np.float32(problem.scale * LOG2_E)
     out = np.zeros(problem.out_shape, np.float32)
     lse2 = np.full(out.shape[:2], -np.inf, np.float32)
     for rows in problem.row_blocks():
@@ -143,15 +137,6 @@ def problem_of(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size
     return Problem(q, k, v, table, np.array(kv_lens, np.int32), dim**-0.5)
 
 
-def compare(problem, how, exp2, fmt):
-    """Return the errors of the emulated kernel and their bounds."""
-    out, lse2 = emulate(problem, *how, exp2, fmt)
-    o, lse2_exact = oracle.attention(problem)
-    error = np.abs(metrics.difference(out, o))
-    lse2_error = np.abs(metrics.difference(lse2, lse2_exact))
-    return error, bounds.out_bound(problem, *how), lse2_error, bounds.lse2_bound(problem, *how)
-
-
 WAYS = [
     (way(), "bf16"),
     (way(p="fp16", out="fp16", exp2="mufu", splits=3), "fp16"),
@@ -171,11 +156,9 @@ IDS = [
 
 @pytest.mark.parametrize("family", ["normal", "peaky", "hostile", "mean 1", "outliers"])
 @pytest.mark.parametrize(("how", "fmt"), WAYS, ids=IDS)
-def test_a_right_kernel_stays_below_the_bound(how, fmt, family, exp2):
+def test_a_right_kernel_stays_below_the_bound(how, fmt, family):
     case = problem_of([0, 1, 15, 16, 17, 150], fmt=fmt, family=family)
-    error, bound, lse2_error, lse2_bound = compare(case, how, exp2, fmt)
-    assert not (~(error <= bound)).any(), (error / bound).max()
-    assert not (~(lse2_error <= lse2_bound)).any(), (lse2_error / lse2_bound).max()
+    bound, lse2_bound = require_below(case, how, fmt)
     assert not bound[0].any()
     assert not lse2_bound[0].any()
     if family in ("normal", "mean 1"):
@@ -183,24 +166,32 @@ def test_a_right_kernel_stays_below_the_bound(how, fmt, family, exp2):
         assert (bound[5] < 0.06 * (1 + np.nanmax(np.abs(case.v_pool)))).all()
 
 
+def require_below(problem, how, fmt):
+    """Require that the emulated kernel's errors are within their bounds, and return these."""
+    out, lse2 = emulate(problem, *how, fmt)
+    found = bounds.out_bound(problem, *how), bounds.lse2_bound(problem, *how)
+    for mine, exact, bound in zip((out, lse2), oracle.attention(problem), found, strict=True):
+        error = np.abs(metrics.difference(mine, exact))
+        assert (error <= bound).all(), (error / bound).max()
+    return found
+
+
 @pytest.mark.parametrize("family", ["normal", "mean 1"])
 @pytest.mark.parametrize(("how", "fmt"), WAYS, ids=IDS)
-def test_a_right_causal_kernel_keeps_every_rows_own_bound(how, fmt, family, exp2):
+def test_a_right_causal_kernel_keeps_every_rows_own_bound(how, fmt, family):
     """Rows see no key, one key or more; a row's chains are as long as its own keys."""
     base = problem_of([0, 3, 40], fmt=fmt, family=family)
     rng = np.random.default_rng(4)
     q = rounding.round_to(rng.standard_normal((2 + 5 + 33, 8, 32)), fmt)
     case = replace(base, q=q, cu_seqlens_q=[0, 2, 7, 40], causal=True)
     assert sorted(set(case.n_keys.tolist())) == [0, 1, 2, 3, *range(8, 41)]
-    error, bound, lse2_error, lse2_bound = compare(case, how, exp2, fmt)
-    assert not (~(error <= bound)).any(), (error / bound).max()
-    assert not (~(lse2_error <= lse2_bound)).any(), (lse2_error / lse2_bound).max()
+    require_below(case, how, fmt)
 
 
-def test_the_bound_of_a_narrow_policy_is_tight_enough_to_see_a_dropped_key(exp2):
+def test_the_bound_of_a_narrow_policy_is_tight_enough_to_see_a_dropped_key():
     case = problem_of([200], fmt="fp16", family="mean 1")
     how = way(p="fp16", out="fp16", exp2="mufu")
-    out, _ = emulate(replace(case, kv_lens=case.kv_lens - 1), *how, exp2, "fp16")
+    out, _ = emulate(replace(case, kv_lens=case.kv_lens - 1), *how, "fp16")
     o, _ = oracle.attention(case)
     assert (np.abs(out - o) > bounds.out_bound(case, *how)).any()
 
@@ -231,12 +222,6 @@ def test_inputs_that_are_not_finite_have_no_bound():
     assert np.isnan(bounds.lse2_bound(case, BF16, WHOLE)[0]).all()
 
 
-def test_scores_beyond_all_precision_still_give_a_number():
-    case = replace(problem_of([40], fmt="bf16", family="hostile"), scale=1e9)
-    assert (bounds.out_bound(case, BF16, WHOLE) > 1).all()
-    assert np.isfinite(bounds.out_bound(replace(case, v_pool=0 * case.v_pool), BF16, WHOLE)).all()
-
-
 SIGMA = [
     way(p="fp16", out="fp16", exp2="mufu"),
     way(exp2="mufu", splits=2),
@@ -250,12 +235,12 @@ SIGMA = [
 
 @pytest.mark.parametrize("family", ["normal", "mean 1"])
 @pytest.mark.parametrize("how", SIGMA, ids=lambda how: f"P_{how[0].p}-out_{how[0].out}")
-def test_expected_error_is_the_error_seen(how, family, exp2):
+def test_expected_error_is_the_error_seen(how, family):
     policy = how[0]
     fmt = "fp16" if "fp16" in (policy.p, policy.out) else "bf16"
     case = problem_of([400] * 3, fmt=fmt, family=family, dim=64)
     sigma = error_sigma.sigma(case, *how)
-    out, _ = emulate(case, *how, exp2, fmt)
+    out, _ = emulate(case, *how, fmt)
     o, _ = oracle.attention(case)
     ratio = metrics.rms(out - o, by="head") / metrics.rms(sigma, by="head")
     # sigma counts l as one chain, but NumPy adds l pairwise: half the variance if all is in fp32.
@@ -285,13 +270,13 @@ def test_spacing_of_p_is_what_its_rounding_leaves(p_format, binade):
     assert found == pytest.approx(expected, rel=0.05)
 
 
-def test_hi_and_lo_cut_the_expected_error_of_p_and_empty_rows_have_none(exp2):
+def test_hi_and_lo_cut_the_expected_error_of_p_and_empty_rows_have_none():
     case = problem_of([0, 300], fmt="bf16", dim=64)
     hi, hi_lo = (way(p=p, out="fp32") for p in ("bf16", "bf16x2"))
     one, two = error_sigma.sigma(case, *hi), error_sigma.sigma(case, *hi_lo)
     assert not one[0].any()
     assert (one[1] > 50 * two[1]).all()
-    out, _ = emulate(case, *hi_lo, exp2, "bf16")
+    out, _ = emulate(case, *hi_lo, "bf16")
     o, _ = oracle.attention(case)
     ratio = metrics.rms((out - o)[1:], by="all") / metrics.rms(two[1:], by="all")
     assert 0.6 < ratio < 1.3
@@ -299,26 +284,21 @@ def test_hi_and_lo_cut_the_expected_error_of_p_and_empty_rows_have_none(exp2):
 
 def test_of_two_possible_denominators_the_larger_sigma_counts():
     case = problem_of([200], fmt="bf16", family="mean 1")
-    kinds = [replace(BF16, out="fp32", denominator=d) for d in ("unrounded", "rounded")]
-    either = error_sigma.sigma(case, replace(kinds[0], denominator=None))
-    np.testing.assert_array_equal(
-        either, np.maximum(*(error_sigma.sigma(case, kind) for kind in kinds))
+    either, *kinds = (
+        error_sigma.sigma(case, replace(BF16, out="fp32", denominator=denominator))
+        for denominator in (None, "unrounded", "rounded")
     )
+    np.testing.assert_array_equal(either, np.maximum(*kinds))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_unknown_ways_to_round_are_refused():
+    for change, message in (
         ({"p": "fp8"}, "p = 'fp8', allowed: .*fp32, fp16, bf16, fp16x2, bf16x2"),
         ({"exp2": "exact"}, "exp2 = 'exact', allowed: mufu, poly3, poly5"),
         ({"denominator": "none"}, "denominator = 'none', allowed: unrounded, rounded"),
         ({"out": "int8"}, "out = 'int8', allowed: input, fp64"),
         ({"arch": "sm_70"}, "arch = 'sm_70', allowed: sm_80"),
         ({"splits": 0}, "splits = 0, allowed: an integer >= 1"),
-        ({"chains": 0}, "chains = 0, allowed: an integer >= 1"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_unknown_ways_to_round_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        way(**change)
+    ):
+        with pytest.raises(ValueError, match=message):
+            way(**change)

@@ -29,6 +29,12 @@ def problem():
     return decode_problem([500] * 24)
 
 
+@pytest.fixture(scope="module")
+def few():
+    return decode_problem([500] * 6)
+
+
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_z_has_standard_deviation_one(problem, way):
     policy, order = WAYS[way]
@@ -38,44 +44,44 @@ def test_z_has_standard_deviation_one(problem, way):
     assert metrics.rms(z, by="head") == pytest.approx(np.ones(4), rel=0.15)
 
 
-def test_another_format_of_p_is_noticed(problem):
-    out = emulate(problem, tensor_cores(), N8)
-    assert metrics.rms(error_budget(problem, tensor_cores("fp16"), N8).z(out), by="all") > 5
-    assert metrics.rms(error_budget(problem, tensor_cores("bf16x2"), N8).z(out), by="all") > 50
+def test_another_format_of_p_is_noticed(few):
+    out = emulate(few, tensor_cores(), N8)
+    assert metrics.rms(error_budget(few, tensor_cores("fp16"), N8).z(out), by="all") > 5
+    assert metrics.rms(error_budget(few, tensor_cores("bf16x2"), N8).z(out), by="all") > 50
 
 
-def test_the_output_is_that_of_the_oracle(problem):
-    o, _ = oracle.attention(problem)
-    assert error_budget(problem, cuda_cores(), FMA).o == pytest.approx(o, abs=1e-13)
-    none = emulate(problem, cuda_cores(), FMA, sources=())
+def test_the_output_is_that_of_the_oracle(few):
+    o, _ = oracle.attention(few)
+    assert error_budget(few, cuda_cores(), FMA).o == pytest.approx(o, abs=1e-13)
+    none = emulate(few, cuda_cores(), FMA, sources=())
     assert none == pytest.approx(o, abs=1e-13)
 
 
-def test_variances_of_sources_alone_add_up(problem):
+def test_variances_of_sources_alone_add_up(few):
     policy, order = WAYS["bf16 output"]
-    budget = error_budget(problem, policy, order)
-    alone = errors_alone(problem, policy, order)
-    whole = emulate(problem, policy, order) - budget.o
+    budget = error_budget(few, policy, order)
+    alone = errors_alone(few, policy, order)
+    whole = emulate(few, policy, order) - budget.o
     assert np.sum((alone - budget.biases) ** 2) == pytest.approx(
         np.sum((whole - budget.bias) ** 2), rel=0.05
     )
 
 
-def test_the_error_of_poly3_is_known_not_random(problem):
+def test_the_error_of_poly3_is_known_not_random(few):
     policy = cuda_cores(exp2="poly3")
-    error = errors_alone(problem, policy, FMA)[SOURCES.index("exp2")]
-    budget = error_budget(problem, policy, FMA)
+    error = errors_alone(few, policy, FMA)[SOURCES.index("exp2")]
+    budget = error_budget(few, policy, FMA)
     bias = budget.biases[SOURCES.index("exp2")]
     assert np.corrcoef(error.ravel(), bias.ravel())[0, 1] > 0.999
 
 
-def test_a_table_has_shares_that_sum_to_one(problem):
-    budget = error_budget(problem, tensor_cores(out="bf16"), N8)
+def test_a_table_has_shares_that_sum_to_one(few):
+    budget = error_budget(few, tensor_cores(out="bf16"), N8)
     for by, groups in (
         ("all", ()),
         ("head", (4,)),
-        ("sample", (24,)),
-        ("sample_and_head", (24, 4)),
+        ("sample", (6,)),
+        ("sample_and_head", (6, 4)),
     ):
         table = budget.table(by=by)
         assert table.shape == (*groups, len(SOURCES))
@@ -87,11 +93,6 @@ def test_a_table_has_shares_that_sum_to_one(problem):
     )
 
 
-def test_another_output_format_changes_the_store_alone(problem):
-    fp32, bf16 = (error_budget(problem, tensor_cores(out=out), N8) for out in ("fp32", "bf16"))
-    assert (fp32.stored("bf16").variances == bf16.variances).all()
-
-
 def test_rows_without_keys_and_of_one_key():
     problem = decode_problem([0, 1, 20])
     budget = error_budget(problem, tensor_cores(), N8)
@@ -100,16 +101,3 @@ def test_rows_without_keys_and_of_one_key():
     out = emulate(problem, tensor_cores(), N8)
     assert (out[1] == budget.o[1]).all()
     assert np.isfinite(budget.sigma).all()
-
-
-def test_tensor_cores_do_not_take_fp32():
-    with pytest.raises(ValueError, match="p = 'fp32', allowed: 'fma'"):
-        error_budget(decode_problem([16]), replace(cuda_cores(), accumulate="tensor_core"), N8)
-
-
-def test_sources_are_checked():
-    problem = decode_problem([16])
-    with pytest.raises(ValueError, match="sources = 'rescale', allowed"):
-        emulate(problem, cuda_cores(), FMA, sources=["rescale"])
-    with pytest.raises(ValueError, match="allowed: with 'p'"):
-        emulate(problem, tensor_cores(), N8, sources=["accumulation"])

@@ -74,18 +74,12 @@ def test_splits_shorten_the_chains():
     assert 3 < whole / cut < 8
 
 
-def test_terms_that_all_bits_are_kept_of_lose_nothing():
-    unit = tensor_core.unit_of("sm_90", "bf16")
-    a, b = np.ones((1, 1, 16)), np.full((1, 16, 1), 2.0**-10)
-    before = np.ones((1, 1, 1))
-    lost, variance = truncation_bias.cut(a, b, before, before + a @ b, "bf16", unit)
-    assert lost == 0
-    assert variance == 0
-
-
-def test_a_term_below_what_is_kept_is_lost_whole():
+def test_terms_that_all_bits_are_kept_of_lose_nothing_and_others_are_lost_whole():
     unit = tensor_core.unit_of("sm_90", "fp16")
-    a, b = np.ones((1, 1, 16)), np.zeros((1, 16, 1))
+    a, b, before = np.ones((1, 1, 16)), np.full((1, 16, 1), 2.0**-10), np.ones((1, 1, 1))
+    lost, variance = truncation_bias.cut(a, b, before, before + a @ b, "fp16", unit)
+    assert lost == variance == 0
+    b = np.zeros((1, 16, 1))
     b[0, 3] = -(2.0**-14) * 2.0**-10
     before = np.full((1, 1, 1), 2.0**3)
     lost, variance = truncation_bias.cut(a, b, before, before + a @ b, "fp16", unit)
@@ -95,12 +89,9 @@ def test_a_term_below_what_is_kept_is_lost_whole():
     assert variance == 0
 
 
-def test_parts_of_p_add_up_to_twice_the_digits():
+def test_parts_of_p_add_up_to_twice_the_digits_and_a_lowest_bit_divides():
     p = np.random.default_rng(0).random(1000)
     assert rounding.p_parts(p, "bf16")[0] == pytest.approx(p, rel=2.0**-8)
     assert sum(rounding.p_parts(p, "bf16x2")) == pytest.approx(p, rel=2.0**-16)
-
-
-def test_lowest_bit_divides_its_number():
     x = np.array([0.0, 1.0, -1.5, 0.75, 2.0**20 + 2.0**-10])
     assert rounding.lowest_bit(x).tolist() == [np.inf, 1.0, 0.5, 0.25, 2.0**-10]

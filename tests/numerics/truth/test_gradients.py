@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.gradients import Given, gradients
 from labkernels.numerics.truth.problem import BLOCK_KEYS, BLOCK_SCORES, Problem
 from labkernels.policy import NumericPolicy
-
-torch = pytest.importorskip("torch")
 
 Q_LENS, KV_LENS = (3, 0, 40, 7, 5), (9, 4, 20, 0, 5)
 
@@ -98,12 +97,3 @@ def test_nan_has_no_bound():
         assert 0 < wild.sum() < wild.size
         assert not (bound[wild] >= 0.0).any()  # not even a kernel that stores 0 there passes
         assert np.isfinite(bound[~wild]).all()
-
-
-def test_shapes_are_held_against_the_problem():
-    p, *_ = problem(causal=False)
-    out, lse2 = oracle.attention(p)
-    with pytest.raises(ValueError, match=r"dout.shape = \(1, 6, 16\), allowed"):
-        Given(p, out[:1], out, lse2)
-    with pytest.raises(ValueError, match=r"lse2.shape = \(1, 6\), allowed"):
-        Given(p, out, out, lse2[:1])

@@ -82,8 +82,7 @@ def test_rows_without_keys_finish_as_zero_and_minus_infinity():
 
 
 def test_huge_scores_neither_overflow_nor_vanish():
-    scores = np.array([[1e5, 1e5 - 1, -1e5]])
-    state = online_softmax.empty((1,), 1)
+    scores, state = np.array([[1e5, 1e5 - 1, -1e5]]), online_softmax.empty((1,), 1)
     for j in range(3):
         state = online_softmax.update(state, scores[:, j : j + 1], np.array([[float(j)]]))
     o, lse2 = online_softmax.finalize(state)

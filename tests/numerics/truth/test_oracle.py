@@ -43,19 +43,6 @@ def test_paged_decode_agrees_with_plain_attention(page_size, block_keys, monkeyp
     assert (lse2[0] == -np.inf).all()
 
 
-def test_decode_takes_strides_half_precision_and_another_value_width():
-    rng = np.random.default_rng(12)
-    q, k, v, table, kv_lens = random_cache(rng, [20, 5], page_size=4)
-    v = np.concatenate([v, v], axis=-1)
-    whole, _ = oracle.attention(
-        Problem(q.astype(np.float16), k.astype(np.float16), v, table, kv_lens, scale=1.0)
-    )
-    assert whole.shape == (2, 4, 16)
-    k2 = np.repeat(k.astype(np.float16), 2, axis=0)[::2]
-    again, _ = oracle.attention(Problem(q.astype(np.float16), k2, v, table, kv_lens, scale=1.0))
-    assert np.array_equal(whole, again)
-
-
 @pytest.mark.parametrize(("change", "message"), [
     ({"kv_lens": np.array([-1, 5])}, r"kv_lens\[0\] = -1, allowed: 0 to 8"),
     ({"kv_lens": np.array([5, 9])}, r"kv_lens\[1\] = 9, allowed: 0 to 8"),

@@ -76,30 +76,15 @@ def test_every_row_is_judged_as_if_it_were_alone(causal, monkeypatch):
     monkeypatch.setitem(problem.BLOCK_KEYS, "cpu", 4)
     tensors, how = packed(causal=causal)
     whole = Problem.packed(*tensors, **how)
-    alone = Problem(
-        whole.q,
-        whole.k_pool,
-        whole.v_pool,
-        whole.page_table[whole.request_of],
-        whole.n_keys,
-        whole.scale,
+    tables = whole.page_table[whole.request_of], whole.n_keys
+    alone = Problem(whole.q, whole.k_pool, whole.v_pool, *tables, whole.scale)
+    together, apart = (
+        (*oracle.attention(p), *bounds.both_bounds(p, BF16), sigma.sigma(p, BF16))
+        for p in (whole, alone)
     )
-    pairs = zip(
-        (
-            *oracle.attention(whole),
-            *bounds.both_bounds(whole, BF16),
-            sigma.sigma(whole, BF16),
-        ),
-        (
-            *oracle.attention(alone),
-            *bounds.both_bounds(alone, BF16),
-            sigma.sigma(alone, BF16),
-        ),
-        strict=True,
-    )
-    for i, (together, apart) in enumerate(pairs):  # truth in float64, estimates in fp32
-        rtol = 1e-9 if i < 2 else 1e-5
-        np.testing.assert_allclose(together, apart, rtol=rtol, atol=1e-15)
+    for i, pair in enumerate(zip(together, apart, strict=True)):
+        rtol = 1e-9 if i < 2 else 1e-5  # truth in float64, estimates in fp32
+        np.testing.assert_allclose(*pair, rtol=rtol, atol=1e-15)
 
 
 def test_dense_tensors_are_the_same_problem():

@@ -1,16 +1,11 @@
 """Blocks of rows on several threads: the same results, and no thread without a limit."""
 
 import threading
-import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from labkernels.numerics.arrays import to_numpy
-from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict import twins, verdict
@@ -25,16 +20,6 @@ def problem():
     q, k, v = (rng.standard_normal((n, 4, 16)).astype(np.float32) for n in (700, 1400, 1400))
     ends = np.array([0, 300, 700])
     return Problem.packed(q, k, v, [0, 200, 1400], cu_seqlens_q=ends, scale=0.25, causal=True)
-
-
-@pytest.fixture
-def in_torch(problem):
-    """The problem in torch, which may have three threads."""
-    parts = {name: torch.from_numpy(getattr(problem, name)) for name in ("q", "k_pool", "v_pool")}
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield replace(problem, **parts)
-    torch.set_num_threads(before)
 
 
 def blas_threads():
@@ -100,23 +85,3 @@ def test_blocks_come_in_order_and_each_once(problem):
             places = [made for _, made in over_rows(problem, lambda rows: (rows.first, rows.last))]
         assert places == [(rows.first, rows.last) for rows in problem.row_blocks()]
         assert places[-1][1] == 700
-
-
-def test_functions_of_torch_have_one_thread_in_each_of_several(in_torch):
-    def seen_there(_):
-        time.sleep(0.02)  # or one thread might do all
-        return threading.get_ident(), torch.get_num_threads()
-
-    seen = [made for _, made in over_rows(in_torch, seen_there)]
-    assert len({thread for thread, _ in seen}) > 1
-    assert {limit for _, limit in seen} == {1}
-    assert torch.get_num_threads() == 3
-
-
-def test_results_of_torch_are_those_of_one_thread(in_torch):
-    found = []
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        found.append(oracle.attention(replace(in_torch, q=in_torch.q)))
-    for one, three in zip(*found, strict=True):
-        np.testing.assert_array_equal(to_numpy(one), to_numpy(three))

@@ -68,47 +68,42 @@ def test_occupancy_draws_the_blocks_that_fit_and_says_what_one_more_would_take()
     assert [text.get_text() for text in axes.texts] == ["3 × 4 warps\n+1 at 160 registers"]
 
 
-def test_errors_have_a_map_for_each_kernel_but_the_exact_one():
-    rng = np.random.default_rng(0)
-    sample, head, _ = (x.ravel() for x in np.indices((2, 3, 50)))
-    frames = []
-    for kernel, way, size in (
-        ("exact", "off", 0.0),
-        ("decode_fma", "off", 1e-5),
-        ("decode_mma", "on", 2e-5),
-    ):
+def error_figure(*kinds, shape=(2, 4), elements=50):
+    """Return the figure of errors of kinds (kernel, switch, size, tensor, note)."""
+    rng, frames = np.random.default_rng(0), []
+    sample, head, _ = (x.ravel() for x in np.indices((*shape, elements)))
+    for kernel, way, size, tensor, note in kinds:
         error = size * rng.standard_normal(sample.size)
         columns = {"sample": sample, "head": head, "error": error, "ratio": np.abs(error) / 1e-3}
-        frames.append(
-            pd.DataFrame(columns).assign(kernel=kernel, tensor_cores=way, tensor="out", note="")
-        )
-    elements = pd.concat(frames)
+        named = {"kernel": kernel, "tensor_cores": way, "tensor": tensor, "note": note}
+        frames.append(pd.DataFrame(columns).assign(**named))
+    every = pd.concat(frames)
     keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
-    cells = elements.assign(rmse=elements.error**2).groupby(keys, sort=False).rmse.mean() ** 0.5
-    figure = draw(bench.errors(cells.reset_index(), elements, origin="here"))
-    titles = [axes.get_title(loc="left") for axes in figure.findobj(Axes)]
-    assert sum("decode" in title for title in titles) == 2
+    cells = every.assign(rmse=every.error**2).groupby(keys, sort=False).rmse.mean() ** 0.5
+    return draw(bench.errors(cells.reset_index(), every, origin="here"))
+
+
+def test_errors_have_a_map_for_each_kernel_but_the_exact_one():
+    """What an interpreter does not round is not pooled with what tensor cores round."""
+    figure = error_figure(
+        ("exact", "off", 0.0, "out", ""),
+        ("decode_fma", "off", 1e-5, "out", ""),
+        ("decode_mma", "on", 2e-5, "out", ""),
+        ("triton_decode", "on", 2e-5, "out", "P not rounded"),
+    )
+    titles = {axes.get_title(loc="left") for axes in figure.findobj(Axes)}
+    assert len([title for title in titles if "decode" in title or "Triton" in title]) == 3
+    legends = [axes.get_legend() for axes in figure.findobj(Axes) if axes.get_legend()]
+    named = {text.get_text() for legend in legends for text in legend.get_texts()}
+    assert {"tensor cores on", "on, interpreted"} <= named
 
 
 def test_titles_of_gradients_do_not_overlap():
-    rng = np.random.default_rng(0)
-    sample, head, _ = (x.ravel() for x in np.indices((2, 4, 20)))
-    error = 1e-5 * rng.standard_normal(sample.size)
-    columns = {"sample": sample, "head": head, "error": error, "ratio": np.abs(error) / 1e-3}
-    named = {"kernel": "backward_wgmma ordered", "tensor_cores": "on"}
-    frames = [
-        pd.DataFrame(columns).assign(**named, tensor=name, note="") for name in ("dq", "dk", "dv")
-    ]
-    elements = pd.concat(frames)
-    keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
-    cells = elements.assign(rmse=elements.error**2).groupby(keys, sort=False).rmse.mean() ** 0.5
-    figure = draw(bench.errors(cells.reset_index(), elements, origin="here"))
-    texts = [
-        t
-        for axes in figure.findobj(Axes)
-        for t in (axes.title, axes._left_title, axes._right_title)
-    ]
-    boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]
+    ordered = ("backward_wgmma ordered", "on", 1e-5)
+    figure = error_figure(*((*ordered, name, "") for name in ("dq", "dk", "dv")), elements=20)
+    sides = [(a.title, a._left_title, a._right_title) for a in figure.findobj(Axes)]
+    texts = [t for side in sides for t in side if t.get_text() and t.get_visible()]
+    boxes = [t.get_window_extent() for t in texts]
     assert len(boxes) == 3
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
@@ -116,47 +111,12 @@ def test_titles_of_gradients_do_not_overlap():
 def test_maps_of_errors_number_heads_and_requests_where_they_end():
     """Numbers stand below the lowest map of each column, and left of the first map of each row."""
     kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
-    rng, parts = np.random.default_rng(0), []
-    for kernel, way in kernels:
-        part = pd.DataFrame([(s, h) for s in range(2) for h in range(16)] * 3)
-        part.columns = ["sample", "head"]
-        part = part.assign(kernel=kernel, tensor_cores=way, tensor="out", note="")
-        size = np.abs(rng.normal(size=len(part))) + 0.1
-        parts.append(part.assign(note="", error=1e-4 * size, ratio=0.1 * size, rmse=1e-4 * size))
-    elements = pd.concat(parts)
-    keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
-    cells = elements.groupby(keys, sort=False).rmse.mean().reset_index()
-    figure = draw(bench.errors(cells, elements, origin="here"))
+    figure = error_figure(*((*kernel, 1e-4, "out", "") for kernel in kernels), shape=(2, 16))
     maps = [axes for axes in figure.findobj(Axes) if axes.get_title("left")][:3]
-    numbers = [[text.get_text() for text in axes.get_xticklabels()] for axes in maps]
     even = [str(head) for head in range(0, 16, 2)]
+    numbers = [[text.get_text() for text in axes.get_xticklabels()] for axes in maps]
     assert numbers == [[], even, even]
-    assert [[text.get_text() for text in axes.get_yticklabels()] for axes in maps] == [
-        ["0", "1"],
-        [],
-        ["0", "1"],
-    ]
-
-
-def test_maps_of_many_requests_are_no_longer_than_a_screen():
-    cells = pd.DataFrame([(s, h) for s in range(57) for h in range(4)], columns=["sample", "head"])
-    cells = cells.assign(kernel="decode_mma", tensor_cores="on", tensor="out")
-    cells = cells.assign(rmse=1e-4 + 1e-6 * cells["head"])
-    figure = draw(bench.errors(cells, cells.assign(error=1e-4, ratio=0.1, note=""), origin="here"))
-    assert figure.get_figheight() < 9
-
-
-def test_what_an_interpreter_does_not_round_is_not_pooled_with_what_tensor_cores_round():
-    rng, frames = np.random.default_rng(0), []
-    for kernel, way, note in (("decode_mma", "on", ""), ("triton_decode", "on", "P not rounded")):
-        part = pd.DataFrame({"sample": 0, "head": np.arange(4).repeat(50)})
-        error = 1e-4 * rng.standard_normal(len(part))
-        columns = {"kernel": kernel, "tensor_cores": way, "note": note, "tensor": "out"}
-        frames.append(part.assign(error=error, ratio=np.abs(error), **columns))
-    elements = pd.concat(frames)
-    keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
-    cells = elements.assign(rmse=elements.error**2).groupby(keys, sort=False).rmse.mean() ** 0.5
-    figure = draw(bench.errors(cells.reset_index(), elements, origin="here"))
-    legends = [axes.get_legend() for axes in figure.findobj(Axes) if axes.get_legend()]
-    named = [[text.get_text() for text in legend.get_texts()] for legend in legends]
-    assert ["tensor cores on", "on, interpreted"] in named
+    numbers = [[text.get_text() for text in axes.get_yticklabels()] for axes in maps]
+    assert numbers == [["0", "1"], [], ["0", "1"]]
+    many = error_figure(("decode_mma", "on", 1e-4, "out", ""), shape=(57, 4), elements=2)
+    assert many.get_figheight() < 9  # no longer than a screen

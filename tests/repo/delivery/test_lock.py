@@ -6,12 +6,11 @@ from importlib import metadata
 
 import pytest
 import yaml
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import labkernels
-from tests.repo.files import ROOT, read
+from tests.repo.files import read
 
 # conda-forge's name for a PyPI package, where the two differ.
 CONDA_FORGE_TO_PYPI = {
@@ -70,21 +69,6 @@ def test_lock_is_exact_hashed_and_portable(lock):
     assert linux == LINUX_ONLY
 
 
-def test_for_each_python_the_lock_has_one_version_of_a_package(lock):
-    for minor in (11, 12, 13):
-        for platform in ("linux", "darwin"):
-            here = {
-                "python_version": f"3.{minor}",
-                "python_full_version": f"3.{minor}.7",
-                "sys_platform": platform,
-            }
-            for name, versions in lock.items():
-                chosen = [
-                    v for v, marker in versions if not marker or Marker(marker).evaluate(here)
-                ]
-                assert len(chosen) <= 1, f"{name} on Python 3.{minor}, {platform}: {chosen}"
-
-
 def test_the_lock_holds_what_the_lab_asks_for(lock, direct):
     """Only torch is not in the lock: one version of torch has a CPU and a CUDA build."""
     assert {name for name in direct if lock.get(name) != [direct[name]]} == {"torch"}
@@ -106,12 +90,6 @@ def test_environment_equals_requirements_in(direct):
     assert found == direct
 
 
-def test_environment_make_and_package_agree_on_python():
-    assert "python=3.11" in yaml.safe_load(read("environment.yml"))["dependencies"]
-    assert "LOCKED_FOR := >=3.11,<3.14" in read("Makefile")
-    assert tomllib.loads(read("pyproject.toml"))["project"]["requires-python"] == ">=3.11"
-
-
 def test_the_lock_is_closed(lock):
     """All that a pinned package needs here is pinned too, so that no version changes by itself."""
     loose = set()
@@ -130,20 +108,17 @@ def test_the_lock_is_closed(lock):
     assert not loose
 
 
-def test_extras_name_only_what_the_lock_pins(direct):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def test_extras_name_only_what_the_lock_pins_and_the_readme_names_them():
+    project = tomllib.loads(read("pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
-    assert set(extras.pop("course")) - {"labkernels[book]"} == {"nbgrader", "sphinx-revealjs"}
-    asked = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
-    names = {canonicalize_name(Requirement(line).name) for line in asked} - {"labkernels"}
-    assert names | {"hatchling"} == set(direct)
-
-
-def test_the_readme_names_every_extra():
-    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
     (line,) = (line for line in read("README.md").splitlines() if "its extras are" in line)
     told = line.partition("its extras are")[2]
     assert sorted(re.findall(r"`(\w+)`", told)) == sorted(extras)
+    assert set(extras.pop("course")) - {"labkernels[book]"} == {"nbgrader", "sphinx-revealjs"}
+    asked = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
+    names = {canonicalize_name(Requirement(line).name) for line in asked} - {"labkernels"}
+    direct = once(pins(requirement_lines(read("requirements.in"))))
+    assert names | {"hatchling"} == set(direct)
 
 
 def test_one_version_number():

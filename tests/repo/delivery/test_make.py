@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from coverage import CoverageData
 
 from tests.repo.files import ROOT, read
 
@@ -62,83 +61,40 @@ def test_help_lists_every_task_of_the_makefile_and_each_is_explained():
     assert [task for task in tasks[1:] if f"make {task}" not in guides] == []
 
 
-@pytest.mark.parametrize("before", ["", "/carried"])
-def test_chapters_find_labkernels_where_it_is_not_installed(programs, before):
+def test_chapters_find_labkernels_where_it_is_not_installed(programs):
     add_program(programs, "g++", "exit 0")
     add_program(programs, "python", 'echo "$PYTHONPATH"')
-    variables = {"PYTHONPATH": before} if before else {}
-    done = make("notebooks", "TO=edition", f"BIN={programs}", path=programs, **variables)
-    checkout = str(programs.parent / "checkout")
-    assert done.stdout.strip().split(":") == [checkout, *filter(None, [before])]
+    asked = ("notebooks", "TO=edition", f"BIN={programs}")
+    done = make(*asked, path=programs, PYTHONPATH="/carried")
+    assert done.stdout.strip() == f"{programs.parent / 'checkout'}:/carried"
 
 
-@pytest.mark.parametrize("add", ["", "1"])
-def test_coverage_asks_some_tests_in_some_processes_and_adds_to_what_was_counted(programs, add):
-    add_program(programs, "g++", "exit 0")
-    add_program(programs, "python", 'echo "$COVERAGE_PROCESS_START: $@"')
-    counted = programs.parent / "checkout/_build/coverage/lines"
-    counted.parent.mkdir(parents=True)
-    counted.touch()
-    asked = (f"BIN={programs}", "JOBS=3", "TESTS=tests/budget", f"ADD={add}")
-    done = make("coverage", *asked, path=programs)
-    assert done.returncode == 0, done.stderr
-    (run,) = (line for line in done.stdout.splitlines() if ": -m pytest" in line)
-    settings, _, arguments = run.partition(": ")
-    assert settings.endswith("checkout/tests/coverage/settings.ini")
-    assert "-n 3 " in arguments
-    assert arguments.endswith(" tests/budget")
-    assert counted.exists() == bool(add)
+MISSING = {  # the programs that are there, and words of what is said
+    "compiler": ({}, ("C++20", "apt install g++")),
+    "Python": (
+        {"python3": "[ $1 = -V ] && echo Python 3.9.2"},
+        ("found: Python 3.9.2", "apt install python3.11-venv"),
+    ),
+    "venv": (
+        {"python3.11": 'case "$*" in *ensurepip*) exit 1;; esac; exit 0'},
+        ("virtual environment", "apt install python3.11-venv"),
+    ),
+    "certificates of uv": (
+        {"uv": 'echo "error: invalid peer certificate" >&2; exit 2'},
+        ("error: invalid peer certificate\n", "UV_SYSTEM_CERTS", "pip"),
+    ),
+}
 
 
-def test_a_process_counts_the_lines_of_this_checkout(tmp_path):
-    folder = ROOT / "tests/coverage"
-    variables = {
-        "CHECKOUT": str(ROOT),
-        "COVERAGE_FILE": str(tmp_path / "lines"),
-        "COVERAGE_PROCESS_START": str(folder / "settings.ini"),
-        "PYTHONPATH": f"{folder}:{ROOT}",
-    }
-    command = [sys.executable, "-c", "import json, labkernels.units"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    (written,) = tmp_path.glob("lines.*")
-    counts = CoverageData(written)
-    counts.read()
-    assert counts.lines(str(ROOT / "labkernels/units.py"))
-    assert all(name.startswith(f"{ROOT}/labkernels/") for name in counts.measured_files())
-
-
-def test_missing_compiler_is_named(programs):
-    (line,) = message(make("book", path=programs))
-    assert "C++20" in line
-    assert "apt install g++" in line
-
-
-def test_missing_python_is_named(programs):
-    add_program(programs, "g++", "exit 0")
-    add_program(programs, "python3", "[ $1 = -V ] && echo Python 3.9.2")
-    (line,) = message(make("book", path=programs))
-    assert "found: Python 3.9.2" in line
-    assert "apt install python3.11-venv" in line
-
-
-def test_python_without_venv_is_named(programs):
-    add_program(programs, "g++", "exit 0")
-    add_program(programs, "python3.11", 'case "$*" in *ensurepip*) exit 1;; esac; exit 0')
-    (line,) = message(make("book", path=programs))
-    assert "virtual environment" in line
-    assert "apt install python3.11-venv" in line
-
-
-def test_a_uv_that_makes_nothing_is_named_with_its_remedy(programs):
-    add_program(programs, "g++", "exit 0")
-    add_program(programs, "uv", 'echo "error: invalid peer certificate" >&2; exit 2')
-    words, remedy = message(make("book", path=programs))
-    assert words == "error: invalid peer certificate"
-    assert "UV_SYSTEM_CERTS" in remedy
-    assert "pip" in remedy
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_is_named_with_its_remedy(programs, name):
+    there, words = MISSING[name]
+    for program, script in ({"g++": "exit 0"} | there if there else {}).items():
+        add_program(programs, program, script)
+    lines = message(make("book", path=programs))
+    assert len(lines) == 1 + ("uv" in there)
+    for word in words:
+        assert word in "\n".join(lines)
 
 
 def test_a_moved_checkout_makes_its_environment_again(programs):
@@ -218,13 +174,10 @@ def test_ci_runs_the_two_commands():
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
 
-def test_readme_maps_every_folder():
+def test_readme_maps_every_folder_and_its_pictures_exist():
     text = read("README.md")
     folders = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] not in "._"}
     assert not [name for name in sorted(folders) if f"`{name}/`" not in text]
-
-
-def test_readme_pictures_exist():
-    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", read("README.md"))
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert pictures
     assert all((ROOT / picture).is_file() for picture in pictures)

@@ -1,0 +1,220 @@
+"""Experiments on speed make rows that fit their tables, here without a GPU."""
+
+from pathlib import Path
+
+import pytest
+
+from labkernels import hardware
+from labkernels.budget import ranking
+from labkernels.experiments.experiment import Cell, Options
+from labkernels.experiments.harness import Recording, record
+from labkernels.experiments.performance import (
+    backward,
+    host_time,
+    kv_append,
+    mla,
+    numeric_policies,
+    prefill,
+    triton_tutorial,
+    tuning,
+)
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.mla.workload import MlaDecode
+from labkernels.kernels.operation import operations
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.measure.benchmark import benchmark
+from labkernels.measure.implementation import implementations, on_and_off
+from labkernels.measure.judge.outputs import Errors
+from labkernels.measure.peers import triton_tutorial as peer
+from labkernels.measure.timing import Quartiles
+from labkernels.measure.tuning import recorded as tuning_recorded
+from labkernels.measure.tuning import search
+from labkernels.policy import NumericPolicy
+from labkernels.records import recorded, schema, store
+from tests import fake_gpu
+
+
+def test_grids_have_the_sizes_of_the_papers_and_baselines_the_flops_of_their_cells():
+    cells = [cell.workload for cell in backward.grid()]
+    assert len(cells) == 24
+    assert {sum(work.q_lens) for work in cells} == {16384}
+    assert {work.q_heads * work.head_dim for work in cells} == {2048}
+    for cell in prefill.grid():
+        if cell.baseline is not None:
+            assert cell.baseline.flops == pytest.approx(cell.workload.flops, rel=0.005)
+
+
+def test_each_tile_of_mla_is_measured_under_a_name_of_its_own(monkeypatch):
+    """On a GPU with 100 KiB per SM only the last tile fits; an H200 takes the first by default."""
+    fake_gpu.install(monkeypatch)
+    work = MlaDecode((96, 0, 256), 17, q_len=2, page_size=16)
+    tiled = list(mla.tiled(implementations("mla", on_and_off)["mla_mma"]))
+    result = benchmark(
+        operations()["mla"], work, tiled, repeats=2, seed=0, graph=True, device="cpu"
+    )
+    found = {(row["kernel"], row["tile"]) for row in mla.TIMED.rows_of(work, result)}
+    tiles = ("64x64x8x2x1", "64x32x8x2x1", "64x16x8x1x1")
+    assert found == {(f"mla_mma {tile}", tile) for tile in tiles}
+
+
+APPENDED = kv_append.shape(3, 5, 20, 2, 64, page_size=4)
+
+
+def test_rows_fit_the_table_and_count_each_byte_twice(monkeypatch):
+    fake_gpu.install(monkeypatch)
+    chosen = [implementations("append")[name] for name in ("append", "torch_index_copy")]
+    how = {"repeats": 3, "seed": 0, "graph": True, "device": "cpu"}
+    result = benchmark(
+        operations()["append"], APPENDED, chosen, beside=kv_append.plain_copies, **how
+    )
+    rows = kv_append.rows_of(APPENDED, result)
+    known = {field.name for field in schema.MEASUREMENTS.fields}
+    assert all(set(row) <= known for row in rows)
+    rates = {r["kernel"]: r["value"] for r in rows if r["metric"] == "bandwidth"}
+    moved_bytes = 2 * (result.inputs.k_new.nbytes + result.inputs.v_new.nbytes)
+    assert set(rates) == {"append", "torch_index_copy", "torch_copy"}
+    assert rates["torch_index_copy"] == rates["torch_copy"] == moved_bytes / fake_gpu.GRAPH_S
+
+
+PROVENANCE = dict.fromkeys((field.name for field in schema.PROVENANCE), 1) | {
+    "experiment": "numeric_policies",
+    **dict.fromkeys(("commit", "gpu", "driver", "cuda", "torch", "triton"), "none"),
+    "dirty": False,
+    "started_utc": "2026-12-01T09:30:00Z",
+}
+SMALL = Decode.uniform(2, 200, q_heads=4, kv_heads=1, head_dim=64, dtype="bf16")
+
+
+def test_a_cell_gives_times_and_errors_of_every_way(monkeypatch, tmp_path):
+    fake_gpu.install(monkeypatch)
+    named = {way.policy.label: way for way in numeric_policies.ways() if "mma" in way.kernel}
+    few = [named[policy.label] for policy in (NumericPolicy(), NumericPolicy(p="input_x2"))]
+    monkeypatch.setattr(numeric_policies, "ways", lambda: few)
+    options = Options(out=tmp_path, repeats=5, commit="abc1234")
+    recording = Recording(numeric_policies.EXPERIMENT, options, [])
+    found = list(numeric_policies.rows(Cell(SMALL.label, SMALL), recording))
+    assert recording.failures == []
+    rows = [schema.validate(row | PROVENANCE) for _, row in found]
+    found = {(r["policy"], r["metric"], r["statistic"]): r["value"] for r in rows}
+    for way in few:
+        assert found[way.policy.label, "time_graph", "median"] == fake_gpu.GRAPH_S
+    wide = {way.policy.p: way.policy.label.replace("out=input", "out=fp32") for way in few}
+    for mean in numeric_policies.V_MEANS:
+        metric = numeric_policies.metric_of("error", mean)
+        assert found[wide["input"], metric, "rmse"] > 20 * found[wide["input_x2"], metric, "rmse"]
+
+
+GOOD = Errors(rmse=1e-3, bias=0.0, max_abs=1e-2, lse2_max_abs=1e-6, bound_ratio=0.5, rmse_ratio=1.0)
+BAD = Errors(
+    rmse=1.0, bias=0.0, max_abs=1.0, lse2_max_abs=1e-6, bound_ratio=float("nan"), rmse_ratio=1.0
+)
+
+
+def test_rows_fit_their_table_and_a_wrong_output_has_no_time():
+    cell = tuning.grid()[1]
+    kept, rejected = search.by_ledger(search.space(cell.spec, cell.workload), hardware.gpu("h200"))
+    runs = [
+        search.Run(search.Candidate(instance, 200, 1000, 2), Quartiles(1.0, 2.0, 3.0, 5), errors)
+        for instance, errors in zip(kept[:2], (GOOD, BAD), strict=True)
+    ]
+    rows = tuning.rows_of(cell.workload, rejected, runs)
+    known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
+    assert all(set(row) <= known for row in rows)
+    counted = [row for row in rows if row["metric"] == "rejected"]
+    assert sum(row["value"] for row in counted) == len(rejected)
+    assert all(row["note"].startswith("ledger: ") for row in counted)
+    timed = {row["tile"] for row in rows if row["metric"] == "time"}
+    assert timed == {kept[0].tile.label}
+    assert [row["tile"] for row in rows if row["metric"] == "failed"] == [kept[1].tile.label]
+
+
+def test_the_recorded_searches_follow_the_model():
+    path = store.DATA_DIR / tuning.DATA_FILE
+    rows = recorded.newest_of_each(store.read(path), ("kernel", "head_dim", "causal"))
+    assert not [row["note"] for row in rows if row["metric"] == "failed"]
+    searches = {}
+    for tile in tuning_recorded.recorded(rows, gpu=hardware.gpu("h200")):
+        searches.setdefault((tile.kernel, tile.head_dim, tile.causal), []).append(tile)
+    every = {(cell.spec.name, *shape) for cell in tuning.grid() for shape in tuning.SHAPES}
+    assert set(searches) >= every
+    for key, tiles in searches.items():
+        pair = [t.expected.time_s for t in tiles], [t.measured_s for t in tiles]
+        # A random order of 9 tiles has a rank correlation above 0.4 once in seven times.
+        assert ranking.rank_correlation(*pair) > 0.4, key
+
+
+def test_a_repeat_is_many_calls_between_two_waits(monkeypatch):
+    done = []
+    clock = iter(range(100))  # warm after the first call
+    monkeypatch.setattr(host_time.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(host_time, "WARMUP_S", 2.0)
+    how = {"wait": lambda: done.append("wait"), "calls": 4}
+    times = host_time.host_times(lambda: done.append("call"), repeats=2, **how)
+    repeat = ["wait", *["call"] * 4]
+    assert done == ["call", "wait", *repeat, *repeat, "wait"]
+    assert (times.median_s, times.repeats) == (0.25, 2)
+    longer = host_time.host_times(lambda: None, repeats=2, span_s=8.0, **how)
+    assert longer.repeats == 3  # a repeat takes three seconds of this clock
+
+
+@pytest.mark.long
+def test_every_call_runs_and_its_rows_fit(made_up_gpu, monkeypatch, tmp_path):
+    """On the CPU build each call is a whole computation, so a repeat is one call."""
+    once = host_time.host_times
+    monkeypatch.setattr(
+        host_time, "host_times", lambda action, **how: once(action, **how | {"calls": 1})
+    )
+    options = Options(out=tmp_path, quick=True, repeats=2, commit="abc1234", say=len)
+    outcome = record(host_time.EXPERIMENT, options)
+    assert outcome.failures == ()
+    rows = store.read(tmp_path / host_time.DATA_FILE)
+    assert len(rows) == outcome.rows == 3 * len(host_time.calls())
+    assert {(row["metric"], row["unit"], row["repeats"]) for row in rows} == {("host_time", "s", 2)}
+    assert [row["kernel"] for row in rows[::3]] == [call.name for call in host_time.calls()]
+
+
+def test_without_its_file_there_is_no_such_peer(tmp_path):
+    assert "--peer-path" in peer.missing(None)
+    assert peer.missing(tmp_path / "nope.py") == "nope.py: no such file"
+    jobs = list(peer.compile_jobs(Path("t.py"), (64, 128), 3))
+    assert len(jobs) == len(set(jobs)) == 2 * (2 + 1) * 3
+    assert {job[1:4] for job in jobs} == {
+        (d, causal, way) for d in (64, 128) for causal, way in ((0, 0), (0, 1), (1, 0))
+    }
+
+
+PRETENDED = """
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attention(q, k, v, causal, scale, warp_specialize):
+    if warp_specialize:
+        raise RuntimeError("no specialised warps here")
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+"""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_tutorials_output_is_judged_and_its_refusal_recorded(monkeypatch, tmp_path, causal):
+    """A file with the tutorial's interface is measured, with the mask in the names of its rows."""
+    fake_gpu.install(monkeypatch)
+    (tmp_path / "tutorial.py").write_text(PRETENDED)
+    options = Options(out=tmp_path, peer_path=tmp_path / "tutorial.py", repeats=3)
+    recording = Recording(triton_tutorial.EXPERIMENT, options, [])
+    work = Prefill((64, 64), (64, 64), 2, 2, 64, causal=causal, dtype="fp16")
+    monkeypatch.setattr(triton_tutorial, "_compile", lambda recording: None)
+    found = [row for _, row in triton_tutorial.rows(Cell(work.label, work), recording)]
+    known = {field.name for field in schema.MEASUREMENTS.fields}
+    assert all(set(row) <= known for row in found)
+    word = "causal" if causal else "full"
+    rates = {row["kernel"]: row["value"] for row in found if row["metric"] == "rate"}
+    assert rates[f"triton_tutorial, {word}"] == pytest.approx(work.flops / fake_gpu.GRAPH_S)
+    assert set(rates) == {
+        f"{name}, {word}" for name in ("triton_prefill", "torch_fa2", "triton_tutorial")
+    }
+    refused = [row for row in found if row["metric"] == "refused"]
+    assert [row["kernel"] for row in refused] == (
+        [] if causal else ["triton_tutorial, warps specialised, full"]
+    )
+    assert all("no specialised warps" in row["note"] for row in refused)
+    assert recording.failures == []

@@ -1,0 +1,191 @@
+"""Figures of errors, budgets, policies and detection show what they are given."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkernels import plots
+from tests.plots.conftest import ORIGIN, draw, error_rows
+
+
+@pytest.mark.parametrize(("samples", "shape"), [(8, (3, 1)), (57, (1, 3))])
+def test_maps_share_one_scale(samples, shape):
+    figure = draw(
+        plots.error_maps(error_rows(samples=samples, heads=32), origin=ORIGIN, label="rmse")
+    )
+    *maps, bar = figure.axes
+    limits = {axes.images[0].get_clim() for axes in maps}
+    assert len(limits) == 1
+    grid = maps[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == shape
+    titles = [axes.get_title(loc="left").replace("\n", ", ") for axes in maps]
+    assert titles == ["decode_fma, off", "decode_mma, on", "on minus off"]
+    assert bar.get_ylabel() == "rmse"
+
+
+def test_map_shows_a_cell_where_it_is():
+    cells = error_rows(samples=5, heads=4)
+    cells.loc[(cells["sample"] == 3) & (cells["head"] == 1), "rmse"] = 1.0
+    figure = plots.error_maps(cells, origin=ORIGIN, label="rmse", log=True)
+    picture = figure.axes[0].images[0].get_array()
+    assert np.unravel_index(np.argmax(picture), picture.shape) == (3, 1)
+
+
+SHARES = {"scores": 1e-3, "exp2": 0.0, "p": 0.499, "accumulation": 0.1, "store": 0.4}
+
+
+def budget_rows(by="head", groups=3, **columns):
+    """Return rows as MeasuredBudget.rows gives them, measured a tenth above predicted."""
+    rows = []
+    for source, share in {"total": 1.0, **SHARES}.items():
+        bias = -2e-6 if source == "total" else 0.0
+        row = {"source": source, "predicted_variance": 1e-12 * share, "predicted_share": share}
+        row |= {"measured_variance": 1.1e-12 * share, "measured_share": 1.1 * share}
+        row |= {"predicted_bias": bias, "measured_bias": 1.05 * bias, "bias_noise": 1e-8}
+        rows += [row | {by: group} | columns for group in range(groups)]
+    return pd.DataFrame(rows)
+
+
+def test_shares_have_the_bias_squared_and_a_sum():
+    shares = plots.budget_shares(budget_rows())
+    assert "exp2" not in shares.index
+    assert shares.predicted_share["bias"] == pytest.approx(4.0)
+    assert shares.measured_share["bias"] == pytest.approx(4 * 1.05**2)
+    assert shares.predicted_share["total"] == pytest.approx(5.0)
+    assert shares.measured_share["total"] == pytest.approx(1.1 + 4 * 1.05**2)
+
+
+def test_a_waterfall_steps_from_source_to_source():
+    figure = draw(plots.error_waterfall(budget_rows(), origin=ORIGIN))
+    steps, sizes = figure.axes
+    predicted = steps.patches[: len(SHARES) - 1]
+    assert [bar.get_x() for bar in predicted] == pytest.approx([0, 1e-3, 0.5, 0.6])
+    assert [bar.get_width() for bar in predicted] == pytest.approx([1e-3, 0.499, 0.1, 0.4])
+    names = [label.get_text() for label in steps.get_yticklabels()]
+    assert names == ["scores Q Kᵀ", "P to 16 bits", "sum P V", "output", "bias", "all"]
+    assert steps.patches[5].get_x() == 0
+    assert "share" in steps.get_xlabel()
+    assert sizes.get_xscale() == "log"
+    assert any(bar.get_hatch() for bar in steps.patches)
+
+
+def test_groups_are_stacked_predicted_beside_measured():
+    samples = budget_rows("sample", 5)
+    figure = draw(plots.budget_by_group(budget_rows(), samples, origin=ORIGIN))
+    heads, below = figure.axes
+    assert heads.get_xlabel() == "query head"
+    assert below.get_xlabel() == "request"
+    tops = {}
+    for bar in below.patches:
+        place = round(bar.get_x() + bar.get_width() / 2, 2)
+        tops[place] = max(tops.get(place, 0), bar.get_y() + bar.get_height())
+    assert len(tops) == 10
+    assert tops[-0.2] == pytest.approx(1.0)
+    assert tops[0.2] == pytest.approx(1.1)
+
+
+def test_calibration_shows_a_point_a_head_and_every_sure_bias():
+    common = {"other_policy": "", "dtype": "fp16"}
+    rows = pd.concat(
+        budget_rows(family=family, tensor_cores=on, **common)
+        for family in ("normal", "peaky")
+        for on in ("on", "off")
+    )
+    rows.loc[rows.tensor_cores == "off", "bias_noise"] = 1.0
+    spreads, biases = draw(plots.calibration(rows, origin=ORIGIN)).axes
+    points = np.concatenate(
+        [line.get_xdata() for line in spreads.lines if line.get_marker() in "os"]
+    )
+    assert points == pytest.approx(np.full(12, np.sqrt(1.1)))
+    assert [label.get_text() for label in spreads.get_yticklabels()] == ["normal", "peaky"]
+    assert sum(line.get_xdata().size for line in biases.lines if line.get_marker() == ".") == 6
+    assert biases.get_xscale() == biases.get_yscale() == "log"
+
+
+LABEL = "p={},denominator={},exp2={},accumulate={},out={}"
+POLICIES = {
+    "default": ("input", "unrounded", "mufu", "tensor_core"),
+    "l of rounded P": ("input", "rounded", "mufu", "tensor_core"),
+    "P = hi + lo, promoted sums": ("input_x2", "unrounded", "mufu", "promoted"),
+}
+CUDA_CORES = ("fp32", "unrounded", "mufu", "fma")
+
+
+def rows():
+    """Return rows of data/performance/numeric_policies.parquet, as far as the figure reads them."""
+    found = []
+    kernels = [("decode_mma", "on", policy) for policy in POLICIES.values()]
+    kernels.append(("decode_fma", "off", CUDA_CORES))
+    for place, (kernel, on, policy) in enumerate(kernels):
+        base = {"kernel": kernel, "tensor_cores": on, "dtype": "bf16", "batch": 57}
+        base |= {"kv_len": 8192, "q_heads": 32, "kv_heads": 8, "head_dim": 128, "page_size": 16}
+        time = {"metric": "time_graph", "statistic": "median", "value": 4e-4 * (1 + 0.1 * place)}
+        found.append(base | time | {"policy": LABEL.format(*policy, "input")})
+        for mean in (0, 1):
+            for statistic, value in (("rmse", 1e-4 / (1 + place)), ("bias", -1e-6 / (1 + place))):
+                error = {"metric": f"error, V ~ N({mean}, 1)", "statistic": statistic}
+                fp32 = {"policy": LABEL.format(*policy, "fp32"), "value": value}
+                found.append(base | error | fp32)
+    return pd.DataFrame(found)
+
+
+def test_errors_in_fp32_meet_the_times_of_16_bits():
+    costs = plots.policy_costs(rows(), baseline="decode_mma")
+    assert len(costs) == 2 * (len(POLICIES) + 1)
+    both = costs[costs.words == "P = hi + lo, promoted sums"]
+    assert set(both.v) == {"V ~ N(0, 1)", "V ~ N(1, 1)"}
+    assert both.time_ratio.tolist() == pytest.approx([1.2, 1.2])
+    assert both.rmse.tolist() == pytest.approx([1e-4 / 3] * 2)
+    alone = costs[costs.kernel == "decode_fma"]
+    assert alone.time_ratio.tolist() == pytest.approx([1.3, 1.3])
+
+
+def counts():
+    rows = [
+        ("dropped key", "verdict", 8, 8),
+        ("dropped key", "cosine", 8, 2),
+        ("P truncated", "verdict", 8, 8),
+        ("P truncated", "cosine", 8, 0),
+        ("P truncated", "verdict", 400, 399),
+        ("P truncated", "cosine", 400, 1),
+        ("wrong scale", "verdict", 200, 199),
+        ("wrong scale", "cosine", 200, 1),  # half a percent is not 0 either
+    ]
+    return pd.DataFrame(rows, columns=["mutant", "rule", "runs", "refused"])
+
+
+def right():
+    rows = [("bf16", "verdict", 1000, 0), ("bf16", "cosine", 1000, 250)]
+    return pd.DataFrame(rows, columns=["dtype", "rule", "runs", "refused"])
+
+
+def test_matrix_says_each_share_of_all_runs_and_rounds_none_to_all_or_nothing():
+    wrong, fine = plots.refused_shares(counts(), "mutant"), plots.refused_shares(right(), "dtype")
+    assert list(wrong.index) == ["dropped key", "P truncated", "wrong scale"]
+    assert wrong.loc["P truncated", "verdict"] == pytest.approx(100 * 407 / 408)
+    figure = draw(plots.detection_matrix(wrong, fine, origin=ORIGIN))
+    above, below = figure.axes
+    assert [text.get_text() for text in above.texts] == ["100", "25", *[">99", "<1"] * 2]
+    assert [text.get_text() for text in below.texts] == ["0", "25"]
+    assert [label.get_text() for label in above.get_yticklabels()] == list(wrong.index)
+    assert [label.get_text() for label in above.get_xticklabels()] == list(wrong)
+    assert np.array_equal(above.collections[0].get_array(), wrong)
+    with pytest.raises(ValueError, match="rules of right"):
+        plots.detection_matrix(wrong, wrong[["cosine"]], origin=ORIGIN)
+
+
+def cells():
+    kinds, lengths, heads = ("predicted", "found"), (300, 129, 100), range(2)
+    rows = [(kind, n, head) for kind in kinds for n in lengths for head in heads]
+    frame = pd.DataFrame(rows, columns=["kind", "kv_len", "head"])
+    return frame.assign(different=np.arange(len(frame)) % 5, marked=frame["head"] == 1)
+
+
+def test_maps_write_every_count_where_it_is_and_frame_what_is_marked():
+    figure = draw(plots.road_maps(cells(), origin=ORIGIN))
+    left, right = figure.axes
+    assert [axes.get_title(loc="left") for axes in (left, right)] == ["predicted", "found"]
+    texts = {tuple(int(x) for x in text.get_position()): text.get_text() for text in left.texts}
+    assert texts == {(0, 0): "=", (1, 0): "1", (0, 1): "2", (1, 1): "3", (0, 2): "4", (1, 2): "="}
+    assert len(left.patches) == 3
+    assert [label.get_text() for label in left.get_yticklabels()] == ["300", "129", "100"]

@@ -1,0 +1,166 @@
+"""Diagrams, moving pictures and small figures show what they are given."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from labkernels import plots
+from labkernels.plots.accuracy.seen import seen
+from labkernels.plots.curves import curves
+from labkernels.plots.primers import attention, fragments, machine, motion
+from tests.plots.conftest import ORIGIN, draw
+
+
+def words(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_an_sm_is_filled_by_the_blocks_that_fit():
+    rows = [("registers", 100, 350, "registers", 3), ("warp slots", 4, 64, "warps", 3)]
+    columns = ["name", "per_block", "available", "unit", "blocks"]
+    figure = machine.sm_with_blocks(pd.DataFrame(rows, columns=columns), origin="here")
+    bars = [p for p in figure.axes[0].patches if p.get_facecolor()[:3] != (1, 1, 1)]
+    assert len(bars) == 2 * (1 + 3)
+    assert "3 × 100 of 350 registers" in words(figure)
+
+
+def test_a_walk_has_the_maximum_of_each_step():
+    steps = {"first": [0, 2], "last": [2, 4], "m": [1.0, 3.0], "l": [1, 2], "rescale": [0, 0.25]}
+    figure = attention.walk(np.array([0.0, 1, 2, 3]), pd.DataFrame(steps), origin="here")
+    stairs = figure.axes[0].patches[-1].get_data()
+    assert stairs.values.tolist() == [1.0, 3.0]
+
+
+def test_a_page_is_joined_to_its_entry():
+    figure = attention.page_table({"a": [2, 0], "b": [3]}, 5, origin="here")
+    ends = [tuple(float(x) for x in line.get_xdata()) for line in figure.axes[0].lines]
+    assert ends == [(0.5, 2.5), (1.5, 0.5), (4.5, 3.5)]
+
+
+def test_a_merge_says_its_factors():
+    states = pd.DataFrame({"keys": ["x", "y"], "m": [1.0, 3.0], "l": [2.0, 1.0]})
+    figure = attention.split_and_merge(states, (3.0, 1.5), origin="here")
+    assert {"× 0.25", "× 1.00", "all keys", "m = 3.00, l = 1.50"} <= set(words(figure))
+
+
+def test_a_walk_numbers_the_blocks_that_its_tile_sees():
+    pairs = [(0, 0, "some"), (0, 1, "none"), (1, 0, "all"), (1, 1, "some")]
+    blocks = pd.DataFrame(pairs, columns=["tile", "block", "seen"])
+    for walker, steps in ((0, ["1"]), (1, ["1", "2"])):
+        figure = attention.tile_walk(blocks, walker, origin="here")
+        assert [text for text in words(figure) if text.isdigit()] == steps
+
+
+def test_owners_are_written_into_their_places():
+    matrix = np.zeros((2, 2, 2), int)
+    matrix[1, 0] = 31, 3
+    figure = fragments.owners({"D": matrix}, origin="here")
+    assert words(figure) == ["0·0", "0·0", "31·3", "0·0"]
+
+
+def test_numbers_can_be_read_on_every_colour():
+    # 4.5 is what WCAG asks of text of this size
+    for lane in range(0, 32, 4):
+        (axes,) = fragments.owners({"D": np.full((1, 1, 2), (lane, 0))}, origin="here").axes
+        (image,), (text,) = axes.images, axes.texts
+        ground = image.to_rgba(image.get_array())[0, 0]
+        assert fragments.contrast(text.get_color(), ground) >= 4.5
+
+
+def test_banks_mark_what_one_read_wants():
+    places = {"in order": np.tile(np.arange(8), (2, 1))}
+    figure = fragments.banks(places, {"in order": 2}, origin="here")
+    assert words(figure)[:8] == [str(i) for i in range(8)]
+    axes = figure.axes[0]
+    assert axes.get_title(loc="left") == "in order: 2 turns per read"
+    for text, ground in zip(axes.texts, axes.images[0].to_rgba(range(8)), strict=False):
+        least = 3 if text.get_text() == "0" else 4.5
+        assert fragments.contrast(text.get_color(), ground) >= least
+
+
+EVENTS = [("fetch", 0), ("fetch", 1), ("use", 0), ("fetch", 2), ("use", 1), ("use", 2)]
+
+
+def timeline(page: str, y: int) -> list[tuple[float, float]]:
+    """Return begin and end of the timeline's bars in a row, in units of an event."""
+    found = re.findall(rf'<rect x="([\d.]+)" y="{y}.0" width="([\d.]+)"', page)
+    return [(float(x) / 100, (float(x) + float(width) + 2) / 100) for x, width in found]
+
+
+def test_a_copy_lasts_until_its_tile_is_summed():
+    page = motion.pipeline(EVENTS, 2, origin="a trace")._repr_html_()
+    assert timeline(page, 98) == [(0, 2), (3, 5)]
+    assert timeline(page, 128) == [(1, 4)]
+    assert timeline(page, 160) == [(2, 3), (4, 5), (5, 6)]
+    assert page.count("scaleY(1)") == 3
+
+
+def test_a_read_takes_as_many_turns_as_the_busiest_place_has_rows():
+    rows = np.arange(8)
+    places = {"in order": rows * 128, "swizzled": rows * 128 + rows * 16}
+    shown = motion.turns_of_a_read(places, origin="addresses")
+    assert "in order, the rows are read in 8 turns" in shown.still
+    assert "swizzled, the rows are read in 1 turn." in repr(shown)
+    assert "in order: 8 turns" in shown._repr_html_()
+
+
+def test_motion_can_be_paused_and_is_not_forced_on_anybody():
+    page = motion.pipeline(EVENTS, 2, origin="<1>")._repr_html_()
+    assert 'type="checkbox"> Pause' in page
+    assert "prefers-reduced-motion: reduce" in page
+    assert 'aria-label="3 tiles go through 2 stages.' in page
+    assert "&lt;1&gt;" in page
+    assert "<script" not in page
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_curve_stands_for_each_kind():
+    rows = pd.DataFrame({"kind": ["a", "a", "b"], "x": [1, 10, 1], "y": [2.0, 3.0, 4.0]})
+    figure = curves(rows, labels=("keys", "time, ms"), log="x", at=(3,), origin=ORIGIN)
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert axes.lines[0].get_ydata().tolist() == [2.0, 3.0]
+    assert figure.get_supxlabel() == ORIGIN
+
+
+def test_a_bug_is_seen_where_more_is_off_than_of_the_right_kernel():
+    rows = [
+        ("decode", bug, "K = 0", "off", out, lse)
+        for bug, out, lse in (
+            ("", 0.1, 0),
+            ("a", 0.1, 0),
+            ("b", 0.2, 0),
+            ("c", 0.1, 1),
+            ("d", 1, 1),
+        )
+    ]
+    columns = ["operation", "bug", "inputs", "tensor_cores", "out", "lse"]
+    (axes,) = seen(pd.DataFrame(rows, columns=columns), origin=ORIGIN).axes
+    assert texts(axes) == ["–", "out", "LSE", "both"]
+
+
+def test_alignment_cuts_each_term_at_the_last_place_kept():
+    terms = pd.DataFrame(
+        [("kept", 4, 0), ("cut", 1, -3), ("gone", -3, -5)], columns=["name", "top", "bottom"]
+    )
+    (axes,) = draw(plots.alignment(terms, last_kept=-1, origin=ORIGIN)).axes
+    bars = {}
+    for bar in axes.patches:
+        row = round(bar.get_y() + bar.get_height() / 2)
+        bars.setdefault(row, []).append((bar.get_x(), bar.get_x() + bar.get_width()))
+    assert bars == {0: [(0, 5)], 1: [(-1, 2), (-3, -1)], 2: [(-5, -2)]}
+
+
+def test_the_exponential_unit_shows_all_segments_and_the_first_four():
+    error = np.zeros(1 << 23)
+    error[: 1 << 17] = 1.0
+    whole, some = draw(plots.exponential_unit(error, origin=ORIGIN)).axes
+    assert whole.get_xlim() == (0, 64)
+    assert some.get_xlim() == (0, 4)
+    assert whole.lines[0].get_ydata().max() == 1
+    assert np.mean(some.lines[0].get_ydata()) == 0.25
