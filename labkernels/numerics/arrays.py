@@ -23,6 +23,8 @@ def as_float64(tensor: Any) -> np.ndarray:
 
 def namespace(array: Array) -> ModuleType:
     """Return the module with functions for this array: numpy or torch."""
+    if type(array) is np.ndarray:  # is asked a hundred thousand times
+        return np
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
@@ -53,4 +55,5 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 def float64(array: Array) -> Array:
     """Return the values as float64, on their device."""
-    return namespace(array).asarray(array, dtype=namespace(array).float64)
+    xp = namespace(array)
+    return xp.asarray(array, dtype=xp.float64)

@@ -16,7 +16,7 @@ from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.truth.rows import Rows, weighted_sum
+from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
@@ -81,11 +81,15 @@ def both_bounds(
 
 
 def of_rows(
-    rows: Rows, policy: NumericPolicy, execution: Execution, *, narrow: bool
+    rows: Rows, policy: NumericPolicy, execution: Execution, *, narrow: bool, coarse: bool = False
 ) -> tuple[Array, Array]:
-    """Return both bounds of some rows. Shapes: [Hkv, R, Dv] and [Hkv, R]."""
+    """Return both bounds of some rows. Shapes: [Hkv, R, Dv] and [Hkv, R].
+
+    coarse: narrow, and the chains of scores count by the length of the longest key.
+    """
     chain = _Chain(policy, execution, rows.n_keys)
-    sums = _sums(rows, chain, narrow=narrow)
+    sums = _coarse_sums(rows, chain) if coarse else None
+    sums = sums or _sums(rows, chain, narrow=narrow)
     if narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
         sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
     return _out_bound(sums, chain), _lse2_bound(rows, sums, chain)
@@ -158,31 +162,62 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
     """Return weighted sums over the keys of some rows; narrow: in fp32, enlarged by the loss."""
     xp = namespace(rows.q_log2)
     softmax, dtype = rows.softmax, xp.float32 if narrow else xp.float64
-    common = (chain.rescales + 1) * (EXP2_ERROR[chain.policy.exp2] + _U32)
-    common = common + _ARGUMENT_ROUNDINGS * _U32 * softmax.largest / LOG2_E
-    variant = rows.problem.variant
-    if variant is not None and variant.soft_cap is not None:
-        common = common + TANH_ERROR * softmax.largest / LOG2_E
-    per_product = chain.product_error(rows.q_log2.shape[-1]) * xp.abs(rows.q_log2) / LOG2_E
-    per_product, common = (xp.asarray(x, dtype=dtype) for x in (per_product, common[..., None]))
+    per_product, common = (xp.asarray(x, dtype=dtype) for x in _exponent_errors(rows, chain))
     weight_error, a, a_error, v_sum = ZERO, ZERO, ZERO, ZERO
     for block, _, p in rows.weighted_blocks(narrow=narrow):
         k_abs, v_abs = block.sizes(narrow=narrow)
         error = per_product @ xp.swapaxes(k_abs, 1, 2)
         error += common
         p_eps = p * _grown(error, narrow=narrow)
-        if block.hidden is None:
-            v_sum = v_sum + float64(v_abs.sum(1)[:, None])
-        else:
+        if block.hidden is not None:
             p_eps = xp.where(block.hidden, 0.0, p_eps)
-            seen = xp.asarray(~block.hidden, dtype=dtype)
-            v_sum = v_sum + float64(weighted_sum(seen, v_abs))
+        v_sum = v_sum + _seen(block, v_abs)
         weight_error = weight_error + float64(p_eps.sum(-1))
         a = a + float64(weighted_sum(p, v_abs))
         a_error = a_error + float64(weighted_sum(p_eps, v_abs))
     l, more = softmax.divisor, 1 + _LOST_IN_FP32 * narrow
     sums = (weight_error / l[..., 0], a / l, a_error / l, v_sum)
     return _Sums(rows.o, *(more * x for x in sums))
+
+
+def _coarse_sums(rows: Rows, chain: _Chain) -> _Sums | None:
+    """Return no less than `_sums` in fp32 does, by the largest error that any key's score may have.
+
+    By Cauchy's inequality no score's chain errs more than that of the longest key, along q. Where
+    this is not small beside P's rounding, None is returned.
+    """
+    xp, (per_product, common) = namespace(rows.q_log2), _exponent_errors(rows, chain)
+    longest = float(max(xp.amax(block.longest) for block in rows.blocks()))
+    of_chain = longest * xp.sqrt((per_product**2).sum(-1))[..., None]
+    if not xp.amax(of_chain) <= chain.p_error / 2:
+        return None
+    eps = _grown(of_chain + common, narrow=False)
+    a, v_sum = ZERO, ZERO
+    for block, _, p in rows.weighted_blocks(narrow=True):
+        v_abs = block.sizes(narrow=True)[1]
+        a = a + float64(weighted_sum(p, v_abs))
+        v_sum = v_sum + _seen(block, v_abs)
+    a, more = a / rows.softmax.divisor, 1 + _LOST_IN_FP32
+    return _Sums(rows.o, *(more * x for x in (eps[..., 0], a, eps * a, v_sum)))
+
+
+def _exponent_errors(rows: Rows, chain: _Chain) -> tuple[Array, Array]:
+    """Return what errs in an exponent: per |k|, as [Hkv, R, D], and for any key, [Hkv, R, 1]."""
+    softmax = rows.softmax
+    common = (chain.rescales + 1) * (EXP2_ERROR[chain.policy.exp2] + _U32)
+    common = common + _ARGUMENT_ROUNDINGS * _U32 * softmax.largest / LOG2_E
+    variant = rows.problem.variant
+    if variant is not None and variant.soft_cap is not None:
+        common = common + TANH_ERROR * softmax.largest / LOG2_E
+    per_product = chain.product_error(rows.q_log2.shape[-1]) * abs(rows.q_log2) / LOG2_E
+    return per_product, common[..., None]
+
+
+def _seen(block: Block, v_abs: Array) -> Array:
+    """Return the sum of |v| over the keys that rows see. Shapes: [Hkv, R or 1, Dv]."""
+    if block.hidden is None:
+        return float64(v_abs.sum(1)[:, None])
+    return float64(weighted_sum(namespace(v_abs).asarray(~block.hidden, dtype=v_abs.dtype), v_abs))
 
 
 def _grown(error: Array, *, narrow: bool) -> Array:

@@ -27,6 +27,9 @@ _HANDED_ON = 1 / 2 + 1 + 1
 # the mean of ulp(x)^2 / x^2 over a binade of float32, and the relative variance of one rounding
 _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
 _ROUNDING = _ULP2 / 12
+# p^2 over the variance of its rounding and the unit roundoff's square: 12 times the mean over a
+# binade of p^2, in units of the spacing over 2 u
+_OF_ROUNDING = 12 * 1.5 / math.log(2) / 4
 _JOINS = 4  # roundings of o and l outside their chains: rescales, merges, o / l
 _FARTHEST = 200.0  # log2 units below the maximum, beyond which a weight is 0 in fp32
 _SHOWS = 2.0**-3  # part of P's roundoff: a score's chain errs by a few times its last rounding
@@ -162,12 +165,13 @@ def scores_show(rows: Rows, policy: NumericPolicy) -> bool:
 class Squares:
     """Sums over keys of weights_j (v_j - x)^2 for any x, from sums of v and v^2.
 
-    The weights are p^2, the variance of P's rounding, and that of the exponent's error where it
-    differs from key to key. P is not yet divided by its sum.
+    The weights are the variance of P's rounding, p^2, and the variance of the exponent's error
+    where it differs from key to key. P is not yet divided by its sum. coarse: those of p^2, of
+    which sigma needs a hundred-thousandth where P has 16 bits, follow from P's rounding.
     """
 
-    def __init__(self, frame: Frame, policy: NumericPolicy) -> None:
-        self.frame, self.policy = frame, policy
+    def __init__(self, frame: Frame, policy: NumericPolicy, *, coarse: bool = False) -> None:
+        self.frame, self.policy, self.coarse = frame, policy, coarse
         self.weights, self.values, self.exponent = ZERO, ZERO, ZERO
         self._kept: dict[tuple[int, int], Array] = {}  # variances, for a second pass
 
@@ -178,20 +182,20 @@ class Squares:
         """
         exponent = exponent_variance(block, score, self.policy)
         alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
-        stacked = side_by_side(p, 2 if alike else 3)
-        squared, rounded = stacked[:, 0], stacked[:, 1]
-        xp = namespace(p)
-        xp.multiply(p, p, out=squared)
-        xp.multiply(spacing, spacing, out=rounded)
-        rounded /= 12
-        if alike:
-            self.exponent = exponent
-            variance = squared * exponent
-        else:
-            variance = self.frame.narrowed(exponent * squared)
-            stacked[:, 2] = variance
-        variance += rounded
-        heads, kinds, rows, n = stacked.shape
+        self.exponent = exponent if alike else ZERO
+        kinds = 3 if not alike else 1 if self.coarse else 2
+        stacked = side_by_side(p, kinds)
+        xp, variance = namespace(p), stacked[:, 0]
+        xp.multiply(spacing, spacing, out=variance)
+        variance /= 12
+        if kinds > 1:
+            squared = stacked[:, 1]
+            xp.multiply(p, p, out=squared)
+            variance = squared * exponent if alike else self.frame.narrowed(exponent * squared)
+            if not alike:
+                stacked[:, 2] = variance
+            variance += stacked[:, 0]
+        heads, _, rows, n = stacked.shape
         sums = (stacked.reshape(heads, -1, n) @ values).reshape(heads, kinds, rows, -1)
         self.weights = self.weights + float64(stacked.sum(-1)[..., None])
         self.values = self.values + float64(sums)
@@ -211,11 +215,15 @@ class Squares:
 
     def of_weights(self, x: Array) -> Array:
         """Return the sum of p^2 (v - x)^2. Shapes: [Hkv, R, Dv]."""
-        return _about(self.weights[:, 0], self.values[:, 0], x)
+        if self.weights.shape[1] == 1:
+            return (
+                _OF_ROUNDING / formats.named(self.policy.p).unit_roundoff ** 2 * self.of_rounding(x)
+            )
+        return _about(self.weights[:, 1], self.values[:, 1], x)
 
     def of_rounding(self, x: Array) -> Array:
         """Return the sum about x with the variance of P's rounding. Shapes: [Hkv, R, Dv]."""
-        return _about(self.weights[:, 1], self.values[:, 1], x)
+        return _about(self.weights[:, 0], self.values[:, 0], x)
 
     def of_exponent(self, x: Array) -> Array:
         """Return the sum about x with the variance of the exponent's error."""
@@ -229,9 +237,9 @@ class Squares:
 
         Shapes: [Hkv, R, 1], [Hkv, R, 2 Dv].
         """
-        kind, times = (2, 1.0) if self.weights.shape[1] == 3 else (0, self.exponent)
+        kind, times = (2, 1.0) if self.weights.shape[1] == 3 else (1, self.exponent)
         parts = self.weights, self.values
-        weights, values = (x[:, 1] + times * x[:, kind] for x in parts)
+        weights, values = (x[:, 0] + times * x[:, kind] for x in parts)
         return weights, values
 
 

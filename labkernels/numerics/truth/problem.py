@@ -185,9 +185,14 @@ class Problem:
         return Kept(_KEPT_OF_KEYS)
 
     @functools.cached_property
+    def n_scores(self) -> int:
+        """Number of scores: of each query head, all keys that its queries see."""
+        return int(self.n_keys.sum()) * self.q.shape[1]
+
+    @functools.cached_property
     def keeps_scores(self) -> bool:
         """Whether scores, once computed, are kept."""
-        return int(self.n_keys.sum()) * self.q.shape[1] <= KEPT_SCORES[self.machine]
+        return self.n_scores <= KEPT_SCORES[self.machine]
 
     def _block_shape(self, queries: int, kv_len: int) -> tuple[int, int, int]:
         """Return how many tokens, KV heads and keys a block of a request has, keys in pages.

@@ -85,14 +85,16 @@ class Rows:
         xp = namespace(self.problem.q)
         largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
         m = largest - math.inf
+        heads, places = (xp.arange(n, device=m.device) for n in m.shape)
         for block in self.blocks():
             score = block.score_log2
             unseen = block.hidden if block.unbiased else score == -math.inf
             seen = score if unseen is None else xp.where(unseen, 0.0, score)
-            highest = xp.amax(score, -1)
-            top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
+            at = xp.argmax(score, -1)
+            highest = score[heads[:, None], places, at]
+            top = xp.where(highest > m, at + float(block.first), top)
             m = xp.maximum(m, highest)
-            largest = xp.maximum(largest, xp.maximum(xp.amax(seen, -1), -xp.amin(seen, -1)))
+            largest = xp.maximum(largest, xp.maximum(highest, -xp.amin(seen, -1)))
         m = xp.where(m == -math.inf, 0.0, m)
         return m if self.sinks is None else xp.maximum(m, self.sinks), largest, top
 
@@ -246,6 +248,11 @@ class Block:
 
         return self._shared(f"sizes, {narrow}", made)
 
+    @property
+    def longest(self) -> Array:
+        """The length of the longest key. Shapes: [Hkv, 1, 1]."""
+        return self._shared("longest", lambda: _longest(self.stored("k")))
+
     def stored(self, name: str) -> Array:
         """Return K or V, by its name, in float64, or fp32 if it has 16 bits. Shapes: [Hkv, n, D].
 
@@ -320,6 +327,11 @@ class Block:
         rows = self.rows
         keys = namespace(pool).swapaxes(keys[:, rows.kv_first : rows.kv_last], 0, 1)
         return converted(keys, rows.problem.q, narrow=pool.itemsize == 2)
+
+
+def _longest(k: Array) -> Array:
+    xp = namespace(k)
+    return xp.sqrt(xp.amax((k * k).sum(-1), -1))[:, None, None]
 
 
 def weighted_sum(weights: Array, values: Array) -> Array:

@@ -49,9 +49,12 @@ class Look:
 def look(problem: Problem, policy: NumericPolicy, out: np.ndarray) -> Look:
     """Look at an output. Shapes: out [total_q, Hq, Dv]."""
     filtering = expected(problem, policy)
+    coarse = policy.narrow and matched_filters.is_sampled(problem)
 
     def of_rows(rows: Rows) -> tuple[Any, ...]:
-        bound, of_lse2 = bounds.of_rows(rows, policy, ANY_EXECUTION, narrow=policy.narrow)
+        bound, of_lse2 = bounds.of_rows(
+            rows, policy, ANY_EXECUTION, narrow=policy.narrow, coarse=coarse
+        )
         stored, o = rows.of(out), to_numpy(rows.o)
         error, once = metrics.difference(stored, o), ulps_off(stored, o, policy.out) <= 0.5
         skipped = once or not np.isfinite(to_numpy(bound)).all()

@@ -4,7 +4,7 @@ Each way has twins of its own: right kernels that compute in this way on the sam
 explains an output if no test tells the output from the twins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.verdict import centres, parts, significance, twins
+from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
@@ -29,7 +30,6 @@ class Way:
 
 
 _SMALL = 16.0  # times the error of P in bf16 with a cubic exp2
-_CLEAR = 4.0  # times that limit, on a part of a large problem, whose rows may have smaller errors
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
@@ -47,6 +47,7 @@ _OF_VALUES = (
 )
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
+_FARTHER = 3.0  # times the rms error of twins: farther, no factor of theirs explains an error
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
 _SMALL_WEIGHTS = tuple(
     Twin(n, start=-centres.ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
@@ -135,8 +136,9 @@ def _explains(
     kernels: tuple[Twin, ...],
 ) -> bool:
     """Return whether no test tells errors of this sigma from those of the kernels."""
-    tests = significance.tests(problem, policy, error, sigma)[2]
-    tests = beside_twins(problem, policy, truth, sigma, tests, kernels)[0]
+    filtered, _, tests = significance.tests(problem, policy, error, sigma)
+    given = problem, policy, truth, sigma, tests, kernels
+    tests = beside_twins(*given, filtered=filtered)[0]
     return all(test.status != "bug" for test in tests)
 
 
@@ -149,14 +151,23 @@ def beside_twins(
     kernels: tuple[Twin, ...],
     *,
     known: bool = False,
+    filtered: Filters | None = None,
 ) -> tuple[list[Finding], dict[str, float]]:
     """Return the tests with limits beyond what right kernels reach, and the latter per test.
 
-    known: as `significance.widened` takes it.
+    known: as `significance.widened` takes it. filtered: those of the error, if no other test than
+    SPREAD matters where that is far beyond what these kernels reach.
     """
     worst = dict.fromkeys((test.name for test in tests), 0.0)
-    for out in twins.outputs(problem, policy, kernels):
-        for test in significance.tests(problem, policy, out - truth, sigma)[2]:
+    errors: Iterable[Array] = (out - truth for out in twins.outputs(problem, policy, kernels))
+    if filtered is not None and parts.of_problem(problem) is None:  # it has little to keep
+        errors, slack = list(errors), significance.variance_slack(filtered)
+        most = max(significance.rms(problem, error, sigma, slack) for error in errors)
+        spread = next(test for test in tests if test.name == significance.SPREAD)
+        if spread.value > max(significance.widened(spread, most).bug, _FARTHER * most):
+            worst[significance.SPREAD], errors = most, []
+    for error in errors:
+        for test in significance.tests(problem, policy, error, sigma)[2]:
             worst[test.name] = max(worst[test.name], test.value)
     return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
 
@@ -170,7 +181,8 @@ def of_values(
     Nothing is far in most outputs. Shapes: error, sigma and what is added [total_q, Hq, Dv].
     """
     far = np.abs(error) > _FAR * sigma
-    if not far.any():
+    part = parts.of_problem(problem)
+    if not far.any() or (part is not None and not _may_be_of_values(part, policy, error, sigma)):
         return
     off = np.abs(error)[far]
     largest = float(abs(problem.v_pool).max())
@@ -188,6 +200,13 @@ def of_values(
             yield _OF_VALUES[0][0], np.hypot(rounded, more), _CENTRED_AND_ROUNDED
 
 
+def _may_be_of_values(part: parts.Part, policy: NumericPolicy, error: Array, sigma: Array) -> bool:
+    """Return whether a part's far elements, if there are some, have such an explanation."""
+    own = part.of(error), part.of(sigma)
+    found = of_values(part.problem, policy, *own)
+    return next(found, None) is not None or not (np.abs(own[0]) > _FAR * own[1]).any()
+
+
 def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = False) -> np.ndarray:
     """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
 
@@ -202,16 +221,16 @@ def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = Fals
     return most
 
 
-def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:
-    """Return whether an error is at most _SMALL times the rms error of the coarsest way."""
-    coarsest, size = replace(policy, p="bf16", exp2="poly3"), float((error**2).mean())
+def is_small(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array) -> bool:
+    """Return whether an error is at most _SMALL times the rms error of the coarsest way.
 
-    def within(some: Problem, times: float) -> bool:
-        sigma = to_numpy(error_sigma.sigma(some, coarsest))
-        return bool(size <= times**2 * (sigma**2).mean())
-
+    In a large problem the coarsest way's error over sigma is that of a part.
+    """
     part = parts.of_problem(problem)
-    return (part is None or within(part.problem, _CLEAR * _SMALL)) and within(problem, _SMALL)
+    some, own = (problem, sigma) if part is None else (part.problem, part.of(sigma))
+    coarsest = to_numpy(error_sigma.sigma(some, replace(policy, p="bf16", exp2="poly3")))
+    times = (sigma**2).mean() / (own**2).mean()
+    return bool((error**2).mean() <= _SMALL**2 * (coarsest**2).mean() * times)
 
 
 def faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:

@@ -26,6 +26,9 @@ from labkernels.policy import NumericPolicy
 
 _FEW_KEYS = 64  # tell channels apart that are not equal
 _PROBES, _MANY_ROWS = 6, 2**14  # from so many rows on, half of the probes are enough
+# From so many scores on, filters take some blocks of rows: the first ones of a request, whose rows
+# differ most, and each 16th, others in the next head. A mistake is hardly in the other rows alone.
+_SAMPLED, _FIRST_BLOCKS, _EACH = 2**23, 2, 16
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
     def given(rows: Rows, _: Squares) -> Array:
         return moved(rows.of(sigma), problem.q)
 
-    return Filtering(problem, policy, given).over_rows(error)[1]
+    return Filtering(problem, policy, given, in_all=False).over_rows(error)[1]
 
 
 def with_sigma(problem: Problem, policy: NumericPolicy, bias: Array) -> "Filtering":
@@ -87,13 +90,45 @@ def with_sigma(problem: Problem, policy: NumericPolicy, bias: Array) -> "Filteri
     return Filtering(problem, policy, expected)
 
 
+def is_sampled(problem: Problem) -> bool:
+    """Return whether a problem is so large that a sample of its rows is filtered."""
+    return problem.n_scores >= _SAMPLED
+
+
+def stand_ins(problem: Problem) -> dict[Rows, Rows]:
+    """Return, for each block of rows, the one that is filtered for it: itself in a small problem.
+
+    Another one is an earlier block of the same request and heads, with as many rows or more.
+    """
+    blocks = problem.row_blocks()
+    if not is_sampled(problem):
+        return {rows: rows for rows in blocks}
+    found: dict[Rows, Rows] = {}
+    for place, of_place in itertools.groupby(blocks, lambda rows: (rows.request, rows.kv_first)):
+        for number, rows in enumerate(of_place):
+            if number < _FIRST_BLOCKS or (number + sum(place)) % _EACH == 0:
+                taken = rows
+            found[rows] = taken
+    return found
+
+
 class Filtering:
-    """Filters the errors of some rows after the other. sigma_of: sigma by rows and their sums."""
+    """Filters the errors of some rows after the other.
+
+    sigma_of: sigma by rows and their sums. in_all: sigma of all rows is asked for, not that of
+    filtered rows alone.
+    """
 
     def __init__(
-        self, problem: Problem, policy: NumericPolicy, sigma_of: Callable[[Rows, Squares], Array]
+        self,
+        problem: Problem,
+        policy: NumericPolicy,
+        sigma_of: Callable[[Rows, Squares], Array],
+        *,
+        in_all: bool = True,
     ) -> None:
-        self.problem, self.policy, self.sigma_of = problem, policy, sigma_of
+        self.problem, self.policy, self.sigma_of, self.in_all = problem, policy, sigma_of, in_all
+        self.stand_ins = stand_ins(problem)
         shape = problem.out_shape[:2]
         self.sigma = problem.zeros(*problem.out_shape)
         self.sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
@@ -108,13 +143,20 @@ class Filtering:
 
     def of_rows(self, rows: Rows, error: np.ndarray) -> tuple[Any, ...]:
         """Return what `put` takes of some rows. Shapes: error, in NumPy, [Hkv, R, Dv]."""
+        is_filtered = self.stand_ins[rows] is rows
+        if not (is_filtered or self.in_all):
+            return ()
         frame = Frame(rows, self.policy.narrow)
-        squares, directions = Squares(frame, self.policy), Directions(frame)
+        coarse = self.policy.narrow and not is_filtered
+        squares, directions = Squares(frame, self.policy, coarse=coarse), Directions(frame)
         for block, score, p, values in frame.weighted_blocks():
             spacing = error_sigma.p_spacing(p, self.policy.p)
             variance = squares.add(block, score, p, spacing, values)
-            directions.see(block, score, p, spacing, variance, values)
+            if is_filtered:
+                directions.see(block, score, p, spacing, variance, values)
         sigma = self.sigma_of(rows, squares)
+        if not is_filtered:
+            return (sigma,)
         request = ErrorRows.of(frame, error, sigma, self.policy)
         scan = Scan(request)
         sums, numbers = _filter(request, scan, squares, directions)
@@ -122,8 +164,11 @@ class Filtering:
 
     def put(self, rows: Rows, found: tuple[Any, ...]) -> None:
         """Put what `of_rows` found in its place."""
-        sigma, sums, numbers, of_keys = found
-        rows.put(self.sigma, sigma)
+        if found:
+            rows.put(self.sigma, found[0])
+        if len(found) < 2:
+            return
+        _, sums, numbers, of_keys = found
         for target, values in zip(self.sums, sums, strict=True):
             rows.put(target, namespace(values).moveaxis(values, 1, -1))
         for target, values in zip(self.numbers, numbers, strict=True):
@@ -132,6 +177,11 @@ class Filtering:
 
     def result(self, error: Array) -> tuple[np.ndarray, Filters]:
         """Return sigma and the filters of all rows. Shapes: error [total_q, Hq, Dv]."""
+        for rows, other in self.stand_ins.items():
+            (tokens, heads), first = rows.place, other.first
+            last = first + tokens.stop - tokens.start
+            for target in self.numbers[:3]:  # the others are of a row's own errors
+                target[tokens, heads] = target[first:last, heads]
         sharing, coherence, alike, key, z, beta = (to_numpy(x) for x in self.numbers)
         along, power, variance = (np.moveaxis(to_numpy(x), -1, 0) for x in self.sums)
         return to_numpy(self.sigma), Filters(

@@ -45,8 +45,8 @@ def of_problem(problem: Problem) -> Part | None:
     tokens = np.concatenate([np.arange(*ends) for ends in zip(firsts, lasts, strict=True)])
     step = max(1, problem.kv_heads - 1)  # the first KV head and the last
     heads = np.arange(problem.out_shape[1]).reshape(-1, problem.group)[::step].ravel()
-    scores = int(problem.n_keys.sum()) * problem.out_shape[1]
-    if scores < max(_LEAST_SCORES, _LEAST * int(problem.n_keys[tokens].sum()) * len(heads)):
+    in_part = int(problem.n_keys[tokens].sum()) * len(heads)
+    if problem.n_scores < max(_LEAST_SCORES, _LEAST * in_part):
         return None
     part = replace(
         problem,

@@ -23,6 +23,7 @@ from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 from labkernels.policy import NumericPolicy
 
 ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
+SPREAD = "spread of z by all"
 OUTLIER = 5.0
 _TOKENS = 64  # that are looked at together
 RIGHT_RMS = 1.15  # largest rms of z of right elements, as the error model claims 15 %
@@ -71,17 +72,31 @@ def of_error(
 ) -> tuple[Array, list[Finding]]:
     """Return z over its slack, and the findings that need the filters."""
     slack = variance_slack(filtered)
-    live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = error / sigma
-        z[(error == 0) | ~live[..., None]] = 0.0
-        z /= np.sqrt(slack)[..., None]
+    z, live = _over_slack(problem, error, sigma, slack)
     simple = groupings.simple(problem)
     found = of_spread(z, filtered, live, [*simple, *groupings.tiles(problem)])
     found += of_outliers(z, filtered, problem)
     found += of_directions(filtered, slack, problem, policy, simple)
     found += of_keys(filtered, slack, problem)
     return z, found
+
+
+def rms(problem: Problem, error: Array, sigma: Array, slack: Array) -> float:
+    """Return the value of SPREAD, which needs no filters of this error."""
+    z, live = _over_slack(problem, error, sigma, slack)
+    return math.sqrt((z**2).mean(-1).sum() / max(live.sum(), 1))
+
+
+def _over_slack(
+    problem: Problem, error: Array, sigma: Array, slack: Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return z over its slack, 0 in rows of at most one key, and where rows have more."""
+    live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = error / sigma
+        z[(error == 0) | ~live[..., None]] = 0.0
+        z /= np.sqrt(slack)[..., None]
+    return z, live
 
 
 def widened(test: Finding, of_twins: float, *, known: bool = False) -> Finding:

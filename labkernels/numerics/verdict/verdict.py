@@ -8,6 +8,7 @@ LESS EXACT if more was rounded than the formats need, as scores in 16 bits or an
 fp16, or if an error is like rounding's but larger, and alike everywhere.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ from labkernels.numerics.truth.threads import one_per_product
 from labkernels.numerics.verdict import (
     first_look,
     less_exact,
+    matched_filters,
     parts,
     significance,
     twins,
@@ -33,7 +35,6 @@ from labkernels.policy import NumericPolicy
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
-_SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
 _WIDEST = 16.0  # largest spread of z that another reference of the weights might cause
@@ -175,20 +176,26 @@ def decide(
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
     of_values = less_exact.as_with_values(problem, policy, truth, error, sigma)
-    honest = _as_if(problem, policy, truth, error) if told and not of_values else of_values
+
+    @functools.cache
+    def honest() -> str:
+        given = problem, policy, truth, error, sigma
+        return _as_if(*given) if told and not of_values else of_values
+
     faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
-        return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
-    how = {"shared": any(name.endswith("by all") for name in bugs), "honest": bool(honest)}
-    seen_wrong = search.of_output(problem, policy, (out, truth, sigma, z), filtered, **how)
+        return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
+    shared = any(name.endswith("by all") for name in bugs)
+    given = problem, policy, (out, truth, sigma, z), filtered
+    seen_wrong = search.of_output(*given, shared=shared, honest=honest)
     matches, region = seen_wrong.matches, seen_wrong.region
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
-    even = honest if matches and _is_factor(matches[0]) else ""
+    even = honest() if matches and _is_factor(matches[0]) else ""
     if not matches and np.isfinite(error).all():
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
         of_number = of_values or less_exact.as_with_a_number(problem, policy, truth, error, sigma)
-        even = of_number or alike or honest
+        even = of_number or alike or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=region)
@@ -253,7 +260,7 @@ def _beside_all(
     worst: is given what these kernels reach, per test.
     """
     for kernels in kinds:
-        spread = next(test.value for test in tests if test.name == _SPREAD)
+        spread = next(test.value for test in tests if test.name == significance.SPREAD)
         if kernels is not twins.TWINS and not spread <= _WIDEST:
             break
         given = problem, policy, truth, sigma, tests, kernels
@@ -276,17 +283,25 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
     return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
 
 
-def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
+def _as_if(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
     """Return words for honest arithmetic that errs as much as this output; "" if there is none."""
-    if not less_exact.is_small(problem, policy, error):
+    if not less_exact.is_small(problem, policy, error, sigma):
         return ""
     part = parts.of_problem(problem)
     for alternatives in less_exact.ways(policy):
         nearly = []
         for way in alternatives:
-            if part is not None and not _may_be(part, way, policy, truth, error):
-                continue
-            share, words = _as_a_way(problem, way, policy, truth, error)
+            worst = None
+            if part is not None:
+                given = part.problem, way, policy, part.of(truth), part.of(error)
+                _, words, worst = _as_a_way(*given, slack=_PART_SLACK)
+                if not words:
+                    continue
+            if not matched_filters.is_sampled(problem):
+                worst = None
+            share, words, _ = _as_a_way(problem, way, policy, truth, error, worst=worst)
             if words and share == 1:
                 return words
             if words:
@@ -296,14 +311,6 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) 
     return ""
 
 
-def _may_be(
-    part: parts.Part, way: less_exact.Way, policy: NumericPolicy, truth: Array, error: Array
-) -> bool:
-    """Return whether a way may explain the errors of all rows, by those of a part of them."""
-    given = part.problem, way, policy, part.of(truth), part.of(error)
-    return bool(_as_a_way(*given, slack=_PART_SLACK)[1])
-
-
 def _as_a_way(
     problem: Problem,
     way: less_exact.Way,
@@ -311,30 +318,38 @@ def _as_a_way(
     truth: Array,
     error: Array,
     slack: float = 1.0,
-) -> tuple[float, str]:
-    """Return how many times a way's error this error is, and words; no words where it differs.
+    worst: dict[str, float] | None = None,
+) -> tuple[float, str, dict[str, float]]:
+    """Return how many times a way's error this error is, words, and what its kernels reach.
 
-    slack: a factor by which the share of the way's error may lie outside its limits.
+    There are no words where it differs. slack: a factor by which the share of the way's error may
+    lie outside its limits. worst: what kernels of a part reach, which will do for a large problem.
     """
-    none = 0.0, ""
-    bound = to_numpy(bounds.out_bound(problem, way.policy))
-    if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
-        return none
+    none: tuple[float, str, dict[str, float]] = 0.0, "", {}
+    if worst is None and way.policy != policy:
+        bound = to_numpy(bounds.out_bound(problem, way.policy))
+        if significance.of_bound(error, bound, "", problem).value > 1:
+            return none
     sigma, filtered = first_look.expected(problem, way.policy).over_rows(error)
     tests = significance.of_error(problem, way.policy, error, sigma, filtered)[1]
-    tests, worst = less_exact.beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
-    if not worst[_SPREAD]:  # these kernels make no error at all
+    if worst is None:
+        given = problem, way.policy, truth, sigma, tests, way.kernels
+        tests, worst = less_exact.beside_twins(*given, filtered=filtered)
+    else:
+        tests = [significance.widened(test, worst.get(test.name, 0.0)) for test in tests]
+    if not worst[significance.SPREAD]:  # these kernels make no error at all
         return none
-    share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
+    spread = next(test.value for test in tests if test.name == significance.SPREAD)
+    share = spread / worst[significance.SPREAD]
     if share >= _AS_LARGE / slack and all(test.status != "bug" for test in tests):
-        return 1.0, f"as a kernel with {way.words} is"
+        return 1.0, f"as a kernel with {way.words} is", worst
     if not 1 < share <= _A_LITTLE_MORE * slack:
         return none
     tests = significance.tests(problem, way.policy, error / share, sigma)[2]
     tests = [significance.widened(test, worst[test.name]) for test in tests]
     if any(test.status == "bug" for test in tests):
         return none
-    return share, f"errors are {share:.2g} times those of a kernel with {way.words}"
+    return share, f"errors are {share:.2g} times those of a kernel with {way.words}", worst
 
 
 def _answered(

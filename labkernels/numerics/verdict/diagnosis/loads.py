@@ -193,7 +193,11 @@ def channels(block: Block) -> Iterator[Trial]:
         for which, kind in (("K", defects.INDEX_K), ("Q", defects.INDEX_Q)):
 
             def mixed(s: Block, a: Array = at, which: str = which) -> Terms:
-                return s.by_load(k=s.k[:, a]) if which == "K" else s.by_load(q=s.q[:, a])
+                if which == "Q":
+                    return s.by_load(q=s.q[:, a])
+                q = np.zeros_like(s.q)
+                np.add.at(q.T, a, s.q.T)  # K's channels in another order are Q's, which are fewer
+                return s.by_load(q=q)
 
             scoped = which == "K"
             yield Trial(kind, Edit(which, "from channel", (place,)), mixed, cost + 0.1, scoped)
@@ -201,7 +205,8 @@ def channels(block: Block) -> Iterator[Trial]:
         at = indices(rule, dv)
 
         def of_v(s: Block, a: Array = at) -> Terms:
-            return s.by_load(v=s.case.keys("v", s.request, s.kv_head)[:, a][:, s.channels])
+            v = s.case.keys("v", s.request, s.kv_head)
+            return s.by_load(v=v[:, a[s.channels]])
 
         yield Trial(defects.INDEX_V, Edit("V", "from channel", (place,)), of_v, cost + 0.1, True)
     for which, kind in (("V", defects.INDEX_V), ("K", defects.INDEX_K)):

@@ -165,11 +165,17 @@ class Block:
 
     def other(self, which: str, request: int, kv_head: int) -> np.ndarray:
         """Return K or V of another request or head, as long as the own: its last key repeats."""
-        found = self.case.keys(which, request, kv_head)
-        found = found if which == "k" else found[:, self.channels]
-        if not len(found):
-            return np.zeros((self.n, found.shape[1]))
-        return found if len(found) == self.n else found[np.minimum(self.keys, len(found) - 1)]
+        name = "other", which, request, kv_head, self.n, str(self.channels)
+        if name not in self.case.notes:
+            found = self.case.keys(which, request, kv_head)
+            found = found if which == "k" else found[:, self.channels]
+            if not len(found):
+                found = np.zeros((self.n, found.shape[1]))
+            if len(found) != self.n:
+                found = found[np.minimum(self.keys, len(found) - 1)]
+            self.case.notes[name] = found
+        kept: np.ndarray = self.case.notes[name]
+        return kept
 
     def sibling(self, tokens: Array, head: int) -> "Block":
         """Return a block of other rows of the request, made once."""

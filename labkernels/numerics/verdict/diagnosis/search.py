@@ -44,7 +44,9 @@ _FEW, _WEAK = 0.2, 9.0  # all rows are used if fewer are bad, each weakly, but a
 _BLOCKS, _ROWS = 10, 40
 _SCREENED, _SCREENED_LONG, _LONG = 6, 3, 1024  # rows of the screen, and of long requests
 _CHANNELS = 32  # of the screen of long requests
-_COMMON = 1.0  # largest cost of an edit that is tried at some keys of a long request
+_VERY_LONG, _FEW_CHANNELS = 4096, 16
+# The largest cost of an edit that is tried at some keys of a long request, or a very long one.
+_COMMON, _COMMONEST = 1.0, 0.8
 _NUMBERS = 2**21  # most rows times keys that are followed
 _PASSES, _GOLDEN = 44, (5**0.5 - 1) / 2
 _FIRST = 4.0  # times the residual that is allowed in the end, on the few rows of the screen
@@ -99,12 +101,13 @@ def of_output(
     filtered: Filters,
     *,
     shared: bool,
-    honest: bool,
+    honest: Callable[[], Any],
 ) -> Diagnosis:
     """Return what explains a wrong output.
 
     arrays: out, truth, sigma and z, [total_q, Hq, Dv] each. shared: a test over all rows fails.
-    honest: coarser arithmetic errs as much, so that only closed forms and roundings are tried.
+    honest: tells whether coarser arithmetic errs as much, so that only closed forms and roundings
+    are tried; it takes long.
     """
     out, truth, sigma, z = arrays
     finite = np.isfinite(out)
@@ -163,11 +166,11 @@ def chosen(case: Case, score: Array, channels: Any) -> list[Block]:
 
 
 def _explained(
-    case: Case, blocks: list[Block], where: Region, *, honest: bool
+    case: Case, blocks: list[Block], where: Region, *, honest: Callable[[], Any]
 ) -> tuple[Match, ...]:
     search = _Search(blocks)
     search.of((lambda block: stored.trials(case, block), *_SIMPLE))
-    if not search.settled and honest:
+    if not search.settled and honest():
         search.of(_ROUNDINGS)
     elif not search.settled:
         search.of(_LOADS)
@@ -175,7 +178,7 @@ def _explained(
             search.of((weights.of_parts, *_ROUNDINGS, roundings.values))
     if search.found:
         return tuple(_match(case, x, where, search.before) for x in search.best())
-    found = None if honest else weights.free(blocks, search.left)
+    found = None if honest() else weights.free(blocks, search.left)
     if found is None:
         return ()
     kinds, edit = found
@@ -188,7 +191,8 @@ def _some(block: Block) -> Any:
     if block.n <= _LONG or width <= _CHANNELS:
         return block.channels
     every = np.arange(block.case.truth.shape[2])[block.channels]
-    return every[np.linspace(0, width - 1, _CHANNELS).astype(int)]
+    count = _CHANNELS if block.n <= _VERY_LONG else _FEW_CHANNELS
+    return every[np.linspace(0, width - 1, count).astype(int)]
 
 
 def _match(case: Case, found: _Found, where: Region, before: float) -> Match:
@@ -224,10 +228,12 @@ class _Search:
         return any(x.rms <= significance.RIGHT_RMS for x in self.found)
 
     def of(self, families: tuple[_Family, ...]) -> None:
-        """Try all edits of some families."""
+        """Try all edits of some families; in long requests, until a family explains the rows."""
         for family in families:
             for trial in family(self.blocks[0]):
                 self._try(trial)
+            if self.screen.n > _LONG and self.settled:
+                break
 
     def _try(self, trial: Trial) -> None:
         few = self.screen.blocks
@@ -236,7 +242,8 @@ class _Search:
             note = scores.known(x, few[0]) if trial.edit.operand == "scale" else ""
             edit = replace(trial.edit, numbers=(*trial.edit.numbers, x), note=note)
             trial = replace(trial, edit=edit, of=lambda s, f=trial.of: f(s, x))
-        scoped = trial.scoped and (self.screen.n <= _LONG or trial.cost <= _COMMON)
+        most = _COMMON if self.screen.n <= _VERY_LONG else _COMMONEST
+        scoped = trial.scoped and (self.screen.n <= _LONG or trial.cost <= most)
         given = [trial.of(few[0])]
         least = mean_square(few[:1], given) * few[0].truth.size / self.screen.size
         if not (scoped or least <= self.most):

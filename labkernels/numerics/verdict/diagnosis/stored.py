@@ -17,6 +17,10 @@ from labkernels.units import LOG2_E
 _ZERO = 0.9  # share of the elements that are 0 in rows that were never written
 _ROWS = 48  # wrong rows whose nearest right row is looked for
 _OTHER = 2**26  # numbers of right rows that are compared with one wrong row at a time
+_TOGETHER, _SMALLEST = (
+    64,
+    1e-30,
+)  # rows that are compared at once; the least sigma, whose square is above 0
 _NEAR = 4.0  # mean z^2 of a row that is another one's
 _SOME = 2048  # wrong rows whose bits are looked at
 _FEW = 32  # elements: fewer may have few bits by chance
@@ -85,18 +89,14 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     rows = np.argwhere(case.bad)
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
     rows = rows[: max(4, _OTHER // max(right.size, 1))]
-    hits, heads = [], case.bad.shape[1]
-    for token, head in rows:
-        spread = np.maximum(case.sigma[token, head, some], TINY)
-        far = (((right - case.out[token, head, some]) / spread) ** 2).mean(-1)
-        near = int(far.argmin())
-        hits.append((near // heads - token, near % heads - head, far[near] < _NEAR))
-    steps = np.array(hits)
-    moved = steps[:, :2].any(1) & (steps[:, 2] > 0)
+    heads = case.bad.shape[1]
+    near, far = _nearest(case, rows, right, some)
+    steps = np.stack(np.divmod(near, heads), 1) - rows
+    moved = steps.any(1) & (far < _NEAR)
     if moved.mean() < 0.5:
         return
     problem, own = case.problem, np.argwhere(case.bad)
-    step, counts = np.unique(steps[moved, :2] % [len(right), heads], axis=0, return_counts=True)
+    step, counts = np.unique(steps[moved] % [len(right), heads], axis=0, return_counts=True)
     most = step[counts.argmax()]
     most = np.where(most > np.array([len(right), heads]) / 2, most - [len(right), heads], most)
     request = problem.request_of[own[:, 0]]
@@ -110,19 +110,27 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (said,)), of, 0.6)
     if len(step) > 1:
         rule = Edit("row", "of the output holds another one's, by a rule of its own")
-        nearest = _nearest(case, own, right, some)
+        nearest, some_own = (
+            case.truth.copy(),
+            own[:: max(1, len(own) * right.size // (16 * _OTHER))],
+        )
+        sources = _nearest(case, some_own, right, some)[0]
+        nearest[tuple(some_own.T)] = case.truth.reshape(-1, nearest.shape[-1])[sources]
         yield Trial(defects.INDEX_OUT, rule, lambda s: nearest[s.tokens, s.head][:, s.channels])
 
 
-def _nearest(case: Case, own: Array, right: Array, some: Array | slice) -> np.ndarray:
-    """Return the nearest right row of each wrong one; of too many, only of some."""
-    found = case.truth.copy()
-    for i in range(0, len(own), max(1, len(own) * right.size // (16 * _OTHER))):
-        token, head = own[i]
-        spread = np.maximum(case.sigma[token, head, some], TINY)
-        far = (((right - case.out[token, head, some]) / spread) ** 2).mean(-1)
-        found[token, head] = case.truth.reshape(-1, found.shape[-1])[int(far.argmin())]
-    return found
+def _nearest(
+    case: Case, rows: Array, right: Array, some: Array | slice
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of the right row nearest to each of some rows, and the mean z^2 of it."""
+    token, head = rows.T
+    out = case.out[token, head][:, some]
+    per = np.maximum(case.sigma[token, head][:, some], _SMALLEST) ** -2.0
+    near = np.empty(len(rows), np.int64)
+    for part in (slice(i, i + _TOGETHER) for i in range(0, len(rows), _TOGETHER)):
+        far = right**2 @ per[part].T - 2 * right @ (out * per)[part].T  # less the sum of out^2
+        near[part] = far.argmin(0)
+    return near, (per * (right[near] - out) ** 2).mean(-1)
 
 
 def of_lse2(problem: Problem, lse2: Array, truth: Array, bound: Array) -> Match | None:
