@@ -140,11 +140,9 @@ def probe(
     how = {key: values[0] for key, values in (knobs or {}).items()}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # outputs may be NaN or infinite
-        cases = []
-        for label, s in _sizes(layout, heads, *dims).items():
-            c = Case(kernel, s, asked, label, knobs=how)
-            name = f"{s.queries} queries, {s.keys} keys, {s.q_heads} heads"
-            cases += [c] if p.run(name, c.call, c.zero, c.k, c.v) is not None else []
+        sizes = _sizes(layout, heads, *dims).items()
+        cases = [Case(kernel, s, asked, label, knobs=how) for label, s in sizes]
+        cases = [c for c in cases if _answers(p, c)]
         sheet.reason = sheet.refused[0] if sheet.refused else sheet.reason
         if cases:
             _examine(p, cases, variant is None, quick)
@@ -155,6 +153,12 @@ def probe(
             sheet.judged, sheet.reason = False, text
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
+
+
+def _answers(p: _Probe, c: Case) -> bool:
+    """Return whether the kernel takes a case's shapes; if not, the sheet has the refusal."""
+    name = f"{c.s.queries} queries, {c.s.keys} keys, {c.s.q_heads} heads"
+    return p.run(name, c.call, c.zero, c.k, c.v) is not None
 
 
 def _examine(p: _Probe, cases: list[Case], find: bool, quick: bool) -> None:
