@@ -7,8 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
-from tests.gpu.operations.steps import assert_same  # noqa: E402
-from tests.kernels.decode.cases import decode_case  # noqa: E402
+from tests.kernels.decode.cases import assert_same, decode_case  # noqa: E402
 from tests.kernels.mla.cases import mla_case  # noqa: E402
 from tests.kernels.prefill.cases import sums  # noqa: E402
 
