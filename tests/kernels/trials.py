@@ -224,6 +224,9 @@ def mla(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
     yield "splits", ((2, 0, 4, 1), (300, 10, 0, 90)), {"heads": 9}, cuts(32)
     yield from scores(MLA)
     if not on_gpu:
+        for heads, dtype in ((9, "bf16"), (40, "fp16")):
+            shape = {"heads": heads, "page_size": 3, "dtype": dtype, "layout": "padded"}
+            yield "race", ((1, 0, 2, 4), (0, 5, 17, 150)), shape, checked(*cuts(None, 64))
         for heads in ODD_GROUPS:
             yield "odd group", ((1, 4), (70, 150)), {"heads": heads}, checked(*cuts(64))
 
