@@ -39,7 +39,8 @@ def test_a_rung_of_prefill_gives_the_bits_of_the_plain_loop(tile, prefill, monke
         assert_same(found, plain)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 def test_the_rungs_of_backward_give_the_same_gradients(causal):
     """Of dk and dv: dq is added in the order in which blocks arrive."""
     assert [tile.rung for tile in RUNGS] == ["copies", "tma", "registers"]

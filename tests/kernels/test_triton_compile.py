@@ -3,6 +3,7 @@
 What is compiled is what a step launches: its arguments are recorded in place of a launch.
 """
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -19,7 +20,10 @@ KERNELS = [name for name, spec in SPECS.items() if spec.language == "triton"]
 # The steps are of fp16, for which the interpreter's arguments are the GPU's; bf16 is compiled.
 POINTERS = {torch.float16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
 
-pytestmark = pytest.mark.usefixtures("interpreted")
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    pytest.mark.skipif(triton.available() is not None, reason=str(triton.available())),
+]
 
 
 @pytest.fixture
@@ -98,9 +102,6 @@ def wanted(spec, policy, launches):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
 def test_tensor_cores_are_in_the_machine_code_or_not(kernel, policy, every, launches):
-    reason = triton.available()
-    if reason is not None:
-        pytest.skip(reason)
     asked = list(islice(wanted(SPECS[kernel], policy, launches), None if every else 1))
     assert asked
     compiled = compile_triton([made for *_, made in asked])
@@ -115,3 +116,9 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, policy, every, laun
             # S and O: an FMA for each row, key and channel
             rows, channels = made.constants["ROWS"], made.constants["D"]
             assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where
+
+
+def test_what_triton_refuses_is_told_in_its_words(launches):
+    _, _, made = next(wanted(SPECS["triton_decode"], TENSOR_CORES, launches))
+    with pytest.raises(RuntimeError, match="no_such_kernel"):
+        compile_triton([replace(made, function="no_such_kernel")])

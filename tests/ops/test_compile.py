@@ -45,18 +45,16 @@ def backward(*tensors):
     return ops.backward(*tensors, causal=True, deterministic=True, scale=0.1)
 
 
+OF_LATENT = (LATENT.q_nope, LATENT.q_pe)
 VERBS = {
     "decode": (decode, (CASE.q, *CASE.cache.tensors.values())),
     "prefill": (prefill, (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v, sums((3,)), sums((9,)))),
     "prefill, paged": (prefill_paged, (PAGED.q, sums((3,)), *PAGED.kv.tensors.values())),
     "varlen_qkvpacked": (packed, (torch.randn(5, 3, 2, 64).half(), sums((2, 3)))),
-    "mla_decode": (
-        mla,
-        (LATENT.q_nope, LATENT.q_pe, sums((1, 2)), *LATENT.kv.tensors.values()),
-    ),
+    "mla_decode": (mla, (*OF_LATENT, sums((1, 2)), *LATENT.kv.tensors.values())),
     "mla_decode, one token each": (
         mla_of_one_token_each,
-        (LATENT.q_nope, LATENT.q_pe, *LATENT.kv.tensors.values()),
+        (*OF_LATENT, *LATENT.kv.tensors.values()),
     ),
     "backward": (backward, GRADIENT.arguments),
 }
@@ -126,18 +124,15 @@ def test_what_no_graph_holds_is_refused(name):
         whole(lambda q, cache: ops.decode(q, cache, **{name: given[name]}).out)(CASE.q, CASE.cache)
 
 
-@pytest.mark.parametrize("verb", ["decode", "prefill", "mla_decode"])
-def test_a_kernel_that_writes_another_type_is_refused(verb):
+@pytest.mark.parametrize(
+    ("case", "kernel"),
+    [(CASE, "reference"), (PREFILL, "reference_prefill"), (LATENT, "reference_mla")],
+)
+def test_a_kernel_that_writes_another_type_is_refused(case, kernel):
     """torch was told that the output has q's type, and would read float64 as that type."""
-    name = {"decode": "reference", "prefill": "reference_prefill", "mla_decode": "reference_mla"}
-    given = {
-        "decode": (CASE.q, CASE.cache),
-        "prefill": (PREFILL.q, PREFILL.kv, PREFILL.cu_seqlens_q),
-        "mla_decode": (LATENT.q_nope, LATENT.q_pe, LATENT.kv, LATENT.cu_seqlens_q),
-    }
-    run = getattr(ops, verb)
-    with pytest.raises(ValueError, match=f"kernel = '{name[verb]}' writes torch.float64"):
-        whole(lambda *given: run(*given, kernel=name[verb]).out)(*given[verb])
+    run = getattr(ops, case.verb)
+    with pytest.raises(ValueError, match=f"kernel = '{kernel}' writes torch.float64"):
+        whole(lambda *given: run(*given, kernel=kernel).out)(*case.arguments)
 
 
 def value(q, k, v):

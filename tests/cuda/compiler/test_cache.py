@@ -34,6 +34,9 @@ def test_folder_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKERNELS_CACHE", str(tmp_path / "mine"))
     assert cache_dir() == tmp_path / "mine"
     assert cache_dir().is_dir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKERNELS_CACHE", "kernels")  # the same folder from everywhere
+    assert cache_dir() == tmp_path / "kernels"
     monkeypatch.delenv("LABKERNELS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "labkernels"

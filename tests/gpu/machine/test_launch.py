@@ -68,20 +68,22 @@ def add_problem():
     return a, b, total, AddParams(a.data_ptr(), b.data_ptr(), total.data_ptr(), N)
 
 
-def order_plans(reader, *, early, source, middle, target):
+def order_pair(reader, *, early):
+    """Return tensors of 0, -1 and -2, and the launches that write and copy from one to the next."""
+    source = torch.zeros(N, device="cuda")
+    middle, target = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
     _, writer = load("order.cuh", f"order::write_late<{THREADS}>")
     _, copy = load("order.cuh", f"order::{reader}<{THREADS}>")
     write_params = OrderParams(source.data_ptr(), middle.data_ptr(), SPINS, N)
     copy_params = OrderParams(middle.data_ptr(), target.data_ptr(), 0, N)
-    return (
-        writer.plan(**geometry(), params=write_params),
-        copy.plan(**geometry(), params=copy_params, early=early),
-    )
+    late = writer.plan(**geometry(), params=write_params)
+    plans = late, copy.plan(**geometry(), params=copy_params, early=early)
 
+    def run():
+        for plan in plans:
+            plan.run(stream())
 
-def order_tensors():
-    source = torch.zeros(N, device="cuda")
-    return source, torch.full_like(source, -1.0), torch.full_like(source, -2.0)
+    return (source, middle, target), run
 
 
 @pytest.mark.parametrize(("name", "smem_bytes"), [("add", 0), ("add_through_smem", SMEM_BYTES)])
@@ -111,13 +113,15 @@ def test_launch_on_another_stream_and_thread():
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_reader_that_waits_sees_every_write(early):
-    source, middle, target = order_tensors()
-    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
-    for step in range(10):
+def test_reader_that_waits_sees_every_write_also_in_a_graph(early):
+    tensors, run = order_pair("copy_after", early=early)
+    source, _, target = tensors
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for step in range(20):
         source.fill_(float(step))
-        for plan in plans:
-            plan.run(stream())
+        (graph.replay if step % 2 else run)()
         assert torch.equal(target, torch.full_like(target, step + 1.0))
 
 
@@ -126,29 +130,12 @@ def test_early_launch_really_starts_early():
         pytest.skip("launches are in order before sm_90")
     seen = {}
     for early in (False, True):
-        source, middle, target = order_tensors()
-        plans = order_plans(
-            "copy_too_soon", early=early, source=source, middle=middle, target=target
-        )
-        for plan in plans:
-            plan.run(stream())
+        tensors, run = order_pair("copy_too_soon", early=early)
+        run()
+        target = tensors[-1]
         seen[early] = target.unique().tolist()
     assert seen[False] == [1.0]
     assert -1.0 in seen[True], "no block of the second launch began before the first had ended"
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_graph_replays_the_pair_in_order(early):
-    source, middle, target = order_tensors()
-    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for plan in plans:
-            plan.run(stream())
-    for step in range(5):
-        source.fill_(float(step))
-        graph.replay()
-        assert torch.equal(target, torch.full_like(target, step + 1.0))
 
 
 @pytest.mark.parametrize("smem_bytes", [1024, 48 * 1024, 48 * 1024 + 1024, SMEM_BYTES])
