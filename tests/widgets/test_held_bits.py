@@ -21,19 +21,17 @@ def test_recorded_bits_are_told(results):
     assert told == f"kernels in pages: {len(results)}, each with the recorded bits"
 
 
-def test_other_bits_stop_the_build(results):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sum": "0" * 64}, r"SHA-256 0{64}, recorded \w+"),
+        ({"sum": None, "error": "read beyond the page"}, "read beyond the page"),
+    ],
+)
+def test_other_bits_and_a_kernel_that_fails_stop_the_build(results, wrong, words):
     name = next(iter(results))
-    results[name]["sum"] = "0" * 64
-    with pytest.raises(
-        page_widgets.BitsDiffer, match=rf"^{name} in a page: SHA-256 0{{64}}, recorded \w+$"
-    ):
-        page_widgets.check(kernels.offers(), {})
-
-
-def test_a_kernel_that_fails_stops_the_build_with_its_words(results):
-    name = next(iter(results))
-    results[name].update(error="read beyond the page", sum=None)
-    with pytest.raises(page_widgets.BitsDiffer, match=rf"^{name} in a page: read beyond the page$"):
+    results[name] |= wrong
+    with pytest.raises(page_widgets.BitsDiffer, match=rf"^{name} in a page: {words}$"):
         page_widgets.check(kernels.offers(), {})
 
 

@@ -13,24 +13,31 @@ from tests.kernels.append.cases import GROWTHS, append_case, check_appended, che
 from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
 
 PAGES = (1, 3, 16, 64, 256)
+SHAPES = [
+    {"head_dim": head_dim, "dtype": dtype, "kv_heads": kv_heads}
+    for head_dim, dtype in ((64, "bf16"), (128, "fp16"), (256, "bf16"))
+    for kv_heads in (1, 3, 8)
+]
+
+
+def check_append(*, more=(), **shape):
+    case = append_case(*GROWTHS, *more, **shape)
+    checks = {} if "device" in shape else {"checks": True}
+    plan = ops.append(*case.arguments, **checks).plan
+    check_appended(case)
+    assert (plan.kernel, plan.launches) == ("append", 1)
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("page_size", PAGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_page_size_and_layout(page_size, layout):
-    case = append_case(*GROWTHS, page_size=page_size, layout=layout)
-    plan = ops.append(*case.arguments, checks=True).plan
-    check_appended(case)
-    assert (plan.kernel, plan.launches) == ("append", 1)
+    check_append(page_size=page_size, layout=layout)
 
 
-@pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bf16"), (128, "fp16"), (256, "bf16")])
-@pytest.mark.parametrize("kv_heads", [1, 3, 8])
-def test_every_head_dim(head_dim, dtype, kv_heads):
-    case = append_case(*GROWTHS, head_dim=head_dim, dtype=dtype, kv_heads=kv_heads)
-    ops.append(*case.arguments)
-    check_appended(case)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_head_dim(shape):
+    check_append(**shape)
 
 
 def test_values_may_have_channels_of_their_own():
@@ -193,16 +200,19 @@ def test_rows_within_the_cache_are_refused():
     check_untouched(case, before)
 
 
-def test_kv_cache_is_the_append_and_then_the_attention():
-    growths = ((20, 10), (0, 4), (7, 1))
+def check_append_and_attention(device):
     generator = torch.Generator().manual_seed(1)
-    case = append_case(*growths)
-    q = torch.randn(15, 8, 64, generator=generator).half()
+    case = append_case((20, 10), (0, 4), (7, 1), device=device)
+    q = torch.randn(15, 8, 64, generator=generator).half().to(device)
     found = ops.with_kvcache(q, *case.arguments, splits=1)
     check_appended(case)
     expected = ops.prefill(q, case.whole.cache, case.cu_seqlens, causal=True, splits=1)
     assert_same(found, expected)
     assert found.plan == expected.plan
+
+
+def test_kv_cache_is_the_append_and_then_the_attention():
+    check_append_and_attention("cpu")
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,11 @@ from labkernels.kernels.random_inputs import ExactNormal, Normal  # noqa: E402
 SHAPE = ((33, 0, 5), (40, 7, 5), 4, 2, 192)
 
 
-def workload(**more):
-    return Prefill(*SHAPE, head_dim_v=128, causal=True, **more)
-
-
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("draw", [Normal, ExactNormal])
 def test_the_inputs_are_what_the_verb_takes(draw, page_size):
-    case = prefill_inputs(workload(page_size=page_size), draw(0, "cpu"))
+    work = Prefill(*SHAPE, head_dim_v=128, causal=True, page_size=page_size)
+    case = prefill_inputs(work, draw(0, "cpu"))
     result = ops.prefill(case.q, case.kv, case.cu_seqlens_q, causal=True, scale=case.scale)
     assert result.out.shape == (38, 4, 128)
     assert torch.isfinite(result.out).all()
@@ -27,6 +24,6 @@ def test_the_inputs_are_what_the_verb_takes(draw, page_size):
 
 
 def test_exact_inputs_are_the_same_everywhere():
-    case = prefill_inputs(workload(), ExactNormal(1, "cpu"))
+    case = prefill_inputs(Prefill(*SHAPE, head_dim_v=128, causal=True), ExactNormal(1, "cpu"))
     k = case.kv.k.view(torch.int16).numpy()
     assert hashlib.sha256(k.tobytes()).hexdigest()[:16] == "68e97ffbc068d9f0"
