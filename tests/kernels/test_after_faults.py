@@ -11,25 +11,18 @@ from labkernels.cuda.host import build
 from labkernels.cuda.host.build import HostKernelError
 from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case
-from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS, SPECS
-from tests.kernels.decode.cases import bits, decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS
+from tests.kernels.decode.cases import bits
+from tests.kernels.trials import short_case
 
 
 def prepared(kernel):
     """Return a tensor that a step reads, which may change, and a function that makes the step."""
-    spec = SPECS[kernel]
-    if spec.operation == "backward":
+    if kernel in CUDA_BACKWARDS:
         dout, *rest = backward_case((70, 90), (150, 200)).arguments
         dout = dout.clone()
         return dout, lambda: ops.backward_step(dout, *rest, kernel=kernel, deterministic=True)
-    paged = {"page_size": 16, "layout": "nhd"} if "paged" in spec.layouts else {}
-    case = {
-        "decode": lambda: decode_case((150, 200), group=2),
-        "prefill": lambda: prefill_case((3, 70), (150, 200), **paged),
-        "mla": lambda: mla_case((1, 2), (150, 200)),
-    }[spec.operation]()
+    case = short_case(kernel)
     name = case.queries[0]
     own = case.changed(**{name: getattr(case, name).clone()})
     return getattr(own, name), lambda: own.step(kernel, keys_per_split=64)

@@ -10,15 +10,9 @@ from labkernels.kernels.caches.paged import PagedKV
 from tests.kernels.append.cases import append_case
 from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import assert_same, decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.trials import short_case
 
 REQUEST, SLOT = 1, 3
-CASES = {
-    "decode": lambda: decode_case((70, 150)),
-    "prefill": lambda: prefill_case((3, 20), (70, 150), page_size=16, layout="nhd"),
-    "mla": lambda: mla_case((1, 2), (70, 150)),
-}
 PAGED = [name for name, spec in SPECS.items() if "paged" in spec.layouts]
 
 
@@ -27,7 +21,7 @@ def checked_step(kernel):
     if kernel == "append":
         case = append_case((70, 3), (150, 20))
         return case.cache, ops.append_step(*case.arguments, checks=True)
-    case = CASES[SPECS[kernel].operation]().with_kv()
+    case = short_case(kernel).with_kv()
     return case.kv, case.step(kernel, checks=True)
 
 
@@ -59,7 +53,7 @@ def test_a_page_out_of_range_is_named_and_a_repaired_one_served(kernel):
 def test_lengths_that_a_prefill_was_prepared_for_must_stay():
     cache, step = checked_step("prefill_mma")
     cache.kv_len[REQUEST] -= 1
-    with pytest.raises(ValueError, match=r"kv_len\[1\] = 149, allowed: 150, for which the step"):
+    with pytest.raises(ValueError, match=r"kv_len\[1\] = 199, allowed: 200, for which the step"):
         step.run()
 
 

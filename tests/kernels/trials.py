@@ -43,6 +43,17 @@ FEW = {
 }
 
 
+def short_case(kernel, **how):
+    """Return a case of two requests, in pages where the kernel takes them."""
+    spec = SPECS[kernel]
+    if spec.operation == "prefill":
+        paged = {"page_size": 16, "layout": "nhd"} if "paged" in spec.layouts else {}
+        return prefill_case((3, 70), (150, 200), **paged, **how)
+    if spec.operation == "mla":
+        return mla_case((1, 2), (150, 200), **how)
+    return decode_case((150, 200), group=2, **how)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A case of one kernel, and the options with which the kernel runs on it.

@@ -17,46 +17,38 @@ CASE, PREFILL, GRADIENT = decode_case((7, 40)), prefill_case((3,), (9,)), backwa
 PAGED, LATENT = prefill_case((3,), (9,), page_size=16), mla_case((1, 2), (7, 40))
 
 
-def decode(q, *cache):
-    return ops.decode(q, PagedKV(*cache), kernel="decode_mma", keys_per_split=16, scale=0.1)
-
-
-def prefill(q, k, v, ends_q, ends_k):
-    return ops.prefill(q, RaggedKV(k, v, ends_k), ends_q, causal=True, q_lens=(3,), splits=2)
-
-
-def prefill_paged(q, ends, *cache):
-    return ops.prefill(q, PagedKV(*cache), ends, kernel="prefill_fma", tile="64x64x4x1x2")
-
-
-def packed(qkv, ends):
-    return ops.varlen_qkvpacked(qkv, ends, causal=True)
-
-
-def mla(q_nope, q_pe, ends, *cache):
-    return ops.mla_decode(q_nope, q_pe, LatentKV(*cache), ends, causal=False)
-
-
-def mla_of_one_token_each(q_nope, q_pe, *cache):
-    return ops.mla_decode(q_nope[:2], q_pe[:2], LatentKV(*cache))
-
-
-def backward(*tensors):
-    return ops.backward(*tensors, causal=True, deterministic=True, scale=0.1)
-
-
-OF_LATENT = (LATENT.q_nope, LATENT.q_pe)
+OF_CACHE, OF_PAGES = CASE.cache.tensors.values(), PAGED.kv.tensors.values()
+OF_LATENT, ROWS = (LATENT.q_nope, LATENT.q_pe), LATENT.kv.tensors.values()
+TILE = {"kernel": "prefill_fma", "tile": "64x64x4x1x2"}
+CUT = {"kernel": "decode_mma", "keys_per_split": 16, "scale": 0.1}
 VERBS = {
-    "decode": (decode, (CASE.q, *CASE.cache.tensors.values())),
-    "prefill": (prefill, (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v, sums((3,)), sums((9,)))),
-    "prefill, paged": (prefill_paged, (PAGED.q, sums((3,)), *PAGED.kv.tensors.values())),
-    "varlen_qkvpacked": (packed, (torch.randn(5, 3, 2, 64).half(), sums((2, 3)))),
-    "mla_decode": (mla, (*OF_LATENT, sums((1, 2)), *LATENT.kv.tensors.values())),
-    "mla_decode, one token each": (
-        mla_of_one_token_each,
-        (*OF_LATENT, *LATENT.kv.tensors.values()),
+    "decode": (lambda q, *cache: ops.decode(q, PagedKV(*cache), **CUT), (CASE.q, *OF_CACHE)),
+    "prefill": (
+        lambda q, k, v, ends_q, ends_k: ops.prefill(
+            q, RaggedKV(k, v, ends_k), ends_q, causal=True, q_lens=(3,), splits=2
+        ),
+        (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v, sums((3,)), sums((9,))),
     ),
-    "backward": (backward, GRADIENT.arguments),
+    "prefill, paged": (
+        lambda q, ends, *cache: ops.prefill(q, PagedKV(*cache), ends, **TILE),
+        (PAGED.q, sums((3,)), *OF_PAGES),
+    ),
+    "varlen_qkvpacked": (
+        lambda qkv, ends: ops.varlen_qkvpacked(qkv, ends, causal=True),
+        (torch.randn(5, 3, 2, 64).half(), sums((2, 3))),
+    ),
+    "mla_decode": (
+        lambda q, pe, ends, *cache: ops.mla_decode(q, pe, LatentKV(*cache), ends, causal=False),
+        (*OF_LATENT, sums((1, 2)), *ROWS),
+    ),
+    "mla_decode, one token each": (
+        lambda q, pe, *cache: ops.mla_decode(q[:2], pe[:2], LatentKV(*cache)),
+        (*OF_LATENT, *ROWS),
+    ),
+    "backward": (
+        lambda *tensors: ops.backward(*tensors, causal=True, deterministic=True, scale=0.1),
+        GRADIENT.arguments,
+    ),
 }
 
 

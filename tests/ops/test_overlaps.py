@@ -9,22 +9,17 @@ from labkernels import ops
 from tests.kernels.append.cases import append_case
 from tests.kernels.backward.cases import backward_case
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import bits, decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.decode.cases import bits
+from tests.kernels.trials import short_case
 
-CASES = {
-    "decode": lambda: decode_case((200, 150), dtype="bf16"),
-    "prefill": lambda: prefill_case((3, 70), (150, 200), dtype="bf16"),
-    "prefill, paged": lambda: prefill_case((3, 70), (150, 200), page_size=16, dtype="bf16"),
-    "mla": lambda: mla_case((1, 2), (150, 200)),
-}
-every_verb = pytest.mark.parametrize("name", CASES)
+OF_QUERIES = ("decode", "prefill", "mla")
+KERNELS = ("decode_mma", "prefill_wgmma", "prefill_wgmma_basic", "mla_mma")  # one of each cache
+every_verb = pytest.mark.parametrize("name", KERNELS)
 
 
 def case_of(name):
     """Return a case whose query an output may replace, as it is contiguous."""
-    case = CASES[name]()
+    case = short_case(name, dtype="bf16")
     first = case.queries[0]
     return case.changed(**{first: getattr(case, first).contiguous()}), first
 
@@ -57,11 +52,12 @@ def test_outputs_in_the_memory_of_inputs_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    "kernel", [n for n, k in SPECS.items() if k.operation in CASES and k.policies[0].out == "input"]
+    "kernel",
+    [n for n, k in SPECS.items() if k.operation in OF_QUERIES and k.policies[0].out == "input"],
 )
 def test_an_output_may_take_the_place_of_the_query(kernel):
     """No bit changes, in any kernel, split or not."""
-    case, first = case_of(SPECS[kernel].operation)
+    case, first = case_of(kernel)
     for split in ({}, {"keys_per_split": 64}):
         apart = case.run(kernel, **split)
         place = getattr(case, first).clone()

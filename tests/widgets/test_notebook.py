@@ -9,14 +9,8 @@ import pytest
 from labkernels import widgets
 from labkernels.widgets import kernels, ledgers, program
 
+WORDS = {"text/plain", "text/html"}
 VIEW = "application/vnd.jupyter.widget-view+json"
-
-
-def test_without_anywidget_a_notebook_has_the_words(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html"}
-    assert "prefill_mma" in bundle["text/plain"]
 
 
 def test_module_of_a_notebook_has_what_anywidget_calls(needs_node, tmp_path):
@@ -36,9 +30,12 @@ def notebook():
     return notebook
 
 
-def test_with_anywidget_a_notebook_has_the_widget_too(notebook):
+def test_a_notebook_has_the_widget_where_anywidget_is_and_else_the_words(notebook, monkeypatch):
+    assert set(widgets.budget("prefill_mma")._repr_mimebundle_()) == {*WORDS, VIEW}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", VIEW}
+    assert set(bundle) == WORDS
+    assert "prefill_mma" in bundle["text/plain"]
 
 
 def test_kernel_of_the_notebook_answers_with_the_budget(notebook, monkeypatch):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device
 from labkernels.cuda.gpu import kernel as gpu_kernel
@@ -136,18 +135,6 @@ def test_early_launch_really_starts_early():
         seen[early] = target.unique().tolist()
     assert seen[False] == [1.0]
     assert -1.0 in seen[True], "no block of the second launch began before the first had ended"
-
-
-@pytest.mark.parametrize("smem_bytes", [1024, 48 * 1024, 48 * 1024 + 1024, SMEM_BYTES])
-def test_occupancy_is_the_formulas(smem_bytes):
-    compiled, kernel = load("add.cuh", f"add::add_through_smem<{THREADS}>", smem_bytes=smem_bytes)
-    predicted = occupancy(
-        device.planning_gpu(0),
-        threads=THREADS,
-        registers=compiled.report.registers,
-        smem_bytes=smem_bytes,
-    )
-    assert kernel.blocks_per_sm(THREADS, smem_bytes) == predicted.blocks_per_sm
 
 
 def test_driver_reports_what_the_compiler_did():

@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import fields
-from functools import partial
 
 import pytest
 
@@ -11,18 +10,11 @@ torch = pytest.importorskip("torch")
 from labkernels import ops  # noqa: E402
 from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from tests.gpu.operations.steps import captured  # noqa: E402
-from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS, SPECS  # noqa: E402
+from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS  # noqa: E402
 from tests.kernels.decode.cases import bits, decode_case  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import prefill_case  # noqa: E402
+from tests.kernels.trials import short_case  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-
-CASES = {
-    "decode": partial(decode_case, (70, 150)),
-    "prefill": partial(prefill_case, (3, 20), (70, 150), page_size=16, layout="nhd"),
-    "mla": partial(mla_case, (1, 2), (70, 150)),
-}
 
 
 def shortened_step(kernel):
@@ -30,7 +22,7 @@ def shortened_step(kernel):
 
     So nothing faults.
     """
-    case = CASES[SPECS[kernel].operation](device="cuda")
+    case = short_case(kernel, device="cuda")
     names = [field.name for field in fields(case.kv)][:2]
     pools = dict(zip(names, case.kv.pools, strict=True))
     last, table = len(case.kv.pool) - 1, case.kv.page_table

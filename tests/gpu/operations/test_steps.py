@@ -62,17 +62,8 @@ def test_every_run_gives_the_same_bits_and_a_graph_too(kernel, cut):
         if kv_len:
             moving.kv.kv_len.copy_(torch.tensor(kv_len))
         fresh = moving.run(kernel, **cut)
-        for run in [step.run] * 10 + [graph.replay] * 10:
+        for run in [step.run, graph.replay] * 30:
             assert_gives(run, step, fresh)
-
-
-@every_kernel
-@either_cut
-def test_a_hundred_runs_give_the_same_bits(kernel, cut):
-    step = LONG[SPECS[kernel].operation]().step(kernel, **cut)
-    first = LONG[SPECS[kernel].operation]().run(kernel, **cut)
-    for _ in range(100):
-        assert_gives(step.run, step, first)
 
 
 @pytest.mark.parametrize("kernel", PAGED)

@@ -20,22 +20,15 @@ def latent_kv(page_size: int, *, spare_keys: int = 0) -> LatentKV:
     return LatentKV(ckv, kpe, table, torch.tensor([page_size], dtype=torch.int32))
 
 
-def made(splits: int, keys_per_split: int) -> Schedule:
-    return Schedule(np.zeros((0, 4), np.int32), keys_per_split, splits, 0)
-
-
 @pytest.mark.parametrize(
-    ("page_size", "expected"),
-    [(1, 0), (3, 0), (8, 8), (16, 16), (24, 8), (64, 64), (96, 32), (256, 64)],
+    ("page_size", "splits", "keys_per_split", "expected"),
+    [
+        *((n, 1, 70, keys) for n, keys in ((1, 0), (3, 0), (8, 8), (16, 16), (24, 8), (64, 64))),
+        *((n, 1, 70, keys) for n, keys in ((96, 32), (256, 64))),
+        *((64, 3, cut, keys) for cut, keys in ((128, 64), (80, 16), (72, 8), (70, 0))),
+    ],
 )
-def test_whole_boxes_make_a_page_and_a_block(page_size, expected):
-    assert box_keys(latent_kv(page_size), made(1, 70), TILE.keys) == expected
-
-
-@pytest.mark.parametrize(("keys_per_split", "expected"), [(128, 64), (80, 16), (72, 8), (70, 0)])
-def test_whole_boxes_make_a_split(keys_per_split, expected):
-    assert box_keys(latent_kv(64), made(3, keys_per_split), TILE.keys) == expected
-
-
-def test_pages_apart_have_no_boxes():
-    assert box_keys(latent_kv(64, spare_keys=8), made(1, 64), TILE.keys) == 0
+def test_whole_boxes_make_a_page_and_a_split(page_size, splits, keys_per_split, expected):
+    cut = Schedule(np.zeros((0, 4), np.int32), keys_per_split, splits, 0)
+    assert box_keys(latent_kv(page_size), cut, TILE.keys) == expected
+    assert box_keys(latent_kv(page_size, spare_keys=8), cut, TILE.keys) == 0, "pages lie apart"
