@@ -9,7 +9,7 @@ from labkernels.kernels.caches.page_guard import Contents, CpuGuard, GpuGuard
 from labkernels.kernels.caches.paged import PagedKV
 from tests.kernels.append.cases import append_case
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import assert_same, decode_case
+from tests.kernels.decode.cases import assert_same
 from tests.kernels.trials import short_case
 
 REQUEST, SLOT = 1, 3
@@ -51,6 +51,8 @@ def test_a_page_out_of_range_is_named_and_a_repaired_one_served(kernel):
 
 
 def test_lengths_that_a_prefill_was_prepared_for_must_stay():
+    with pytest.raises(ValueError, match="checks = False, or no pages, allowed: checks = True"):
+        short_case("prefill_mma").step("prefill_mma").check()
     cache, step = checked_step("prefill_mma")
     cache.kv_len[REQUEST] -= 1
     with pytest.raises(ValueError, match=r"kv_len\[1\] = 199, allowed: 200, for which the step"):
@@ -62,12 +64,6 @@ def test_an_append_checks_the_pages_that_it_writes():
     cache.page_table[REQUEST, 170 // 16] = 999  # after the old keys, where new keys go
     with pytest.raises(ValueError, match=r"page_table\[1, 10\] = 999"):
         step.run()
-
-
-def test_without_checks_there_is_nothing_to_ask():
-    case = decode_case((7,))
-    with pytest.raises(ValueError, match="checks = False, or no pages, allowed: checks = True"):
-        ops.decode_step(case.q, case.cache).check()
 
 
 def contents(draw):

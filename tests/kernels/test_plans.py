@@ -24,18 +24,10 @@ def test_a_bound_allows_the_most_splits_that_a_plan_chooses():
 
 
 def test_packed_rows_are_cut_into_all_splits_that_are_tried():
-    lengths = Lengths(np.array([1]), np.array([KEYS]))
-    found = [
-        schedule(
-            lengths,
-            PrefillTile(16, 64, 4, 2, 1),
-            kv_heads=1,
-            group=1,
-            slots=slots,
-            variant=AttentionVariant(True),
-        ).splits
-        for slots in (1, 132, SPLITS[-1], 10 * SPLITS[-1])
-    ]
+    lengths, tile = Lengths(np.array([1]), np.array([KEYS])), PrefillTile(16, 64, 4, 2, 1)
+    how = {"kv_heads": 1, "group": 1, "variant": AttentionVariant(True)}
+    slots = (1, 132, SPLITS[-1], 10 * SPLITS[-1])
+    found = [schedule(lengths, tile, slots=each, **how).splits for each in slots]
     assert found[0] == 1
     assert max(found) == SPLITS[-1]
 
@@ -72,9 +64,8 @@ def test_the_blocks_that_a_plan_counts_on_fit_every_gpu():
     for gpu in hardware.GPUS.values():
         for spec in CUDA.values():
             for head_dim in spec.head_dims:
-                instance = spec.instance(
-                    spec.shape(dtype="fp16", head_dim=head_dim, group=8), gpu=gpu
-                )
+                shape = spec.shape(dtype="fp16", head_dim=head_dim, group=8)
+                instance = spec.instance(shape, gpu=gpu)
                 assert spec.blocks_per_sm(instance, gpu) >= 1
 
 

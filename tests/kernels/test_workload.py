@@ -21,19 +21,7 @@ def test_case_000_moves_1_91_gb_and_computes_7_65_gflop():
     rows = 57 * 32
     assert CASE_000.bytes == CASE_000.kv_bytes + rows * (128 * 2 + 128 * 2 + 4)
     assert CASE_000.exps == 57 * 8192 * 32
-
-
-def test_labels():
     assert CASE_000.label == "57 x 8192, 32/8, d128, page 16, bf16"
-    ragged = Decode([0, 17, 1000], 8, 8, 64, page_size=1, dtype="fp16")
-    assert ragged.label == "ragged 3 x <=1000, 8/8, d64, page 1, fp16"
-    assert Prefill([2048] * 4, [2048] * 4, 16, 16, 128, causal=True).label == (
-        "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"
-    )
-    assert Backward((8, 9), (64, 64), 2, 1, 64).label == (
-        "ragged 2 x <=9 on 2 x 64, 2/1, d64, full, bf16"
-    )
-    assert MlaDecode([8192] * 128, 16).label == "128 x 8192, 16 heads, d512+64, page 64, bf16"
 
 
 @given(LENGTHS, st.integers(1, 8), st.integers(1, 16))
@@ -62,6 +50,8 @@ def test_prefill_may_have_other_channels_of_v_and_pages():
     assert wide.bytes == (30 * 4 + 70 * 2) * (192 + 128) * 2 + 30 * 4 * 4
     assert wide.label == "ragged 2 x <=20 on ragged 2 x <=40, 4/2, d192/128, page 16, full, bf16"
     assert (wide.batch, wide.group) == (2, 2)
+    even = Prefill([2048] * 4, [2048] * 4, 16, 16, 128, causal=True)
+    assert even.label == "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"
     assert Prefill((1,), (1,), 1, 1, 64).head_dim_v == 64
 
 

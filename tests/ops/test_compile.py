@@ -70,26 +70,20 @@ def test_a_verb_compiles_whole_with_the_same_bits(verb):
         assert torch.equal(bits(mine), bits(eager))
 
 
-def test_an_append_in_a_graph_writes_the_cache_of_the_caller():
-    eager, compiled = (append_case((7, 3), (40, 2)) for _ in range(2))
-    ops.append(*eager.arguments)
-    whole(lambda *given: ops.append(*given).outputs())(*compiled.arguments)
-    for mine, right in zip(compiled.storage, eager.storage, strict=True):
-        assert torch.equal(bits(mine), bits(right))
-
-
 def test_a_cache_grows_and_is_read_in_one_graph():
-    eager, compiled = (append_case((7, 3), (40, 2)) for _ in range(2))
-    q = torch.randn(len(eager.k_new), 4, 64).half()
+    """An append alone, too, writes the cache of the caller."""
+    q = torch.randn(5, 4, 64).half()
 
     def attend(q, cache, *new):
         first = ops.with_kvcache(q, cache, *new)
         return first.out + ops.prefill(q, cache, new[-1]).out
 
-    right, found = attend(q, *eager.arguments), whole(attend)(q, *compiled.arguments)
-    assert torch.equal(bits(found), bits(right))
-    for mine, other in zip(compiled.storage, eager.storage, strict=True):
-        assert torch.equal(bits(mine), bits(other))
+    for verb in (attend, lambda q, *given: ops.append(*given).outputs()):
+        eager, compiled = (append_case((7, 3), (40, 2)) for _ in range(2))
+        right, found = verb(q, *eager.arguments), whole(verb)(q, *compiled.arguments)
+        assert verb is not attend or torch.equal(bits(found), bits(right))
+        for mine, other in zip(compiled.storage, eager.storage, strict=True):
+            assert torch.equal(bits(mine), bits(other))
 
 
 @old_jit
@@ -186,7 +180,7 @@ def test_verbs_without_gradients_say_so_under_torch_func():
     def loss(q):
         return ops.decode(q, CASE.cache).out.sum()
 
-    words = "q has no memory of its own, allowed: a tensor outside of torch.func"
+    words = "allowed: (a tensor outside of torch.func|False, or torch.no_grad)"
     for transformed, q in ((torch.func.grad, CASE.q), (torch.func.vmap, CASE.q[None])):
         with pytest.raises(ValueError, match=words):
             transformed(loss)(q)

@@ -1,4 +1,7 @@
-"""Arguments of a wrong type are refused by name, and autograd handles its edge cases."""
+"""Wrong types are refused by name; autograd and spawned processes have their edge cases."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from labkernels.kernels.decode.api import DecodeOptions
 from labkernels.kernels.packed_gqa.call import PackedOptions
 from tests.kernels.append.cases import append_case
 from tests.kernels.backward.cases import backward_case
-from tests.kernels.decode.cases import decode_case
+from tests.kernels.decode.cases import bits, decode_case
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case, sums
 
@@ -156,3 +159,20 @@ def test_autocast_casts_as_for_torchs_attention(kind):
     assert all(x.grad.dtype == kind for x in given)
     plain, _ = ops.attention(*(x.bfloat16() for x in given), *ends)
     assert torch.equal(out, plain)
+
+
+def outputs():
+    case = decode_case((7, 40))
+    step = ops.decode_step(case.q, case.cache, keys_per_split=16)
+    step.run()
+    step.run()
+    return [bits(x).tolist() for x in step.outputs()]
+
+
+def test_a_spawned_process_gives_the_same_bits():
+    here, case = outputs(), decode_case((7, 40))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as spawned:
+        assert spawned.submit(outputs).result(timeout=300) == here
+        sent = spawned.submit(type, ops.decode_step(case.q, case.cache))
+        with pytest.raises(TypeError, match="a Step cannot be pickled: it holds addresses"):
+            sent.result(timeout=300)

@@ -62,17 +62,16 @@ def fake_library(tmp_path_factory):
     return library
 
 
+def not_here(name):
+    raise OSError(f"{name} is not here")
+
+
 @pytest.fixture
 def fake(fake_library, monkeypatch):
     real = ctypes.CDLL(str(fake_library))
-
-    def open_library(name):
-        if name == "libcuda.so.1":
-            return real
-        raise OSError(f"{name} is not here")
-
     clear_caches()
-    monkeypatch.setattr(driver.ctypes, "CDLL", open_library)
+    libraries = {"libcuda.so.1": real}
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: libraries.get(name) or not_here(name))
     monkeypatch.setattr(gpu_kernel, "_LOADED", {})
     recorded = Recorded.in_dll(real, "recorded")
     ctypes.memset(ctypes.byref(recorded), 0, ctypes.sizeof(recorded))
@@ -82,11 +81,8 @@ def fake(fake_library, monkeypatch):
 
 @pytest.fixture
 def no_driver(monkeypatch):
-    def open_library(name):
-        raise OSError(f"{name} is not here")
-
     clear_caches()
-    monkeypatch.setattr(driver.ctypes, "CDLL", open_library)
+    monkeypatch.setattr(driver.ctypes, "CDLL", not_here)
     yield
     clear_caches()
 

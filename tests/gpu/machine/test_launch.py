@@ -10,6 +10,9 @@ import pytest
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device
 from labkernels.cuda.gpu import kernel as gpu_kernel
+from labkernels.measure import resources
+from tests.kernels.contract import CUDA
+from tests.kernels.decode.cases import decode_case
 
 torch = pytest.importorskip("torch")
 
@@ -170,3 +173,35 @@ def test_a_prepared_launch_costs_microseconds():
             plan.run(where)
         times_s.append((time.perf_counter() - started) / 20)
     assert sorted(times_s)[len(times_s) // 2] < 20e-6
+
+
+@pytest.mark.parametrize(
+    "kernel", [name for name, spec in resources.cuda_kernels().items() if spec.smem]
+)
+def test_occupancy_is_the_formulas(kernel):
+    gpu, spec = device.planning_gpu(0), resources.find(kernel)
+    for instance in resources.all_instances([kernel]):
+        if instance.dtype == "bf16" and spec.fits(instance, gpu):
+            predicted = resources.resources(instance, gpu=gpu)
+            found = resources.loaded(instance, arch=gpu.compile_arch)
+            assert found.registers == predicted.compiled.registers
+            assert found.smem_bytes == predicted.smem.total
+            assert (found.local_bytes > 0) == (predicted.compiled.spill_bytes > 0)
+            assert found.blocks_per_sm == predicted.occupancy.blocks_per_sm >= 1, instance
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+def test_the_plan_counts_on_blocks_that_the_driver_places(kernel):
+    for head_dim in (64, 128, 256):
+        case = decode_case((100,), head_dim=head_dim, device="cuda")
+        plan = case.step(kernel).plan
+        instance = next(
+            instance
+            for instance in resources.all_instances([kernel])
+            if instance.tile.label == plan.tile
+            and (instance.head_dim, instance.dtype) == (head_dim, "fp16")
+            and instance.rows == CUDA[kernel].rows(4)
+        )
+        found = resources.loaded(instance, arch=device.planning_gpu(0).compile_arch)
+        assert plan.blocks_per_sm <= found.blocks_per_sm
+        assert plan.registers == found.registers

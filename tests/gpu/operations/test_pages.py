@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
 from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from tests.gpu.operations.steps import captured  # noqa: E402
+from labkernels.measure import timing  # noqa: E402
 from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS  # noqa: E402
 from tests.kernels.decode.cases import bits, decode_case  # noqa: E402
 from tests.kernels.trials import short_case  # noqa: E402
@@ -35,7 +35,7 @@ def shortened_step(kernel):
 @pytest.mark.parametrize("kernel", [*CUDA, *PAGED_PREFILLS, *CUDA_MLAS])
 def test_a_page_out_of_range_is_told_by_the_next_check(kernel):
     cache, step = shortened_step(kernel)
-    graph = captured(step)
+    graph = timing.capture(step.run)
     graph.replay()
     torch.cuda.synchronize()
     step.check()
@@ -63,7 +63,7 @@ def test_a_length_out_of_range_leaves_nothing_behind():
     table = room[:, :-1].copy_(torch.where(given < len(k), given, 0))
     cache = PagedKV(k, v, table, case.cache.kv_len.clone())
     step = ops.decode_step(case.q, cache, keys_per_split=64, checks=True)
-    graph = captured(step)
+    graph = timing.capture(step.run)
     cache.kv_len[0] = cache.max_kv_len + 1
     graph.replay()
     torch.cuda.synchronize()

@@ -75,14 +75,8 @@ def test_most_tiles_are_cleared_by_blocks_of_keys_where_there_are_many_heads():
     assert len(found.cleared) > 0.5 * len(made.padded)
     per_block = np.diff(found.first_cleared)
     assert per_block.max() <= 2 * len(made.padded) / len(made.keys)  # spread over the blocks
-
-
-def test_a_head_whose_blocks_start_at_once_is_cleared_before():
-    assert len(lists("equal", causal=False, together=10**6)[1].cleared) == 0
-
-
-def test_separate_launches_await_nothing():
-    made, _ = lists("ragged", causal=True)
+    at_once = lists("equal", causal=False, together=10**6)[1]
+    assert len(at_once.cleared) == 0, "a head whose blocks start at once is cleared before"
     apart = separate(made)
     for rows in (apart.before, apart.keys, apart.after):
         assert not rows[:, AWAITS].any()

@@ -36,12 +36,10 @@ def test_the_default_tile_fits_the_gpu_that_is_planned_for(key):
             continue
         for head_dim in spec.head_dims:
             for group in (1, 2, 4, 8, 16):
-                instance = spec.instance(
-                    spec.shape(dtype="bf16", head_dim=head_dim, group=group), gpu=gpu
-                )
+                shape = spec.shape(dtype="bf16", head_dim=head_dim, group=group)
+                instance, first = spec.instance(shape, gpu=gpu), spec.instance(shape)
                 assert spec.smem(instance).total <= gpu.smem_per_block_max_bytes
-                options = spec.tiles(spec.shape(head_dim=head_dim, group=group), instance.policy)
-                first = spec.instance(spec.shape(dtype="bf16", head_dim=head_dim, group=group))
+                options = spec.tiles(shape, instance.policy)
                 assert first.tile == options[0]
                 if spec.smem(first).total <= gpu.smem_per_block_max_bytes:
                     assert instance.tile == options[0]
