@@ -18,16 +18,14 @@ CPU = Path("/proc/cpuinfo")
 HAS_AVX2 = CPU.exists() and "avx2" in CPU.read_text(encoding="ascii")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.skipif(not HAS_AVX2, reason="the limit is for processors with AVX2")
-@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "decode_mma_n8"])
-def test_a_decode_of_8192_keys_takes_less_than_a_second(kernel):
+def test_a_decode_of_8192_keys_takes_less_than_a_second():
     case = decode_inputs(WORKLOAD, ExactNormal(0))
-    step = ops.decode_step(case.q, case.cache, kernel=kernel)
+    step = ops.decode_step(case.q, case.cache, kernel="decode_mma")
     step.run()  # compiles
     times = []
     for _ in range(5):
         started = time.process_time()
         step.run()
         times.append(time.process_time() - started)
-    assert min(times) <= LIMIT_S, f"{kernel}: {min(times):.3f} s"
+    assert min(times) <= LIMIT_S, f"{min(times):.3f} s"

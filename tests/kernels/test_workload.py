@@ -108,8 +108,5 @@ GOOD = {
 def test_bad_sizes_are_refused(kind, change, message):
     with pytest.raises(ValueError, match=message):
         kind(**(GOOD[kind] | change))
-
-
-def test_a_batch_of_none_is_refused():
     with pytest.raises(ValueError, match=r"batch = 0, allowed: an integer >= 1"):
         Decode.uniform(0, 8, q_heads=1, kv_heads=1)

@@ -39,7 +39,7 @@ def test_wrong_data_is_nothing_like_rounding(dtype):
     assert 0.7 < (a - b).norm() / a.norm() < 1.1
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long  # the verdict's own tests run in `make test`
 @pytest.mark.parametrize("page_size", [64, 1])
 def test_the_verdict_finds_it(page_size):
     case, _, wrong = outputs(TILE, page_size=page_size)
