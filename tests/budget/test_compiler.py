@@ -14,12 +14,10 @@ def made(asked=LOOP, *, arch="sm_90", limit=255, thread_limit=None):
 
 def test_what_is_needed_is_held_and_added_line_by_line():
     found = made()
-    assert [line.name for line in found.ledger.lines] == [
-        "O",
-        KEPT[9],
-        "copies",
-        "loaded ahead",
-    ]
+    names = [line.name for line in found.ledger.lines]
+    assert names == ["O", KEPT[9], "copies", "loaded ahead"]
+    assert compiler.operands(number(144)).value == compiler.AHEAD_MAX  # those in flight are few
+    assert compiler.operands(number(16)).value == 16
     kept, copies = HABITS[KEPT[9]].registers, HABITS["copies"].registers
     assert found.registers == 64 + kept + int(8 * copies) + 32 * HABITS["loaded ahead"].registers
     assert evaluated(found.need.symbols, found.need.names) == found.need.value == found.registers
@@ -56,8 +54,3 @@ def test_warps_that_trade_registers_are_compiled_for_the_limit():
     assert found.registers == 168
     assert found.answer == FITS
     assert made(limit=168, thread_limit=80).answer == SPILLS
-
-
-def test_operands_in_flight_are_few():
-    assert compiler.operands(number(144)).value == compiler.AHEAD_MAX
-    assert compiler.operands(number(16)).value == 16

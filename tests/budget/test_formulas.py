@@ -18,8 +18,8 @@ from labkernels.budget.published import (
 )
 
 
-def test_case_000_shared_memory_of_the_decode_kernel():
-    ledger = flashinfer_decode(head_dim=128, group=4)
+def test_shared_memory_of_published_kernels():
+    ledger = flashinfer_decode(head_dim=128, group=4)  # case 000
     assert ledger.total == 9_216
     assert {line.name: line.amount for line in ledger.lines} == {
         "K stages": 4096,
@@ -27,24 +27,18 @@ def test_case_000_shared_memory_of_the_decode_kernel():
         "page offsets": 1024,
         "merge of m and l": 64,
     }
-
-
-def test_case_000_shared_memory_of_the_tensor_core_kernel():
     ledger = flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=4)
-    assert ledger.total == 69_632
     # the cross-warp merge of O takes 32 KiB, but in the bytes of Q, K and V
-    assert ledger.lines[-1].amount == 32_768
+    assert (ledger.total, ledger.lines[-1].amount) == (69_632, 32_768)
+    for head_dim, total in ((64, 49_152), (32, 24_576)):  # case 004
+        assert flash_attention_2(block_m=128, block_n=128, head_dim=head_dim).total == total
 
 
-def test_case_004_shared_memory_of_the_tile():
-    assert flash_attention_2(block_m=128, block_n=128, head_dim=64).total == 49_152
-    assert flash_attention_2(block_m=128, block_n=128, head_dim=32).total == 24_576
-
-
-def test_case_000_register_formulas():
+def test_register_formulas_of_case_000():
     # In the reported formula the four warps share one O; in the corrected one each has its own.
     assert reported_register_formula(16, 128, 128, 128) == 32
-    assert kv_split_register_formula(16, 128, 32) == 80
+    assert kv_split_register_formula(16, 128, 32) == 2 * kv_split_register_formula(8, 128, 32) == 80
+    assert [fragment_registers(16, 8), fragment_registers(16, 16, bits=16)] == [4, 4]
 
 
 @pytest.mark.parametrize(("cta_q", "registers"), [(64, 128), (128, 256)])
@@ -52,16 +46,6 @@ def test_the_reported_formula_holds_when_warps_tile_the_queries(cta_q, registers
     warps, rows = 4, cta_q // 4
     assert reported_register_formula(cta_q, 128, 128, 32 * warps) == registers
     assert kv_split_register_formula(rows, 128, 128) == registers
-
-
-def test_an_8_row_tile_halves_the_accumulators():
-    assert kv_split_register_formula(8, 128, 32) * 2 == kv_split_register_formula(16, 128, 32)
-
-
-def test_fragments_of_m16n8k16():
-    assert fragment_registers(16, 8) == 4
-    assert fragment_registers(16, 16, bits=16) == 4
-    assert fragment_registers(16, 8, bits=16) == 2
 
 
 def test_arrays_and_alignment():
@@ -93,10 +77,7 @@ def test_aligned_is_the_least_multiple_above(n_bytes, log2_alignment):
         (lambda: reported_register_formula(16, -1, 128, 128), r"cta_kv = -1, allowed"),
         (lambda: flashinfer_decode(head_dim=128, group=1), r"group = 1, allowed: .* >= 2"),
         (lambda: flashinfer_decode(head_dim=8, group=4), r"head_dim = 8, allowed: .* >= 32"),
-        (
-            lambda: flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=0),
-            r"warps_kv = 0, allowed: an integer >= 1",
-        ),
+        (lambda: flashinfer_prefill(cta_q=16, cta_kv=1, head_dim=128, warps_kv=0), r"warps_kv = 0"),
     ],
 )
 def test_bad_sizes_are_refused(call, message):

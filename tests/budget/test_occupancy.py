@@ -22,32 +22,14 @@ def test_case_000_blocks_and_waves(key, registers, smem_bytes, blocks_per_sm, fi
     assert round(waves(57 * 8, found, gpu(key)), 2) == filled
 
 
-@pytest.mark.parametrize(
-    ("key", "by_smem"),
-    [
-        ("a100", 3),
-        ("a10", 2),
-        ("rtx3090", 2),
-        ("rtx4090", 2),
-        ("l40s", 2),
-        ("h100", 4),
-        ("h200", 4),
-        ("b200", 4),
-        ("rtx5090", 2),
-    ],
-)
-def test_case_004_shared_memory_differs_but_registers_allow_two_everywhere(key, by_smem):
-    found = occupancy(gpu(key), threads=128, registers=255, smem_bytes=49_152)
-    assert found.by_smem == by_smem
-    assert found.by_registers == 2
-    assert found.blocks_per_sm == 2
-    assert found.limit == "registers"
-
-
-def test_case_004_sixteen_per_cent_comes_from_registers():
+def test_case_004_shared_memory_differs_but_registers_allow_two_everywhere():
+    by_smem = {"a100": 3, "a10": 2, "rtx3090": 2, "rtx4090": 2, "l40s": 2, "rtx5090": 2}
+    for key, blocks in (by_smem | dict.fromkeys(("h100", "h200", "b200"), 4)).items():
+        found = occupancy(gpu(key), threads=128, registers=255, smem_bytes=49_152)
+        assert (found.by_smem, found.by_registers, found.blocks_per_sm) == (blocks, 2, 2)
+        assert found.limit == "registers"
     found = occupancy(gpu("rtx3090"), threads=128, registers=255, smem_bytes=24_576)
-    assert found.by_smem == 4
-    assert (found.limit, found.warps) == ("registers", 8)
+    assert (found.limit, found.warps, found.by_smem) == ("registers", 8, 4)
     assert found.fraction == pytest.approx(0.1667, abs=1e-4)
 
 
@@ -79,31 +61,13 @@ def test_a_resident_set_fits_the_sm(key, threads, registers, smem_bytes):
     assert 0 <= found.fraction <= 1
 
 
-@given(GPU_KEYS, THREADS, REGISTERS, REGISTERS, SMEM, SMEM)
-def test_more_registers_or_memory_never_give_more_blocks(key, threads, r0, r1, s0, s1):
-    low, high = (
-        occupancy(gpu(key), threads=threads, registers=pick(r0, r1), smem_bytes=pick(s0, s1))
-        for pick in (min, max)
-    )
-    assert high.blocks_per_sm <= low.blocks_per_sm
-
-
-@given(GPU_KEYS, THREADS, THREADS, REGISTERS, SMEM)
-def test_more_threads_never_give_more_blocks(key, t0, t1, registers, smem_bytes):
-    low, high = (
-        occupancy(gpu(key), threads=pick(t0, t1), registers=registers, smem_bytes=smem_bytes)
-        for pick in (min, max)
-    )
-    assert high.blocks_per_sm <= low.blocks_per_sm
-
-
-@given(st.integers(1, 8), st.integers(1, 8))
-def test_more_stages_never_give_more_blocks(fewer, more):
-    low, high = (
-        occupancy(gpu("h200"), threads=128, registers=96, smem_bytes=pick(fewer, more) * 32_768)
-        for pick in (min, max)
-    )
-    assert high.blocks_per_sm <= low.blocks_per_sm
+@given(GPU_KEYS, *[st.tuples(each, each).map(sorted) for each in (THREADS, REGISTERS, SMEM)])
+def test_more_of_a_resource_never_gives_more_blocks(key, threads, registers, smem_bytes):
+    asked = {"threads": threads, "registers": registers, "smem_bytes": smem_bytes}
+    least = {name: pair[0] for name, pair in asked.items()}
+    for name, (_, more) in asked.items():
+        found = occupancy(gpu(key), **{**least, name: more})
+        assert found.blocks_per_sm <= occupancy(gpu(key), **least).blocks_per_sm
 
 
 @pytest.mark.parametrize(

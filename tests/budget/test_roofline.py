@@ -18,15 +18,10 @@ CASE_000 = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 def test_case_000_is_bound_by_memory(key, ms):
     for tensor_cores in (False, True):
         floor = least_time(CASE_000, gpu(key), tensor_cores=tensor_cores)
-        assert floor.bound == "memory"
-        assert round(floor.time_s * 1e3, 2) == ms
-
-
-def test_a_measured_bandwidth_can_be_asked_for():
-    h200 = gpu("h200")
-    copy = h200.measured_copy_bytes_per_s
-    floor = least_time(CASE_000, h200, tensor_cores=True, bytes_per_s=copy)
-    assert floor.time_s == CASE_000.bytes / copy
+        assert (floor.bound, round(floor.time_s * 1e3, 2)) == ("memory", ms)
+    rate = gpu("h200").measured_copy_bytes_per_s
+    floor = least_time(CASE_000, gpu("h200"), tensor_cores=True, bytes_per_s=rate)
+    assert floor.time_s == CASE_000.bytes / rate
 
 
 def test_tensor_cores_compute_whole_tiles():
@@ -39,6 +34,16 @@ def test_tensor_cores_compute_whole_tiles():
     assert cuda_cores.math_s == pytest.approx(CASE_000.flops / h200.fp32_flops)
 
 
+def test_a_large_group_is_bound_by_math_or_by_exponentials():
+    wide = Decode.uniform(57, 8192, q_heads=256, kv_heads=8)
+    assert least_time(wide, gpu("h200"), tensor_cores=False).bound == "math"
+    assert least_time(wide, gpu("h200"), tensor_cores=True).bound == "memory"
+    small = Decode.uniform(57, 8192, q_heads=512, kv_heads=4, head_dim=16)
+    floor = least_time(small, gpu("h200"), tensor_cores=True, mma_rows=16)
+    assert floor.bound == "exp"
+    assert floor.exp_s == pytest.approx(57 * 8192 * 512 / (132 * 16 * 1.98e9))
+
+
 def test_tokens_of_a_prefill_fill_the_tiles():
     h200, causal = gpu("h200"), Prefill((4096,) * 4, (4096,) * 4, 32, 8, 128, causal=True)
     floor = least_time(causal, h200, tensor_cores=True)
@@ -46,19 +51,6 @@ def test_tokens_of_a_prefill_fill_the_tiles():
     backward = Backward((4096,) * 4, (4096,) * 4, 32, 8, 128, causal=True)
     assert least_time(backward, h200, tensor_cores=True).math_s == pytest.approx(2.5 * floor.math_s)
     assert causal.exps == backward.exps == pytest.approx(4 * 4096**2 / 2 * 32)
-
-
-def test_cuda_cores_run_out_of_math_at_a_large_group():
-    wide = Decode.uniform(57, 8192, q_heads=256, kv_heads=8)
-    assert least_time(wide, gpu("h200"), tensor_cores=False).bound == "math"
-    assert least_time(wide, gpu("h200"), tensor_cores=True).bound == "memory"
-
-
-def test_exponentials_bound_small_heads_on_tensor_cores():
-    small = Decode.uniform(57, 8192, q_heads=512, kv_heads=4, head_dim=16)
-    floor = least_time(small, gpu("h200"), tensor_cores=True, mma_rows=16)
-    assert floor.bound == "exp"
-    assert floor.exp_s == pytest.approx(57 * 8192 * 512 / (132 * 16 * 1.98e9))
 
 
 @given(st.sampled_from(sorted(GPUS)), st.lists(st.integers(0, 10**5), min_size=1, max_size=4))

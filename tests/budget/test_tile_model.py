@@ -16,10 +16,10 @@ def work_of(**changes):
     return StepWork(**{**square, "smem_bytes": 0, "lane_ops": 0, "streams": 1} | changes)
 
 
-@pytest.mark.parametrize(("head_dim", "ratio"), [(64, 1), (128, 2), (256, 4)])
-def test_products_and_exponentials_on_hopper(head_dim, ratio):
-    clocks = step_clocks(work_of(flops=4 * 128 * 128 * head_dim), H200)
-    assert clocks["mma"] == ratio * clocks["exp"]
+def test_products_and_exponentials_on_hopper():
+    for head_dim, ratio in ((64, 1), (128, 2), (256, 4)):
+        clocks = step_clocks(work_of(flops=4 * 128 * 128 * head_dim), H200)
+        assert clocks["mma"] == ratio * clocks["exp"]
 
 
 def test_one_stream_hides_nothing_and_many_hide_all():

@@ -8,87 +8,65 @@ from threading import Thread
 import pytest
 import torch
 
-from labkernels import ops
 from labkernels.cuda.host import build
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.kernels.caches.paged import PagedKV
 from tests.chaos.faults import ended, in_child
 from tests.chaos.test_chaos import LONG_SEEDS, length_of
+from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import bits, decode_case
 from tests.kernels.prefill.cases import prefill_case
 
-SPLIT = {"keys_per_split": 32}
 CUT = ("partial_m", "partial_o", "partial_l", "lse2", "kv_len", "page_table")
 ALWAYS_TOUCHED = ("lse2", "kv_len")
 REFUSALS = (ValueError, HostKernelError)
 
 
-def own(cache):
-    return replace(cache, page_table=cache.page_table.clone(), kv_len=cache.kv_len.clone())
+def steps_of(kernel):
+    """Return a query and a cache, which may change, and a function that makes the step."""
+    if SPECS[kernel].operation == "decode":
+        case = decode_case((40, 90), kv_heads=1)
+    else:
+        case = prefill_case((2, 5), (40, 90), kv_heads=1, page_size=16)
+    case = case.with_kv().changed(q=case.q.clone())
+    return case.q, case.kv, partial(case.step, kernel, keys_per_split=32)
 
 
-def decode_steps(kernel):
-    case = decode_case((40, 90), kv_heads=1)
-    q, cache = case.q.clone(), own(case.cache)
-    how = {"kernel": kernel, **SPLIT}
-    return q, cache, lambda checks=False: ops.decode_step(q, cache, checks=checks, **how)
+KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8", "prefill_mma", "prefill_wgmma")
 
 
-def prefill_steps(kernel):
-    case = prefill_case((2, 5), (40, 90), kv_heads=1, page_size=16)
-    q, cache, ends = case.q.clone(), own(case.kv), case.cu_seqlens_q
-    how = {"kernel": kernel, **SPLIT}
-    return q, cache, lambda checks=False: ops.prefill_step(q, cache, ends, checks=checks, **how)
-
-
-MAKERS = [
-    *(partial(decode_steps, name) for name in ("decode_fma", "decode_mma", "decode_mma_n8")),
-    *(partial(prefill_steps, name) for name in ("prefill_mma", "prefill_wgmma")),
-]
+NAMES: list[str] = []  # launches may not touch the last 4 bytes of these tensors
 
 
 @pytest.fixture
-def cut(monkeypatch):
-    """Return a list: launches may not touch the last 4 bytes of the tensors that it names."""
-    launch, names = build.HostKernel.launch, []
+def _cut(monkeypatch):
+    launch = build.HostKernel.launch
 
     def faulty(self, *, ranges, **how):
-        kept = [replace(r, n_bytes=r.n_bytes - 4 * (r.name in names)) for r in ranges]
+        kept = [replace(r, n_bytes=r.n_bytes - 4 * (r.name in NAMES)) for r in ranges]
         return launch(self, ranges=kept, **how)
 
     monkeypatch.setattr(build.HostKernel, "launch", faulty)
-    return names
 
 
-def is_right(step, make):
-    """Return whether a run over outputs of NaN gives the bits of a fresh step."""
-    for output in step.outputs():
-        output.fill_(torch.nan)
-    step.run()
-    fresh = make()
-    fresh.run()
-    pairs = zip(step.outputs(), fresh.outputs(), strict=True)
-    return all(torch.equal(bits(found), bits(right)) for found, right in pairs)
+def is_right(step, make, name=None):
+    """Return whether a run over outputs of NaN gives the bits of a fresh step.
 
-
-def runs_cut(step, make, cut, name):
-    """Return whether a launch that may not touch all of a tensor has the right bits all the same.
-
-    Every kernel writes the last lse2 and reads the last length, so that it must refuse these.
+    A launch may not touch all of the tensor that is named. Every kernel writes the last lse2 and
+    reads the last length, so that it must refuse these.
     """
     fresh = make()
     fresh.run()
     for output in step.outputs():
         output.fill_(torch.nan)
-    cut[:] = [name]
+    NAMES.extend(each for each in [name] if each)
     try:
         step.run()
     finally:
-        cut.clear()
+        NAMES.clear()
     pairs = zip(step.outputs(), fresh.outputs(), strict=True)
-    return name not in ALWAYS_TOUCHED and all(
-        torch.equal(bits(found), bits(right)) for found, right in pairs
-    )
+    same = all(torch.equal(bits(found), bits(right)) for found, right in pairs)
+    return same and name not in ALWAYS_TOUCHED
 
 
 def in_threads(step, make):
@@ -108,17 +86,18 @@ def in_a_copy(step, make):
 
 
 @pytest.mark.parametrize("seed", [0, 1, *LONG_SEEDS])
-def test_steps(seed, tally, cut, request):
+@pytest.mark.usefixtures("_cut")
+def test_steps(seed, tally, request):
     rng = random.Random(seed)
     made = []
-    for maker in MAKERS:
-        q, cache, make = maker()
+    for kernel in KERNELS:
+        q, cache, make = steps_of(kernel)
         made.append((q, cache, make, make(), make(checks=True)))
     for _ in range(length_of(request)):
         q, cache, make, plain, checked = rng.choice(made)
         how = rng.choice(("cut", "page", "length", "threads", "fork"))
         if how == "cut":
-            tally.judge(how, partial(runs_cut, plain, make, cut, rng.choice(CUT)), REFUSALS)
+            tally.judge(how, partial(is_right, plain, make, rng.choice(CUT)), REFUSALS)
         elif how in ("page", "length"):
             wrong_content(rng, cache, how, partial(tally.judge, how), checked, make)
         else:

@@ -23,17 +23,13 @@ def spans(space):
     return {n: (a, a + space.sizes_bytes[n]) for n, a in space.addresses.items()}
 
 
-def test_arrays_and_counters_lie_apart():
-    found = sorted(spans(Workspace(CPU, ARRAYS, COUNTERS).take()).values())
-    assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(found))
-
-
-def test_arrays_begin_where_a_copy_of_16_bytes_can():
+def test_arrays_and_counters_lie_apart_where_a_copy_of_16_bytes_can_begin():
     space = Workspace(CPU, ARRAYS, COUNTERS).take()
+    found = spans(space)
+    assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(sorted(found.values())))
     first = space.arrays.data_ptr()
     assert all((space.addresses[name] - first) % workspace.ARRAY_BYTES == 0 for name in ARRAYS)
-    last = max(spans(space)[name][1] for name in ARRAYS)
-    assert last <= first + space.arrays.nbytes
+    assert max(found[name][1] for name in ARRAYS) <= first + space.arrays.nbytes
 
 
 def counters_of(space):
@@ -48,6 +44,9 @@ def test_no_two_steps_have_a_counter_in_common():
         assert (counters_of(space) == 0).all()
         counters_of(space).fill_(i + 1)
     assert all((counters_of(space) == i + 1).all() for i, space in enumerate(taken))
+    taken[0].clear()
+    assert not counters_of(taken[0]).any()
+    assert (counters_of(taken[1]) == 2).all()
 
 
 def test_a_full_chunk_gives_way_to_a_clean_one(monkeypatch):
@@ -60,16 +59,6 @@ def test_a_full_chunk_gives_way_to_a_clean_one(monkeypatch):
     many = Workspace(CPU, {}, {"ticket": 65}).take()
     assert not counters_of(many).any()
     assert counters_of(many).numel() >= 65
-
-
-def test_clearing_leaves_the_counters_of_others():
-    made = Workspace(CPU, {}, COUNTERS)
-    first, second = made.take(), made.take()
-    for space in (first, second):
-        counters_of(space).fill_(7)
-    first.clear()
-    assert not counters_of(first).any()
-    assert (counters_of(second) == 7).all()
 
 
 def test_a_captured_step_has_counters_that_its_graph_clears(monkeypatch):

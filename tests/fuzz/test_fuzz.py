@@ -43,11 +43,6 @@ def test_a_random_call_keeps_its_contract(verb):
     holds()
 
 
-def test_a_seed_decides_everything():
-    picks = [[Seeded(seed).pick(range(1000)) for _ in range(3)] for seed in (1, 1, 2)]
-    assert picks[0] == picks[1] != picks[2]
-
-
 @pytest.mark.parametrize("verb", ["decode", "prefill", "mla"])
 def test_a_wrong_output_is_found(verb, monkeypatch):
     kinds = {"decode": Case, "prefill": PrefillCase, "mla": MlaCase}
@@ -59,6 +54,6 @@ def test_a_wrong_output_is_found(verb, monkeypatch):
         return step
 
     monkeypatch.setattr(kinds[verb], "run", wrong)
-    few = range(20)  # the first may have no keys
+    few = range(20)  # the first may have no keys; a seed decides everything
     with pytest.raises(AssertionError, match="out is"):
         list(map(VERBS[verb], (Seeded(seed, wide=False) for seed in few)))

@@ -22,13 +22,15 @@ AnyCase = Case | PrefillCase | MlaCase
 NAMES = {kind: name for name, kind in DTYPES.items()}
 RAGGED = (0, 1, 15, 16, 17, 1000)
 SPECS = discover()
-DECODERS = {name: spec for name, spec in SPECS.items() if spec.operation == "decode"}
-PREFILLS = {name: spec for name, spec in SPECS.items() if spec.operation == "prefill"}
-MLAS = {name: spec for name, spec in SPECS.items() if spec.operation == "mla"}
-CUDA = {name: spec for name, spec in DECODERS.items() if spec.language == "cuda"}
-CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language == "cuda"}
+DECODERS, PREFILLS, MLAS = (
+    {name: spec for name, spec in SPECS.items() if spec.operation == operation}
+    for operation in ("decode", "prefill", "mla")
+)
+CUDA, CUDA_PREFILLS, CUDA_MLAS = (
+    {name: spec for name, spec in kernels.items() if spec.language == "cuda"}
+    for kernels in (DECODERS, PREFILLS, MLAS)
+)
 PAGED_PREFILLS = {name: spec for name, spec in CUDA_PREFILLS.items() if "paged" in spec.layouts}
-CUDA_MLAS = {name: spec for name, spec in MLAS.items() if spec.language == "cuda"}
 
 MODEL = RIGHT_RMS  # numerics.error.sigma claims 15 % with P or the output in 16 bits
 # The RMSE of n independent errors has a relative standard deviation of 1 / sqrt(2 n), and exceeds

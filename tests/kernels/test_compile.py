@@ -50,15 +50,18 @@ def default_instances():
     for arch, gpu in GPU_OF.items():
         for spec in (spec for spec in CUDA.values() if spec.needs.include(gpu.arch)):
             for head_dim in spec.head_dims if spec.operation == "decode" else (near(spec, 128),):
-                instance = spec.instance(
-                    spec.shape(dtype="fp16", head_dim=head_dim, group=16), gpu=gpu
-                )
+                instance = instance_of(spec, head_dim, dtype="fp16", group=16, gpu=gpu)
                 yield pytest.param(instance, gpu, arch, id=f"{arch}-{name_of(instance)}")
 
 
 def near(spec, head_dim):
     """Return the head_dim of a kernel that is nearest to `head_dim`; MLA kernels have only one."""
     return min(spec.head_dims, key=lambda known: abs(known - head_dim))
+
+
+def instance_of(spec, head_dim, policy=None, *, dtype="bf16", group=4, gpu=None):
+    shape = spec.shape(dtype=dtype, head_dim=near(spec, head_dim), group=group)
+    return spec.instance(shape, policy, gpu=gpu)
 
 
 def check_report(instance, report):
@@ -102,27 +105,19 @@ def test_default_tile_on_every_architecture(instance, gpu, arch):
 )
 def test_what_the_costliest_policy_spills_is_what_its_spec_says(arch, head_dim, registers):
     policy = NumericPolicy(p="input_x2", accumulate="promoted", out="fp32")
-    instance = CUDA["decode_mma"].instance(
-        CUDA["decode_mma"].shape(dtype="bf16", head_dim=head_dim, group=4), policy, gpu=GPU_OF[arch]
-    )
+    instance = instance_of(CUDA["decode_mma"], head_dim, policy, gpu=GPU_OF[arch])
     report = resources.compile_instance(instance, arch=arch).report
     assert report.spill_store_bytes <= 4 * registers
 
 
 @pytest.mark.parametrize("kernel", CUDA)
 @pytest.mark.parametrize("off_by", [-16, 2])
-def test_a_wrong_ledger_does_not_compile(kernel, off_by, monkeypatch):
-    spec = CUDA[kernel]
-    instance = spec.instance(spec.shape(dtype="bf16", head_dim=near(spec, 64), group=4))
-    made = spec.specialization(instance)
-    wrong = {"LAB_SMEM_BYTES": made.smem_bytes + off_by}
+def test_a_wrong_ledger_does_not_compile(kernel, off_by):
+    made = CUDA[kernel].specialization(instance_of(CUDA[kernel], 64))
+    wrong = made.defines | {"LAB_SMEM_BYTES": made.smem_bytes + off_by}
+    how = {"instance": made.instance, "defines": wrong, "arch": "sm_90a"}
     with pytest.raises(nvrtc.CompileError, match="the ledger's bytes are the compiler's"):
-        nvrtc.compile_kernel(
-            made.header,
-            instance=made.instance,
-            defines=made.defines | wrong,
-            arch="sm_90a",
-        )
+        nvrtc.compile_kernel(made.header, **how)
 
 
 TWO_P_BUFFERS = """#include "prefill/wgmma/tile.cuh"
@@ -137,9 +132,7 @@ def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_di
     spec, header = CUDA["prefill_wgmma"], tmp_path / "p_buffers.cuh"
     header.write_text(TWO_P_BUFFERS)
     for tile in spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0]):
-        instance = replace(
-            spec.instance(spec.shape(dtype="bf16", head_dim=head_dim, group=1)), tile=tile
-        )
+        instance = replace(instance_of(spec, head_dim, group=1), tile=tile)
         ledger = {line.name: line.formula for line in spec.registers(instance).lines}
         both = ledger["P rounded"].startswith("2 steps")
         cpp_tile = spec.template(instance).removeprefix("prefill_wgmma::prefill<")
@@ -156,7 +149,7 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
     if sass.available() is not None:
         pytest.skip(sass.available())
     spec = CUDA[kernel]
-    instance = spec.instance(spec.shape(dtype=dtype, head_dim=near(spec, 128), group=4))
+    instance = instance_of(spec, 128, dtype=dtype)
     cubin = resources.compile_instance(instance, arch="sm_90a").cubin
     mix = sass.instruction_mix(cubin)
     tensor = sum(count for name, count in mix.items() if "MMA" in name)
@@ -206,7 +199,5 @@ def policies_with_an_fp32_output():
 @pytest.mark.one_in(18)
 @pytest.mark.parametrize(("kernel", "policy", "head_dim"), list(policies_with_an_fp32_output()))
 def test_policies_compile(kernel, policy, head_dim):
-    instance = CUDA[kernel].instance(
-        CUDA[kernel].shape(dtype="bf16", head_dim=head_dim, group=4), policy
-    )
+    instance = instance_of(CUDA[kernel], head_dim, policy)
     check_report(instance, resources.compile_instance(instance, arch="sm_90a").report)

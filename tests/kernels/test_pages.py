@@ -1,7 +1,5 @@
 """With checks, a run over a page or a length out of range names it, whatever kernel runs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,56 +8,26 @@ from labkernels import hardware, ops
 from labkernels.kernels.caches.page_guard import Contents, CpuGuard, GpuGuard
 from labkernels.kernels.caches.paged import PagedKV
 from tests.kernels.append.cases import append_case
-from tests.kernels.contract import DECODERS, MLAS, PREFILLS
-from tests.kernels.decode.cases import bits, decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.contract import SPECS
+from tests.kernels.decode.cases import assert_same
+from tests.kernels.trials import short_case
 
 REQUEST, SLOT = 1, 3
+PAGED = [name for name, spec in SPECS.items() if "paged" in spec.layouts]
 
 
-def of_its_own(cache):
-    return replace(cache, page_table=cache.page_table.clone(), kv_len=cache.kv_len.clone())
+def checked_step(kernel):
+    """Return a cache with a table of its own, and a step with checks that reads it."""
+    if kernel == "append":
+        case = append_case((70, 3), (150, 20))
+        return case.cache, ops.append_step(*case.arguments, checks=True)
+    case = short_case(kernel).with_kv()
+    return case.kv, case.step(kernel, checks=True)
 
 
-def decode_step(kernel):
-    case = decode_case((70, 150))
-    cache = of_its_own(case.cache)
-    return cache, ops.decode_step(case.q, cache, kernel=kernel, checks=True)
-
-
-def prefill_step(kernel):
-    case = prefill_case((3, 20), (70, 150), page_size=16)
-    cache = of_its_own(case.kv)
-    step = ops.prefill_step(case.q, cache, case.cu_seqlens_q, kernel=kernel, checks=True)
-    return cache, step
-
-
-def mla_step(kernel):
-    case = mla_case((1, 2), (70, 150))
-    cache = of_its_own(case.kv)
-    given = (case.q_nope, case.q_pe, cache, case.cu_seqlens_q)
-    return cache, ops.mla_decode_step(*given, kernel=kernel, checks=True)
-
-
-def append_step(kernel):
-    case = append_case((70, 3), (150, 20))
-    cache = of_its_own(case.cache)
-    return cache, ops.append_step(cache, *case.arguments[1:], kernel=kernel, checks=True)
-
-
-PAGED = [name for name, kernel in PREFILLS.items() if "paged" in kernel.layouts]
-STEPS = [
-    *(pytest.param(decode_step, name, id=name) for name in DECODERS),
-    *(pytest.param(prefill_step, name, id=name) for name in PAGED),
-    *(pytest.param(mla_step, name, id=name) for name in MLAS),
-    pytest.param(append_step, "append", id="append"),
-]
-
-
-@pytest.mark.parametrize(("prepare", "kernel"), STEPS)
-def test_a_page_out_of_range_is_named_and_a_repaired_one_served(prepare, kernel):
-    cache, step = prepare(kernel)
+@pytest.mark.parametrize("kernel", PAGED)
+def test_a_page_out_of_range_is_named_and_a_repaired_one_served(kernel):
+    cache, step = checked_step(kernel)
     right = int(cache.page_table[REQUEST, SLOT])
     for wrong in (len(cache.pool), -1, 2**31 - 1):
         cache.page_table[REQUEST, SLOT] = wrong
@@ -77,29 +45,25 @@ def test_a_page_out_of_range_is_named_and_a_repaired_one_served(prepare, kernel)
     step.check()
     step.run()
     if step.outputs():
-        fresh = prepare(kernel)[1]
+        fresh = checked_step(kernel)[1]
         fresh.run()
-        assert torch.equal(bits(step.out), bits(fresh.out))
+        assert_same(step, fresh)
 
 
 def test_lengths_that_a_prefill_was_prepared_for_must_stay():
-    cache, step = prefill_step("prefill_mma")
+    with pytest.raises(ValueError, match="checks = False, or no pages, allowed: checks = True"):
+        short_case("prefill_mma").step("prefill_mma").check()
+    cache, step = checked_step("prefill_mma")
     cache.kv_len[REQUEST] -= 1
-    with pytest.raises(ValueError, match=r"kv_len\[1\] = 149, allowed: 150, for which the step"):
+    with pytest.raises(ValueError, match=r"kv_len\[1\] = 199, allowed: 200, for which the step"):
         step.run()
 
 
 def test_an_append_checks_the_pages_that_it_writes():
-    cache, step = append_step("append")
+    cache, step = checked_step("append")
     cache.page_table[REQUEST, 170 // 16] = 999  # after the old keys, where new keys go
     with pytest.raises(ValueError, match=r"page_table\[1, 10\] = 999"):
         step.run()
-
-
-def test_without_checks_there_is_nothing_to_ask():
-    case = decode_case((7,))
-    with pytest.raises(ValueError, match="checks = False, or no pages, allowed: checks = True"):
-        ops.decode_step(case.q, case.cache).check()
 
 
 def contents(draw):

@@ -1,16 +1,19 @@
-"""The most splits that a plan chooses, and the order of the kernels."""
+"""The cut of a decode into splits, the most splits of any plan, and the order of the kernels."""
 
 from math import ceil
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkernels import hardware
-from labkernels.kernels.decode.schedule import FULL_BLOCKS_PER_SM, keys_per_split
+from labkernels.kernels.decode.schedule import FULL_BLOCKS_PER_SM, MAX_SPLITS, keys_per_split
 from labkernels.kernels.packed_gqa.schedule import SPLITS, Lengths, schedule
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.registry import discover
 from labkernels.numerics.error.execution import SPLITS_ALLOWED
 from labkernels.variant import AttentionVariant
+from tests.kernels.contract import CUDA
 
 KEYS = 2**24
 MOST_SMS = max(gpu.sm_count for gpu in hardware.GPUS.values())
@@ -21,18 +24,10 @@ def test_a_bound_allows_the_most_splits_that_a_plan_chooses():
 
 
 def test_packed_rows_are_cut_into_all_splits_that_are_tried():
-    lengths = Lengths(np.array([1]), np.array([KEYS]))
-    found = [
-        schedule(
-            lengths,
-            PrefillTile(16, 64, 4, 2, 1),
-            kv_heads=1,
-            group=1,
-            slots=slots,
-            variant=AttentionVariant(True),
-        ).splits
-        for slots in (1, 132, SPLITS[-1], 10 * SPLITS[-1])
-    ]
+    lengths, tile = Lengths(np.array([1]), np.array([KEYS])), PrefillTile(16, 64, 4, 2, 1)
+    how = {"kv_heads": 1, "group": 1, "variant": AttentionVariant(True)}
+    slots = (1, 132, SPLITS[-1], 10 * SPLITS[-1])
+    found = [schedule(lengths, tile, slots=each, **how).splits for each in slots]
     assert found[0] == 1
     assert max(found) == SPLITS[-1]
 
@@ -42,6 +37,36 @@ def test_a_decode_of_any_number_of_blocks_has_no_more_splits_than_one_block():
     how = {"max_kv_len": KEYS, "slots": slots, "sm_count": MOST_SMS, "step": 64}
     found = [ceil(KEYS / keys_per_split(units=n, **how)) for n in range(1, 3 * slots)]
     assert found[0] == max(found) == FULL_BLOCKS_PER_SM * MOST_SMS
+
+
+@given(
+    units=st.integers(1, 100_000),
+    max_kv_len=st.integers(0, 2**24),
+    slots=st.integers(1, 2000),
+    sm_count=st.integers(1, 160),
+    step=st.sampled_from([32, 64, 128]),
+)
+def test_a_split_is_whole_steps_and_no_more_than_a_grid_holds(max_kv_len, step, **shape):
+    keys = keys_per_split(max_kv_len=max_kv_len, step=step, **shape)
+    assert keys >= step
+    assert keys % step == 0
+    assert ceil(max_kv_len / keys) <= MAX_SPLITS
+
+
+@given(units=st.integers(1, 8), max_kv_len=st.integers(1, 2**20))
+def test_a_small_decode_keeps_the_sms_busy_as_far_as_its_keys_reach(units, max_kv_len):
+    how = {"slots": 3 * 132, "sm_count": 132, "step": 64}
+    keys = keys_per_split(units=units, max_kv_len=max_kv_len, **how)
+    assert units * ceil(max_kv_len / keys) >= 132 or keys <= 256
+
+
+def test_the_blocks_that_a_plan_counts_on_fit_every_gpu():
+    for gpu in hardware.GPUS.values():
+        for spec in CUDA.values():
+            for head_dim in spec.head_dims:
+                shape = spec.shape(dtype="fp16", head_dim=head_dim, group=8)
+                instance = spec.instance(shape, gpu=gpu)
+                assert spec.blocks_per_sm(instance, gpu) >= 1
 
 
 def test_a_parent_computes_the_same_operation_or_the_forward_pass():

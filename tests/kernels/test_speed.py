@@ -11,26 +11,21 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import ExactNormal
 
 WORKLOAD = Decode.uniform(4, 2048, q_heads=32, kv_heads=8, dtype="bf16")
-LIMIT_S = 0.5  # on two cores with AVX2, where 0.1 s to 0.2 s were measured
+LIMIT_S = 1.0  # of processor time with AVX2: half a second on each of two cores
 
 
-def has_avx2():
-    try:
-        return "avx2" in Path("/proc/cpuinfo").read_text(encoding="ascii")
-    except OSError:
-        return False
+CPU = Path("/proc/cpuinfo")
+HAS_AVX2 = CPU.exists() and "avx2" in CPU.read_text(encoding="ascii")
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.skipif(not has_avx2(), reason="the limit is for processors with AVX2")
-@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "decode_mma_n8"])
-def test_a_decode_of_8192_keys_takes_less_than_half_a_second(kernel):
+@pytest.mark.skipif(not HAS_AVX2, reason="the limit is for processors with AVX2")
+def test_a_decode_of_8192_keys_takes_less_than_a_second():
     case = decode_inputs(WORKLOAD, ExactNormal(0))
-    step = ops.decode_step(case.q, case.cache, kernel=kernel)
+    step = ops.decode_step(case.q, case.cache, kernel="decode_mma")
     step.run()  # compiles
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         step.run()
-        times.append(time.perf_counter() - started)
-    assert min(times) <= LIMIT_S, f"{kernel}: {min(times):.3f} s"
+        times.append(time.process_time() - started)
+    assert min(times) <= LIMIT_S, f"{min(times):.3f} s"

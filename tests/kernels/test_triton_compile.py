@@ -1,220 +1,112 @@
-"""Without a GPU, the Triton kernels compile with tensor cores on and off, and nothing spills."""
+"""Without a GPU, the Triton kernels compile with tensor cores on and off, and nothing spills.
+
+What is compiled is what a step launches: its arguments are recorded in place of a launch.
+"""
+
+from dataclasses import replace
+from itertools import islice
 
 import pytest
+import torch
 
 from labkernels import hardware
 from labkernels.cuda.compiler import sass, triton
 from labkernels.cuda.compiler.triton import TritonVariant, compile_triton
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
-from tests.kernels.backward.cases import BACKWARDS
-from tests.kernels.contract import DECODERS, MLAS, PREFILLS
+from tests.kernels.contract import SPECS
+from tests.kernels.trials import CASES
 
-DECODE, PREFILL = DECODERS["triton_decode"], PREFILLS["triton_prefill"]
-MLA, BACKWARD = MLAS["triton_mla"], BACKWARDS["triton_backward"]
-STATES = dict.fromkeys(("lse2", "partial_o", "partial_m", "partial_l"), "*fp32")
-DECODE_STRIDES = tuple(
-    f"{name}_stride_{part}"
-    for name, parts in (("q", ("batch", "head")), ("kv", ("page", "token", "head")))
-    for part in parts
-)
-DECODE_TYPES = {
-    **dict.fromkeys(("q", "k_pool", "v_pool", "out"), "*bf16"),
-    **dict.fromkeys(("page_table", "kv_len"), "*i32"),
-    **STATES,
-    **dict.fromkeys(DECODE_STRIDES, "i32"),
-    **dict.fromkeys(("page_table_stride", "page_size", "q_heads", "group"), "i32"),
-    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
-    "scale_log2": "fp32",
-}
-PREFILL_STRIDES = (
-    *("q_stride_token", "q_stride_head", "k_stride_page", "k_stride_token", "k_stride_head"),
-    *("v_stride_page", "v_stride_token", "v_stride_head"),
-)
-PREFILL_TYPES = {
-    **dict.fromkeys(("q", "k", "v", "out"), "*bf16"),
-    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "page_table", "kv_len", "work"), "*i32"),
-    **STATES,
-    **dict.fromkeys(PREFILL_STRIDES, "i32"),
-    **dict.fromkeys(("page_table_stride", "page_size", "page_shift", "q_heads"), "i32"),
-    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
-    "page_inverse": "i64",
-    "scale_log2": "fp32",
-}
-MLA_STRIDES = tuple(
-    f"{name}_stride_{part}"
-    for name, parts in (
-        *((q, ("token", "head")) for q in ("q_nope", "q_pe")),
-        *((pool, ("page", "token")) for pool in ("ckv", "kpe")),
-    )
-    for part in parts
-)
-MLA_TYPES = {
-    **dict.fromkeys(("q_nope", "q_pe", "ckv", "kpe", "out"), "*bf16"),
-    **dict.fromkeys(("cu_seqlens_q", "page_table", "kv_len", "work"), "*i32"),
-    **STATES,
-    **dict.fromkeys(MLA_STRIDES, "i32"),
-    **dict.fromkeys(("page_table_stride", "page_size", "q_heads"), "i32"),
-    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
-    "scale_log2": "fp32",
-}
-BACKWARD_STRIDES = tuple(
-    f"{name}_stride_{part}" for name in ("q", "k", "v", "dout") for part in ("token", "head")
-)
-BACKWARD_TYPES = {
-    **dict.fromkeys(("q", "k", "v", "dout"), "*bf16"),
-    **dict.fromkeys(("lse2", "row_delta"), "*fp32"),
-    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "work"), "*i32"),
-    **dict.fromkeys(BACKWARD_STRIDES, "i32"),
-    "q_heads": "i32",
-    **dict.fromkeys(("scale", "scale_log2"), "fp32"),
-}
-BACKWARD_OUTPUTS = {"keys": ("dk", "dv"), "rows": ("dq",)}  # of either walk
+KERNELS = [name for name, spec in SPECS.items() if spec.language == "triton"]
+# The steps are of fp16, for which the interpreter's arguments are the GPU's; bf16 is compiled.
+POINTERS = {torch.float16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
+
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    pytest.mark.skipif(triton.available() is not None, reason=str(triton.available())),
+]
 
 
-def decodes(policy):
-    """Yield every tile of 128 channels and the preferred others for an H200, and one for an A10."""
-    for head_dim in DECODE.head_dims:
-        tiles = DECODE.tiles(DECODE.shape(head_dim=head_dim, group=DECODE.rows(4)), policy)
-        for tile in tiles if head_dim == 128 else tiles[:1]:
-            yield (
-                "h200",
-                head_dim,
-                tile,
-                DECODE.rows(4),
-                decode_variant("h200", policy, head_dim, tile),
-            )
-    # the widest, in 99 KiB of shared memory
-    yield (
-        "a10",
-        head_dim,
-        tiles[0],
-        DECODE.rows(4),
-        decode_variant("a10", policy, head_dim, tiles[0]),
-    )
+@pytest.fixture
+def launches(monkeypatch):
+    """Return the list of the launches of Triton kernels, none of which runs."""
+    from triton import language as triton_language
+    from triton.runtime import interpreter
+
+    found = []
+
+    def recorder(function, grid):
+        def launch(*arguments, **constants):
+            given = dict(zip(function.arg_names, arguments, strict=False))
+            annotated = function.fn.__annotations__
+            fixed = [name for name in given if annotated.get(name) is triton_language.constexpr]
+            constants |= {name: given.pop(name) for name in fixed}
+            found.append((function.fn.__name__, given, constants))
+
+        return launch
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__getitem__", recorder)
+    return found
 
 
-def decode_variant(gpu, policy, head_dim, tile):
-    constants = {
-        "D": head_dim,
-        "ROWS": DECODE.rows(4),
-        "KEYS": tile.keys,
-        "TENSOR_CORES": policy.tensor_cores,
-        "UPCAST": False,
-        "SPLIT": True,
-    }
-    whole = (*DECODE_STRIDES, "page_size")
-    return variant(DECODE, gpu, tile, DECODE_TYPES, constants, whole)
+def type_of(name, value):
+    if torch.is_tensor(value):
+        return POINTERS[value.dtype]
+    wide = name == "page_inverse" or (isinstance(value, int) and value >= 2**31)
+    return "fp32" if isinstance(value, float) else "i64" if wide else "i32"
 
 
-def prefills(policy):
-    """Yield every tile for an H200, with ragged and paged, split and unsplit variants in turn."""
-    for turn, head_dim in enumerate(PREFILL.head_dims, start=policy.tensor_cores):
-        for i, tile in enumerate(PREFILL.tiles(PREFILL.shape(head_dim=head_dim), policy)):
-            kv = PREFILL.layouts[(turn + i) % len(PREFILL.layouts)]
-            split = (kv == "paged") == (i == 0)
-            made = prefill_variant(policy, head_dim, tile, kv=kv, split=split)
-            yield "h200", head_dim, tile, tile.q_rows, made
-
-
-def prefill_variant(policy, head_dim, tile, *, kv, split):
-    main = head_dim if head_dim != 192 else 128
-    constants = {
-        "group": 4,
-        "D": main,
-        "D_TAIL": head_dim - main,
-        "D_V": main,
-        "ROWS": tile.q_rows,
-        "KEYS": tile.keys,
-        "CAUSAL": True,
-        "PAGED": kv == "paged",
-        "EQUAL_STRIDES": head_dim == main,
-        "TENSOR_CORES": policy.tensor_cores,
-        "UPCAST": False,
-        "SPLIT": split,
-    }
-    chunks = [name for name in PREFILL_STRIDES if name[0] in "kv" and not name.endswith("_head")]
-    whole = set(PREFILL_STRIDES) - set(chunks if kv == "paged" else ())
-    return variant(PREFILL, "h200", tile, PREFILL_TYPES, constants, whole)
-
-
-def mlas(policy):
-    """Yield every tile for an H200, the first one split."""
-    for i, tile in enumerate(MLA.tiles(MLA.shape(head_dim=576), policy)):
-        constants = {
-            "group": 16,
-            "D": 512,
-            "D_PE": 64,
-            "ROWS": tile.q_rows,
-            "KEYS": tile.keys,
-            "CAUSAL": True,
-            "TENSOR_CORES": policy.tensor_cores,
-            "UPCAST": False,
-            "SPLIT": i == 0,
-        }
-        whole = (*MLA_STRIDES, "page_size")
-        made = variant(MLA, "h200", tile, MLA_TYPES, constants, whole)
-        yield "h200", 576, tile, tile.q_rows, made
-
-
-def backwards(policy):
-    """Yield every tile for an H200, in either walk."""
-    for head_dim in BACKWARD.head_dims:
-        for tile in BACKWARD.tiles(BACKWARD.shape(head_dim=head_dim, rows=1), policy):
-            for walk in BACKWARD_OUTPUTS:
-                yield (
-                    "h200",
-                    head_dim,
-                    tile,
-                    tile.q_rows,
-                    backward_variant(policy, head_dim, tile, walk),
-                )
-
-
-def backward_variant(policy, head_dim, tile, walk):
-    on = policy.tensor_cores
-    constants = {
-        "group": 4,
-        "D": head_dim,
-        "ROWS": tile.q_rows,
-        "KEYS": tile.keys,
-        "CAUSAL": True,
-        "TENSOR_CORES": on,
-        "UPCAST": False,
-    }
-    types = BACKWARD_TYPES | dict.fromkeys(BACKWARD_OUTPUTS[walk], "*bf16")
-    return variant(BACKWARD, "h200", tile, types, constants, BACKWARD_STRIDES, function=walk)
-
-
-def variant(spec, gpu, tile, types, constants, multiples_of_16, *, function=None):
+def variant(spec, launch, tile, gpu):
+    """Return what a launch would compile on a GPU."""
+    name, given, constants = launch
+    fixed = {key: value for key, value in given.items() if value is None}
+    types = {key: type_of(key, value) for key, value in given.items() if value is not None}
+    whole = [key for key, x in given.items() if type(x) is int and x > 0 and x % 16 == 0]
     return TritonVariant(
         source=spec.folder / "kernel.py",
-        function=function or spec.operation,
+        function=name,
         types=types,
-        constants=constants,
+        constants={**fixed, **constants},
         arch=hardware.gpu(gpu).compile_arch,
         warps=tile.warps,
         stages=tile.stages,
-        multiples_of_16=tuple(multiples_of_16),
+        multiples_of_16=tuple(whole),
     )
+
+
+def wanted(spec, policy, launches):
+    """Yield the GPU, the tile and the variants of each head_dim, tile and layout."""
+    one = {"decode": ((64,),), "mla": ((2,), (64,))}.get(spec.operation, ((64,), (64,)))
+    for head_dim in spec.head_dims:
+        how = {"heads": 16} if spec.operation == "mla" else {"head_dim": head_dim, "group": 4}
+        tiles = spec.tiles(spec.shape(head_dim=head_dim, group=4, rows=256), policy)
+        for i, (tile, layout) in enumerate((tile, x) for tile in tiles for x in spec.layouts):
+            if spec.operation == "prefill":
+                how["page_size"], how["layout"] = (
+                    (16, "nhd") if layout == "paged" else (None, "thd")
+                )
+            case = CASES[spec.operation](*one, dtype="fp16", **how)
+            cut = {} if spec.operation == "backward" else {"keys_per_split": (32, 64)[i % 2]}
+            for gpu in ("h200", "a10") if i == 0 and spec.operation == "decode" else ("h200",):
+                label = tile.label if gpu == "h200" else None
+                launches.clear()
+                step = case.step(spec.name, policy=policy, tile=label, target=gpu, **cut)
+                step.run()
+                chosen = next(t for t in tiles if t.label == step.plan.tile)
+                ours = [each for each in launches if "KEYS" in each[2]]
+                yield from ((gpu, chosen, variant(spec, each, chosen, gpu)) for each in ours)
 
 
 @pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["first tile", "every tile"]
 )
-@pytest.mark.parametrize(
-    "listed",
-    [decodes, prefills, mlas, backwards],
-    ids=["decode", "prefill", "mla", "backward"],
-)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
-def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, every):
-    reason = triton.available()
-    if reason is not None:
-        pytest.skip(reason)
-    wanted = list(listed(policy))[: None if every else 1]
-    compiled = compile_triton([item[-1] for item in wanted])
-    for (gpu, head_dim, tile, rows, made), found in zip(wanted, compiled, strict=True):
-        where = f"{gpu}, head_dim {head_dim}, tile {tile.label}, {made.constants}"
+def test_tensor_cores_are_in_the_machine_code_or_not(kernel, policy, every, launches):
+    asked = list(islice(wanted(SPECS[kernel], policy, launches), None if every else 1))
+    assert asked
+    compiled = compile_triton([made for *_, made in asked])
+    for (gpu, tile, made), found in zip(asked, compiled, strict=True):
+        where = f"{gpu}, tile {tile.label}, {made.constants}"
         mix = sass.instruction_mix(found.cubin, symbol=made.function)
         on = made.constants["TENSOR_CORES"]
         assert any("MMA" in name for name in mix) == on, where
@@ -222,5 +114,11 @@ def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, every):
         assert found.smem_bytes <= hardware.gpu(gpu).smem_per_block_max_bytes, where
         if not on:
             # S and O: an FMA for each row, key and channel
-            channels = made.constants["D"]
+            rows, channels = made.constants["ROWS"], made.constants["D"]
             assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where
+
+
+def test_what_triton_refuses_is_told_in_its_words(launches):
+    _, _, made = next(wanted(SPECS["triton_decode"], TENSOR_CORES, launches))
+    with pytest.raises(RuntimeError, match="no_such_kernel"):
+        compile_triton([replace(made, function="no_such_kernel")])

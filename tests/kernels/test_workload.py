@@ -17,22 +17,11 @@ def test_case_000_moves_1_91_gb_and_computes_7_65_gflop():
     assert CASE_000.kv_bytes == 1_912_602_624
     assert CASE_000.flops == 7_650_410_496
     assert (CASE_000.batch, CASE_000.group, CASE_000.max_kv_len) == (57, 4, 8192)
+    assert hash(CASE_000) == hash(dataclasses.replace(CASE_000, kv_lens=[8192] * 57))
     rows = 57 * 32
     assert CASE_000.bytes == CASE_000.kv_bytes + rows * (128 * 2 + 128 * 2 + 4)
     assert CASE_000.exps == 57 * 8192 * 32
-
-
-def test_labels():
     assert CASE_000.label == "57 x 8192, 32/8, d128, page 16, bf16"
-    ragged = Decode([0, 17, 1000], 8, 8, 64, page_size=1, dtype="fp16")
-    assert ragged.label == "ragged 3 x <=1000, 8/8, d64, page 1, fp16"
-    assert Prefill([2048] * 4, [2048] * 4, 16, 16, 128, causal=True).label == (
-        "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"
-    )
-    assert Backward((8, 9), (64, 64), 2, 1, 64).label == (
-        "ragged 2 x <=9 on 2 x 64, 2/1, d64, full, bf16"
-    )
-    assert MlaDecode([8192] * 128, 16).label == "128 x 8192, 16 heads, d512+64, page 64, bf16"
 
 
 @given(LENGTHS, st.integers(1, 8), st.integers(1, 16))
@@ -40,14 +29,8 @@ def test_a_ragged_batch_costs_what_its_requests_cost(lengths, kv_heads, group):
     heads = {"q_heads": kv_heads * group, "kv_heads": kv_heads, "head_dim": 64}
     whole = Decode(tuple(lengths), **heads)
     parts = [Decode((n,), **heads) for n in lengths]
-    for field in ("kv_bytes", "bytes", "flops", "exps"):
+    for field in ("kv_bytes", "bytes", "flops", "exps"):  # of a request of no keys, only bytes
         assert getattr(whole, field) == sum(getattr(part, field) for part in parts)
-
-
-def test_no_keys_need_no_flops_but_still_an_output():
-    empty = Decode((0,), 8, 8, 64)
-    assert (empty.kv_bytes, empty.flops, empty.exps) == (0, 0, 0)
-    assert empty.bytes == 8 * (2 * 64 * 2 + 4)
 
 
 def test_prefill_counts_as_benchmarks_do():
@@ -67,6 +50,8 @@ def test_prefill_may_have_other_channels_of_v_and_pages():
     assert wide.bytes == (30 * 4 + 70 * 2) * (192 + 128) * 2 + 30 * 4 * 4
     assert wide.label == "ragged 2 x <=20 on ragged 2 x <=40, 4/2, d192/128, page 16, full, bf16"
     assert (wide.batch, wide.group) == (2, 2)
+    even = Prefill([2048] * 4, [2048] * 4, 16, 16, 128, causal=True)
+    assert even.label == "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"
     assert Prefill((1,), (1,), 1, 1, 64).head_dim_v == 64
 
 
@@ -85,54 +70,43 @@ def test_mla_reads_one_latent_row_a_key():
     assert mla.flops == 2 * 128 * 16 * 8192 * (576 + 512)
     assert mla.bytes == mla.kv_bytes + 128 * 16 * ((576 + 512) * 2 + 4)
     assert (mla.group, mla.exps) == (16, 128 * 16 * 8192)
-
-
-def test_a_draft_sees_one_key_less_a_token():
     causal, full = (MlaDecode((10, 2, 0), 3, q_len=4, causal=c) for c in (True, False))
-    assert causal.exps == 3 * (10 + 9 + 8 + 7 + 2 + 1)
+    assert causal.exps == 3 * (10 + 9 + 8 + 7 + 2 + 1)  # a draft sees one key less a token
     assert full.exps == 3 * 4 * 12
     assert causal.flops == 2 * causal.exps * (576 + 512)
     assert causal.label == "ragged 3 x <=10, 3 heads x 4 tokens, d512+64, page 64, bf16"
 
 
-def test_workloads_are_values():
-    assert Decode([1, 2], 4, 2, 64) == Decode((1, 2), 4, 2, 64)
-    assert hash(Decode([1, 2], 4, 2, 64)) == hash(Decode((1, 2), 4, 2, 64))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        CASE_000.q_heads = 1
+GOOD = {
+    Decode: {"kv_lens": (1, 2), "q_heads": 8, "kv_heads": 4, "head_dim": 64},
+    Prefill: {"q_lens": (1,), "kv_lens": (1,), "q_heads": 1, "kv_heads": 1, "head_dim": 64},
+    Backward: {"q_lens": (1,), "kv_lens": (1,), "q_heads": 1, "kv_heads": 1, "head_dim": 64},
+    MlaDecode: {"kv_lens": (1,), "q_heads": 16},
+}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "message"),
     [
-        ({"kv_lens": ()}, r"kv_lens = \(\), allowed: at least one length"),
-        ({"kv_lens": 8}, r"kv_lens = 8, allowed: a sequence"),
-        ({"kv_lens": "12"}, r"kv_lens = '12', allowed: a sequence"),
-        ({"kv_lens": (1, -1)}, r"kv_lens\[1\] = -1, allowed: an integer >= 0"),
-        ({"kv_lens": (1.0,)}, r"kv_lens\[0\] = 1\.0, allowed: an integer"),
-        ({"q_heads": 6}, r"q_heads = 6, allowed: a multiple of kv_heads = 4"),
-        ({"kv_heads": 0}, r"kv_heads = 0, allowed: an integer >= 1"),
-        ({"head_dim": True}, r"head_dim = True, allowed: an integer >= 1"),
-        ({"page_size": 0}, r"page_size = 0, allowed: an integer >= 1"),
-        ({"dtype": "int8"}, r"dtype = 'int8', allowed: fp16, bf16, fp32, fp64"),
+        (Decode, {"kv_lens": ()}, r"kv_lens = \(\), allowed: at least one length"),
+        (Decode, {"kv_lens": 8}, r"kv_lens = 8, allowed: a sequence"),
+        (Decode, {"kv_lens": "12"}, r"kv_lens = '12', allowed: a sequence"),
+        (Decode, {"kv_lens": (1, -1)}, r"kv_lens\[1\] = -1, allowed: an integer >= 0"),
+        (Decode, {"kv_lens": (1.0,)}, r"kv_lens\[0\] = 1\.0, allowed: an integer"),
+        (Decode, {"q_heads": 6}, r"q_heads = 6, allowed: a multiple of kv_heads = 4"),
+        (Decode, {"kv_heads": 0}, r"kv_heads = 0, allowed: an integer >= 1"),
+        (Decode, {"head_dim": True}, r"head_dim = True, allowed: an integer >= 1"),
+        (Decode, {"page_size": 0}, r"page_size = 0, allowed: an integer >= 1"),
+        (Decode, {"dtype": "int8"}, r"dtype = 'int8', allowed: fp16, bf16, fp32, fp64"),
+        (Prefill, {"q_lens": (1, 2)}, r"kv_lens has 1 lengths, allowed: as many as q_lens, 2"),
+        (Prefill, {"head_dim_v": 0}, r"head_dim_v = 0, allowed: an integer >= 1"),
+        (Prefill, {"page_size": 0}, r"page_size = 0, allowed: an integer >= 1"),
+        (Backward, {"causal": 1}, r"causal = 1, allowed: True, False"),
+        (MlaDecode, {"rope_dim": -1}, r"rope_dim = -1, allowed: an integer >= 0"),
     ],
 )
-def test_bad_decode_is_refused(change, message):
-    good = {"kv_lens": (1, 2), "q_heads": 8, "kv_heads": 4, "head_dim": 64}
+def test_bad_sizes_are_refused(kind, change, message):
     with pytest.raises(ValueError, match=message):
-        Decode(**(good | change))
-
-
-def test_bad_batches_and_masks_are_refused():
+        kind(**(GOOD[kind] | change))
     with pytest.raises(ValueError, match=r"batch = 0, allowed: an integer >= 1"):
         Decode.uniform(0, 8, q_heads=1, kv_heads=1)
-    with pytest.raises(ValueError, match=r"kv_lens has 1 lengths, allowed: as many as q_lens, 2"):
-        Prefill((1, 2), (1,), 1, 1, 64)
-    with pytest.raises(ValueError, match=r"head_dim_v = 0, allowed: an integer >= 1"):
-        Prefill((1,), (1,), 1, 1, 64, head_dim_v=0)
-    with pytest.raises(ValueError, match=r"page_size = 0, allowed: an integer >= 1"):
-        Prefill((1,), (1,), 1, 1, 64, page_size=0)
-    with pytest.raises(ValueError, match=r"causal = 1, allowed: True, False"):
-        Backward((1,), (1,), 1, 1, 64, causal=1)
-    with pytest.raises(ValueError, match=r"rope_dim = -1, allowed: an integer >= 0"):
-        MlaDecode((1,), 16, rope_dim=-1)

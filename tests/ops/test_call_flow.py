@@ -6,52 +6,46 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import labkernels
 from labkernels import ops
-from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.caches.ragged import RaggedKV
 from tests.kernels.append.cases import append_case
+from tests.kernels.backward.cases import backward_case
+from tests.kernels.decode.cases import decode_case
 from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case
 
 ROOT = str(Path(labkernels.__file__).parent)
 
 
 def decode():
-    k, v = (torch.randn(40, 16, 2, 64).half() for _ in "kv")
-    table = torch.arange(8, dtype=torch.int32).view(2, 4)
-    cache = PagedKV(k, v, table, torch.tensor([33, 60], dtype=torch.int32))
-    q = torch.randn(2, 8, 64).half()
-    return lambda: ops.decode(q, cache)
+    case = decode_case((33, 60))
+    return lambda: ops.decode(case.q, case.cache)
 
 
 def ragged():
-    q, k, v = (torch.randn(40, heads, 64).half() for heads in (4, 2, 2))
-    return q, k, v, torch.tensor([0, 17, 40], dtype=torch.int32)
+    return prefill_case((17, 23), (17, 23), kv_heads=2)
 
 
 def prefill(**options):
-    q, k, v, ends = ragged()
-    kv = RaggedKV(k, v, ends)
-    return lambda: ops.prefill(q, kv, ends, causal=True, **options)
+    case = ragged()
+    return lambda: ops.prefill(*case.arguments, causal=True, **options)
 
 
 def attention():
-    *tensors, ends = ragged()
-    tensors = [x.requires_grad_() for x in tensors]
-    return lambda: ops.attention(*tensors, ends, ends, causal=True)
+    case = ragged()
+    tensors = [x.detach().clone().requires_grad_() for x in (case.q, case.kv.k, case.kv.v)]
+    return lambda: ops.attention(*tensors, *[case.cu_seqlens_q] * 2, causal=True)
 
 
 def backward():
-    q, k, v, ends = ragged()
-    out, lse2 = ops.attention(q, k, v, ends, ends)
-    return lambda: ops.backward(out, q, k, v, out, lse2, ends, ends)
+    arguments = backward_case((17, 23), (17, 23), kv_heads=2).arguments
+    return lambda: ops.backward(*arguments)
 
 
 def mla():
     case = mla_case((1, 2), (33, 60))
-    return lambda: ops.mla_decode(case.q_nope, case.q_pe, case.kv, case.cu_seqlens_q)
+    return lambda: ops.mla_decode(*case.arguments)
 
 
 def append():

@@ -1,4 +1,7 @@
-"""Arguments of a wrong type are refused by name, and autograd handles its edge cases."""
+"""Wrong types are refused by name; autograd and spawned processes have their edge cases."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from labkernels.kernels.decode.api import DecodeOptions
 from labkernels.kernels.packed_gqa.call import PackedOptions
 from tests.kernels.append.cases import append_case
 from tests.kernels.backward.cases import backward_case
-from tests.kernels.decode.cases import decode_case
+from tests.kernels.decode.cases import bits, decode_case
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case, sums
 
@@ -23,51 +26,48 @@ GROWN = append_case((7, 3), (40, 2), group=2)
 CACHE = CASE.cache
 
 PACKED = sorted(PackedOptions.__optional_keys__)
-OPTIONS_OF_APPEND = ["checks", "kv_lens", "new_lens", "target"]
 OF_ATTENTION = ["causal", "deterministic", "kv_lens", "q_lens", "scale"]
-NAMES_BACKWARD = ("dout", "q", "k", "v", "out", "lse2", "cu_seqlens_q", "cu_seqlens_k")
+NAMES = {
+    "prefill": ("q", "kv", "cu_seqlens_q"),
+    "mla": ("q_nope", "q_pe", "cache", "cu_seqlens_q"),
+    "append": ("cache", "k_new", "v_new", "cu_seqlens_new"),
+    "kvcache": ("q", "cache", "k_new", "v_new", "cu_seqlens_q"),
+    "backward": ("dout", "q", "k", "v", "out", "lse2", "cu_seqlens_q", "cu_seqlens_k"),
+    "attention": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
+}
+OF_GRADIENT = dict(zip(NAMES["backward"], GRADIENT.arguments, strict=True))
 
 
-def of_prefill(case):
-    return {"q": case.q, "kv": case.kv, "cu_seqlens_q": case.cu_seqlens_q}
-
-
-def of_attention():
-    kv = PREFILL.kv
-    ends = {"cu_seqlens_q": PREFILL.cu_seqlens_q, "cu_seqlens_k": kv.cu_seqlens}
-    return {"q": PREFILL.q, "k": kv.k, "v": kv.v, **ends}
-
-
-def of_mla():
-    q = {"q_nope": LATENT.q_nope, "q_pe": LATENT.q_pe}
-    return {**q, "cache": LATENT.kv, "cu_seqlens_q": LATENT.cu_seqlens_q}
-
-
-def of_append(last="cu_seqlens_new"):
-    return dict(zip(("cache", "k_new", "v_new", last), GROWN.arguments, strict=True))
+def named(kind, arguments):
+    return dict(zip(NAMES[kind], arguments, strict=True))
 
 
 # Every verb, the arguments that it takes, and the names of its options.
+OF_PREFILL = named("prefill", PREFILL.arguments)
 VERBS = {
     "decode": (ops.decode, {"q": CASE.q, "cache": CACHE}, sorted(DecodeOptions.__optional_keys__)),
-    "prefill": (ops.prefill, of_prefill(PREFILL), PACKED),
-    "prefill, paged": (ops.prefill, of_prefill(PAGED), PACKED),
+    "prefill": (ops.prefill, OF_PREFILL, PACKED),
+    "prefill, paged": (ops.prefill, named("prefill", PAGED.arguments), PACKED),
     "varlen_qkvpacked": (
         ops.varlen_qkvpacked,
         {"qkv": torch.zeros(3, 3, 2, 64).half(), "cu_seqlens": sums((3,))},
         PACKED,
     ),
-    "mla_decode": (ops.mla_decode, of_mla(), PACKED),
-    "append": (ops.append, of_append(), OPTIONS_OF_APPEND),
-    "backward": (
-        ops.backward,
-        dict(zip(NAMES_BACKWARD, GRADIENT.arguments, strict=True)),
-        sorted(BackwardOptions.__optional_keys__),
+    "mla_decode": (ops.mla_decode, named("mla", LATENT.arguments), PACKED),
+    "append": (
+        ops.append,
+        named("append", GROWN.arguments),
+        ["checks", "kv_lens", "new_lens", "target"],
     ),
-    "attention": (ops.attention, of_attention(), OF_ATTENTION),
+    "backward": (ops.backward, OF_GRADIENT, sorted(BackwardOptions.__optional_keys__)),
+    "attention": (
+        ops.attention,
+        {name: OF_GRADIENT[name] for name in NAMES["attention"]},
+        OF_ATTENTION,
+    ),
     "with_kvcache": (
         ops.with_kvcache,
-        {"q": GROWN.k_new.contiguous(), **of_append("cu_seqlens_q")},
+        named("kvcache", (GROWN.k_new.contiguous(), *GROWN.arguments)),
         PACKED,
     ),
     "PagedKV": (PagedKV, CACHE.tensors, []),
@@ -122,14 +122,14 @@ def test_equal_values_of_other_types_are_told_apart():
     """Prepared calls are kept by their options, and 1 == 1.0 == True."""
     for right, wrong in ((1, True), (1, 1.0), (64, 64.0)):
         for name in COUNTS:
-            ops.prefill(**of_prefill(PREFILL), **{name: right})
+            ops.prefill(**OF_PREFILL, **{name: right})
             with pytest.raises(ValueError, match=rf"{name} = {wrong}, allowed: 1 to "):
-                ops.prefill(**of_prefill(PREFILL), **{name: wrong})
-    ops.prefill(**of_prefill(PREFILL), causal=True, scale=1.0)
+                ops.prefill(**OF_PREFILL, **{name: wrong})
+    ops.prefill(**OF_PREFILL, causal=True, scale=1.0)
     for name, allowed in (("causal", "True, False"), ("scale", "a positive number")):
         wrong = 1 if name == "causal" else True
         with pytest.raises(ValueError, match=f"{name} = {wrong}, allowed: {allowed}"):
-            ops.prefill(**of_prefill(PREFILL), **{"causal": True, "scale": 1.0, name: wrong})
+            ops.prefill(**OF_PREFILL, **{"causal": True, "scale": 1.0, name: wrong})
 
 
 def leaves(n, dtype=torch.float16):
@@ -159,3 +159,20 @@ def test_autocast_casts_as_for_torchs_attention(kind):
     assert all(x.grad.dtype == kind for x in given)
     plain, _ = ops.attention(*(x.bfloat16() for x in given), *ends)
     assert torch.equal(out, plain)
+
+
+def outputs():
+    case = decode_case((7, 40))
+    step = ops.decode_step(case.q, case.cache, keys_per_split=16)
+    step.run()
+    step.run()
+    return [bits(x).tolist() for x in step.outputs()]
+
+
+def test_a_spawned_process_gives_the_same_bits():
+    here, case = outputs(), decode_case((7, 40))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as spawned:
+        assert spawned.submit(outputs).result(timeout=300) == here
+        sent = spawned.submit(type, ops.decode_step(case.q, case.cache))
+        with pytest.raises(TypeError, match="a Step cannot be pickled: it holds addresses"):
+            sent.result(timeout=300)

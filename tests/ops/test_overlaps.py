@@ -1,33 +1,27 @@
 """Outputs may not lie in the memory of inputs; verbs without gradients refuse requires_grad."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
 from labkernels import ops
 from tests.kernels.append.cases import append_case
 from tests.kernels.backward.cases import backward_case
-from tests.kernels.contract import DECODERS, MLAS, PREFILLS
-from tests.kernels.decode.cases import bits, decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.contract import SPECS
+from tests.kernels.decode.cases import bits
+from tests.kernels.trials import short_case
 
-SPLIT = {"keys_per_split": 64}
-
-
-def decode_arguments():
-    case = decode_case((200, 150), dtype="bf16")
-    return ops.decode, (case.q.contiguous(), case.cache), vars(case.cache)
+OF_QUERIES = ("decode", "prefill", "mla")
+KERNELS = ("decode_mma", "prefill_wgmma", "prefill_wgmma_basic", "mla_mma")  # one of each cache
+every_verb = pytest.mark.parametrize("name", KERNELS)
 
 
-def prefill_arguments(page_size=None):
-    case = prefill_case((3, 70), (150, 200), page_size=page_size, dtype="bf16")
-    return ops.prefill, (case.q.contiguous(), case.kv, case.cu_seqlens_q), vars(case.kv)
-
-
-def mla_arguments():
-    case = mla_case((1, 2), (150, 200))
-    given = (case.q_nope.contiguous(), case.q_pe, case.kv, case.cu_seqlens_q)
-    return ops.mla_decode, given, vars(case.kv)
+def case_of(name):
+    """Return a case whose query an output may replace, as it is contiguous."""
+    case = short_case(name, dtype="bf16")
+    first = case.queries[0]
+    return case.changed(**{first: getattr(case, first).contiguous()}), first
 
 
 def inside(tensor, shape, dtype):
@@ -36,48 +30,38 @@ def inside(tensor, shape, dtype):
     return torch.empty(0, dtype=dtype).set_(room, 0, shape)
 
 
-VERBS = [decode_arguments, prefill_arguments, lambda: prefill_arguments(16), mla_arguments]
-IDS = ["decode", "ragged prefill", "paged prefill", "mla_decode"]
-
-
-@pytest.mark.parametrize("verb", VERBS, ids=IDS)
-def test_outputs_in_the_memory_of_inputs_are_refused(verb):
-    run, arguments, kv = verb()
-    q, pools = arguments[0], list(kv)[:2]
-    for name in pools:
-        before = kv[name].clone()
+@every_verb
+def test_outputs_in_the_memory_of_inputs_are_refused(name):
+    case, first = case_of(name)
+    q = getattr(case, first)
+    for pool in [field.name for field in fields(case.kv)][:2]:
+        held = getattr(case.kv, pool)
+        before = held.clone()
         for output, dtype in (("out", q.dtype), ("lse2", torch.float32)):
-            shape = q.shape if output == "out" else q.shape[:2]
-            lying = inside(kv[name], shape, dtype)
-            with pytest.raises(ValueError, match=rf"{output} lies in the memory of {name}, allow"):
-                run(*arguments, **{output: lying})
-        assert torch.equal(bits(before), bits(kv[name])), "something was written"
+            lying = inside(held, q.shape if output == "out" else q.shape[:2], dtype)
+            with pytest.raises(ValueError, match=rf"{output} lies in the memory of {pool}, allow"):
+                case.run(**{output: lying})
+        assert torch.equal(bits(before), bits(held)), "something was written"
     shifted = torch.empty(q.numel() + 64, dtype=q.dtype)
-    moved = shifted[: q.numel()].view(q.shape).copy_(q)
+    moved = case.changed(**{first: shifted[: q.numel()].view(q.shape).copy_(q)})
     with pytest.raises(ValueError, match="out lies in the memory of q"):
-        run(moved, *arguments[1:], out=shifted[64:].view(q.shape))
+        moved.run(out=shifted[64:].view(q.shape))
     out = torch.empty(q.numel(), dtype=q.dtype).view(q.shape)
     with pytest.raises(ValueError, match="out lies in the memory of lse2"):
-        run(*arguments, out=out, lse2=inside(out, q.shape[:2], torch.float32))
+        case.run(out=out, lse2=inside(out, q.shape[:2], torch.float32))
 
 
-KERNELS = ((decode_arguments, DECODERS), (prefill_arguments, PREFILLS), (mla_arguments, MLAS))
-CASES = [
-    pytest.param(verb, name, id=name)
-    for verb, kernels in KERNELS
-    for name, kernel in kernels.items()
-    if kernel.policies[0].out == "input"
-]
-
-
-@pytest.mark.parametrize(("verb", "kernel"), CASES)
-def test_an_output_may_take_the_place_of_the_query(verb, kernel):
+@pytest.mark.parametrize(
+    "kernel",
+    [n for n, k in SPECS.items() if k.operation in OF_QUERIES and k.policies[0].out == "input"],
+)
+def test_an_output_may_take_the_place_of_the_query(kernel):
     """No bit changes, in any kernel, split or not."""
-    run, (q, *rest), _ = verb()
-    for split in ({}, SPLIT):
-        apart = run(q, *rest, kernel=kernel, **split)
-        place = q.clone()
-        found = run(place, *rest, kernel=kernel, out=place, **split)
+    case, first = case_of(kernel)
+    for split in ({}, {"keys_per_split": 64}):
+        apart = case.run(kernel, **split)
+        place = getattr(case, first).clone()
+        found = case.changed(**{first: place}).run(kernel, out=place, **split)
         assert found.out.data_ptr() == place.data_ptr()
         assert torch.equal(bits(found.out), bits(apart.out))
 
@@ -90,14 +74,14 @@ def test_gradients_in_the_memory_of_inputs_are_refused():
             case.step(None, **{name: inside(where, shape, q.dtype)})
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=IDS)
-def test_a_verb_without_gradients_says_so(verb):
-    run, (q, *rest), _ = verb()
-    wanting = q.clone().requires_grad_()
+@every_verb
+def test_a_verb_without_gradients_says_so(name):
+    case, first = case_of(name)
+    wanting = case.changed(**{first: getattr(case, first).clone().requires_grad_()})
     with pytest.raises(ValueError, match=r"requires_grad = True, allowed: False, or torch.no_grad"):
-        run(wanting, *rest)
+        wanting.run()
     with torch.no_grad():
-        assert torch.equal(bits(run(wanting, *rest).out), bits(run(q, *rest).out))
+        assert torch.equal(bits(wanting.run().out), bits(case.run().out))
 
 
 def test_an_append_and_a_backward_pass_have_no_gradients_either():

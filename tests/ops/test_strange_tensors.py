@@ -8,7 +8,6 @@ import torch
 
 import labkernels
 from labkernels import PagedKV, RaggedKV, attention, decode, ops
-from labkernels.cuda.compiler import cache
 
 Q = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0)).half()
 POOLS = torch.randn(2, 1, 16, 2, 64, generator=torch.Generator().manual_seed(1)).half()
@@ -64,12 +63,6 @@ def test_an_unknown_option_is_refused_in_the_name_of_the_verb():
     for verb, call in calls.items():
         with pytest.raises(TypeError, match=rf"^{verb}\(\) got an unexpected option 'window_left'"):
             call()
-
-
-def test_a_relative_cache_is_the_same_folder_everywhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABKERNELS_CACHE", "kernels")
-    assert cache.cache_dir() == tmp_path / "kernels"
 
 
 def test_the_bench_of_a_bare_wheel_names_the_extra():

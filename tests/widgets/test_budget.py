@@ -113,18 +113,16 @@ def test_any_tile_has_the_ledgers_of_the_budget(needs_node):
             assert mine["total"] == ledger.total
 
 
-def random_shapes():
-    draw = random.Random(SEED)
-    for _ in range(N_SHAPES):
-        kv_heads = draw.choice((1, 2, 8))
-        yield {
-            "requests": draw.randint(1, 64),
-            "tokens": draw.choice((1, 1, draw.randint(2, 4096))),
-            "keys": draw.randint(1, 100_000),
-            "q_heads": kv_heads * draw.choice((1, 3, 4, 16)),
-            "kv_heads": kv_heads,
-            "head_dim": draw.choice((64, 128, 256)),
-        }
+def random_shape(draw):
+    kv_heads = draw.choice((1, 2, 8))
+    return {
+        "requests": draw.randint(1, 64),
+        "tokens": draw.choice((1, 1, draw.randint(2, 4096))),
+        "keys": draw.randint(1, 100_000),
+        "q_heads": kv_heads * draw.choice((1, 3, 4, 16)),
+        "kv_heads": kv_heads,
+        "head_dim": draw.choice((64, 128, 256)),
+    }
 
 
 def workload_of(shape):
@@ -132,36 +130,22 @@ def workload_of(shape):
     keys = (shape["keys"],) * shape["requests"]
     if shape["tokens"] == 1:
         return Decode(keys, *heads)
-    tokens = (shape["tokens"],) * shape["requests"]
-    return Prefill(
-        q_lens=tokens,
-        kv_lens=keys,
-        q_heads=heads[0],
-        kv_heads=heads[1],
-        head_dim=heads[2],
-        causal=True,
-    )
+    return Prefill((shape["tokens"],) * shape["requests"], keys, *heads, causal=True)
 
 
 def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
     draw = random.Random(SEED)
     cases = []
-    for shape in random_shapes():
-        how = {
-            "tensor_cores": draw.random() < 0.5,
-            "mma_rows": 16 if shape["tokens"] == 1 else None,
-        }
+    for shape in (random_shape(draw) for _ in range(N_SHAPES)):
+        rows = 16 if shape["tokens"] == 1 else None
+        how = {"tensor_cores": draw.random() < 0.5, "mma_rows": rows}
         cases.append((shape, draw.choice(list(GPUS.values())), how))
     given = [{"shape": s, "gpu": ledgers.limits(gpu), "how": how} for s, gpu, how in cases]
     found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"shapes": given})["shapes"]
     for (shape, gpu, how), page in zip(cases, found, strict=True):
         workload = workload_of(shape)
-        assert page["work"] == {
-            "bytes": workload.bytes,
-            "flops": workload.flops,
-            "exps": workload.exps,
-            "group": workload.group,
-        }
+        work = {name: getattr(workload, name) for name in ("bytes", "flops", "exps", "group")}
+        assert page["work"] == work
         right = least_time(workload, gpu, **how)
         assert page["least"]["bound"] == right.bound
         assert page["least"]["time"] == pytest.approx(right.time_s, rel=1e-14)

@@ -4,6 +4,8 @@ import json
 
 import node
 import numpy as np
+import page_widgets
+import pytest
 
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
@@ -44,3 +46,36 @@ def test_a_damaged_input_has_other_bits(needs_node, offer, assets, tmp_path):
     asset["cases"]["recorded"]["attention"]["kv_lens"][2] += 16  # takes another page
     (tmp_path / f"{offer.name}.json").write_text(json.dumps(asset))
     assert node.run(node.CHECK, tmp_path)[offer.name]["sum"] != offer.checksum
+
+
+@pytest.fixture
+def results(monkeypatch):
+    """Return what node is said to have computed; a test may change this."""
+    computed = {o.name: {"error": None, "sum": o.checksum} for o in kernels.offers()}
+    monkeypatch.setattr(node, "is_available", lambda: True)
+    monkeypatch.setattr(node, "run_recorded", lambda assets: computed)
+    return computed
+
+
+def test_recorded_bits_are_told(results):
+    told = page_widgets.check(kernels.offers(), {})
+    assert told == f"kernels in pages: {len(results)}, each with the recorded bits"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sum": "0" * 64}, r"SHA-256 0{64}, recorded \w+"),
+        ({"sum": None, "error": "read beyond the page"}, "read beyond the page"),
+    ],
+)
+def test_other_bits_and_a_kernel_that_fails_stop_the_build(results, wrong, words):
+    name = next(iter(results))
+    results[name] |= wrong
+    with pytest.raises(page_widgets.BitsDiffer, match=rf"^{name} in a page: {words}$"):
+        page_widgets.check(kernels.offers(), {})
+
+
+def test_without_node_the_build_says_that_nothing_ran(monkeypatch):
+    monkeypatch.setattr(node, "is_available", lambda: False)
+    assert page_widgets.check((), {}) == "kernels in pages: not run, since node is not installed"

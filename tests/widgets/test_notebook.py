@@ -1,22 +1,20 @@
-"""JupyterLab shows the widgets of the pages, whose data the kernel of the notebook gives."""
+"""The script of the pages is whole; JupyterLab shows its widgets with the data of the kernel."""
 
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 
+import node
+import page_widgets
 import pytest
 
 from labkernels import widgets
 from labkernels.widgets import kernels, ledgers, program
 
+WORDS = {"text/plain", "text/html"}
 VIEW = "application/vnd.jupyter.widget-view+json"
-
-
-def test_without_anywidget_a_notebook_has_the_words(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html"}
-    assert "prefill_mma" in bundle["text/plain"]
 
 
 def test_module_of_a_notebook_has_what_anywidget_calls(needs_node, tmp_path):
@@ -36,9 +34,12 @@ def notebook():
     return notebook
 
 
-def test_with_anywidget_a_notebook_has_the_widget_too(notebook):
+def test_a_notebook_has_the_widget_where_anywidget_is_and_else_the_words(notebook, monkeypatch):
+    assert set(widgets.budget("prefill_mma")._repr_mimebundle_()) == {*WORDS, VIEW}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", VIEW}
+    assert set(bundle) == WORDS
+    assert "prefill_mma" in bundle["text/plain"]
 
 
 def test_kernel_of_the_notebook_answers_with_the_budget(notebook, monkeypatch):
@@ -51,3 +52,29 @@ def test_kernel_of_the_notebook_answers_with_the_budget(notebook, monkeypatch):
     said, known = sent[1]["error"].split(", allowed: ")
     assert said.endswith("asset = 'other'")
     assert {"budget", "bits"} <= set(known.split(", "))
+
+
+def test_script_of_the_pages_is_one_program(needs_node, tmp_path):
+    script = tmp_path / "lab.js"
+    script.write_text(page_widgets.bundle(kernels.offers()))
+    answer = subprocess.run(["node", "--check", script], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert not re.search(r"^(?:import|export)\b", script.read_text(), re.MULTILINE)
+
+
+def test_types_of_the_modules_agree():
+    if shutil.which("tsc") is None:
+        pytest.skip("tsc, of the npm package typescript, is not installed")
+    command = ["tsc", "--allowJs", "--checkJs", "--noEmit", "--strict", "--target", "es2022"]
+    command += ["--module", "esnext", "--moduleResolution", "bundler"]
+    command += ["--lib", "dom,dom.iterable,es2023"]
+    files = [node.PAGE / f"{name}.mjs" for name in program.MODULES] + [node.PAGE / "bundle.d.ts"]
+    answer = subprocess.run([*command, *files], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout
+
+
+@pytest.mark.parametrize("make", [widgets.run_kernel, widgets.step_kernel, widgets.budget])
+def test_widget_says_in_words_what_stands_there(make):
+    text = make("decode_fma")._repr_html_()
+    assert 'data-kernel="decode_fma"' in text
+    assert "decode_fma" in json.dumps(repr(make("decode_fma")))

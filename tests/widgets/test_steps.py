@@ -149,6 +149,9 @@ def test_every_kernel_tells_the_softmax_of_its_rows(others, name):
 
 def test_a_box_is_in_flight_until_a_consumer_has_waited_for_it(others):
     moments = others["prefill_wgmma"]["moments"]
+    waited = {m["by"] for m in moments} - {""}
+    assert waited <= set(smem_map.barriers(OTHERS["prefill_wgmma"].case().instance))
+    assert {"Q 0 full", "K 0 full", "V 0 full", "V 0 empty"} <= waited
     asked = next(m for m in moments if m["word"] == "tma_load" and m["from"]["K0"] != [UNWRITTEN])
     assert asked["from"]["K0"] == [IN_FLIGHT]
     come = next(m for m in moments if m["by"] == "K 0 full")
@@ -160,10 +163,3 @@ def test_a_box_is_in_flight_until_a_consumer_has_waited_for_it(others):
     held = np.array(come["k0"], np.uint8).view(np.float16).reshape(128, 8, 8)
     straight = np.stack([held[row][np.arange(8) ^ (row & 7)] for row in range(128)])
     np.testing.assert_array_equal(straight.reshape(128, 64)[:44], inputs.kv.k[last:300, 0])
-
-
-def test_copies_of_a_warpgroup_kernel_name_their_barriers(others):
-    names = smem_map.barriers(OTHERS["prefill_wgmma"].case().instance)
-    waited = {m["by"] for m in others["prefill_wgmma"]["moments"]} - {""}
-    assert waited <= set(names)
-    assert {"Q 0 full", "K 0 full", "V 0 full", "V 0 empty"} <= waited

@@ -20,6 +20,8 @@ COLUMNS = [
     {"texts": ["fma 10", "mma", "", "fma 9"], "down": False},
 ]
 ORDERS = [[4, 1, 0, 3, 2], [3, 0, 1, 4, 2], [0, 2, 1], [3, 0, 1, 2]]
+# along a series, to the next, at the first value, and by a key that has no meaning
+STEPPED = [{"series": 0, "value": 1}, {"series": 1, "value": 0}, {"series": 0, "value": 0}, None]
 SERIES = [
     {
         "name": "on", "panel": "", "x": "heads", "y": "ms", "values": [["1", "2"], ["8", "4", "7"]],
@@ -91,21 +93,8 @@ def test_a_page_judges_as_numpy_does(found):
     assert len(set(found["outside"])) > N_CASES // 4
 
 
-def test_a_page_orders_numbers_by_size_and_words_by_letters(found):
-    assert found["orders"] == ORDERS
-
-
-def test_pointer_finds_the_nearest_value_or_none(found):
+def test_a_page_orders_a_table_and_finds_its_way_in_a_figure(found):
+    assert found["orders"] == ORDERS  # numbers by size, words by letters
     assert found["nearest"] == [{"series": 1, "value": 0}, None]
-
-
-def test_arrow_keys_go_along_a_series_and_to_the_next(found):
-    along, across, first, other = found["stepped"]
-    assert along == {"series": 0, "value": 1}
-    assert across == {"series": 1, "value": 0}
-    assert first == {"series": 0, "value": 0}
-    assert other is None
-
-
-def test_a_value_is_said_in_words(found):
+    assert found["stepped"] == STEPPED
     assert found["words"] == "on: heads 8; ms 4; value 7"

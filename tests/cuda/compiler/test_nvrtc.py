@@ -1,6 +1,6 @@
 """NVRTC makes machine code, a report and a cache entry, without a GPU."""
 
-import importlib.metadata
+import re
 import shutil
 import sys
 
@@ -72,20 +72,26 @@ def test_the_compiler_gets_the_very_bytes_that_were_hashed(add_header, private_c
     assert (again.cubin, again.report) == (first.cubin, first.report)
 
 
-def test_a_warm_cache_needs_no_compiler(add_header, private_cache, monkeypatch):
+def test_a_warm_cache_needs_no_compiler_and_a_cold_one_names_it(
+    add_header, private_cache, monkeypatch
+):
     first = compile_add(add_header)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert nvrtc.available() is not None
+    assert re.search(r"cuda\.bindings cannot be imported.*labkernels\[gpu\]", nvrtc.available())
     assert compile_add(add_header) == first
+    with pytest.raises(nvrtc.CompileError, match=r"cannot compile add::add<64>: cuda\.bindings"):
+        compile_add(add_header, "add::add<64>")
 
 
 def test_spills_are_reported_with_the_compilers_warning(add_header):
-    report = compile_add(add_header, "add::spill<256>").report
+    compiled = compile_add(add_header, "add::spill<256>")
+    report = compiled.report
     assert report.registers == 64
-    assert report.spill_store_bytes > 0
-    assert report.spill_load_bytes > 0
-    assert report.stack_bytes > 0
+    assert min(report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) > 0
     assert any("Registers are spilled" in warning for warning in report.warnings)
+    needs_disassembler()
+    usage = sass.cubin_usage(compiled.cubin)[compiled.symbol]  # what the machine code claims
+    assert (usage.registers, usage.stack_bytes) == (report.registers, report.stack_bytes)
 
 
 def test_serialised_wgmma_is_a_warning_though_ptxas_calls_it_info():
@@ -100,13 +106,6 @@ def test_serialised_wgmma_is_a_warning_though_ptxas_calls_it_info():
     assert "serialized" in warning
 
 
-def test_products_and_sums_are_not_fused(add_header):
-    needs_disassembler()
-    mix = sass.instruction_mix(compile_add(add_header, "add::multiply_add<128>").cubin)
-    assert "FFMA" not in mix
-    assert (mix["FMUL"], mix["FADD"]) == (1, 1)
-
-
 @pytest.mark.parametrize("arch", ARCHS)
 def test_instructions_are_counted(add_header, arch):
     needs_disassembler()
@@ -116,8 +115,9 @@ def test_instructions_are_counted(add_header, arch):
     assert "NOP" not in mix
     assert list(mix.values()) == sorted(mix.values(), reverse=True)
     spilled = sass.instruction_mix(compile_add(add_header, "add::spill<256>", arch=arch).cubin)
-    assert spilled["STL"] > 0
-    assert spilled["LDL"] > 0
+    assert min(spilled["STL"], spilled["LDL"]) > 0
+    apart = sass.instruction_mix(compile_add(add_header, "add::multiply_add<128>", arch=arch).cubin)
+    assert (apart["FMUL"], apart["FADD"], apart.get("FFMA")) == (1, 1, None)  # not fused
 
 
 def test_instructions_of_the_same_machine_code_are_counted_once(add_header, monkeypatch):
@@ -128,14 +128,6 @@ def test_instructions_of_the_same_machine_code_are_counted_once(add_header, monk
     assert list(sass.instruction_mix(cubin).items()) == list(mix.items())
     with pytest.raises(TypeError):
         sass.instruction_mix(cubin + bytes(1))
-
-
-def test_machine_code_claims_what_the_compiler_reported(add_header):
-    needs_disassembler()
-    compiled = compile_add(add_header, "add::spill<256>")
-    usage = sass.cubin_usage(compiled.cubin)[compiled.symbol]
-    report = compiled.report
-    assert (usage.registers, usage.stack_bytes) == (report.registers, report.stack_bytes)
 
 
 def test_disassembler_names_what_is_wrong(add_header, monkeypatch):
@@ -156,6 +148,8 @@ def test_wrong_ledger_does_not_compile(add_header):
     text = str(info.value)
     assert "add::add_through_smem<32> does not compile for sm_90a with LAB_SMEM_BYTES=65537" in text
     assert "the ledger's bytes are the compiler's" in text
+    with pytest.raises(nvrtc.CompileError, match='identifier "subtract" is undefined'):
+        compile_add(add_header, "subtract<128>")
 
 
 @pytest.mark.parametrize(
@@ -172,16 +166,6 @@ def test_unknown_request_is_named(add_header, change, words):
         nvrtc.compile_kernel(**arguments, instance="add::add<128>", defines={})
 
 
-def test_unknown_instance_is_the_compilers_error(add_header):
-    with pytest.raises(nvrtc.CompileError, match='identifier "subtract" is undefined'):
-        compile_add(add_header, "subtract<128>")
-
-
-def test_log_without_a_report_is_an_error():
-    with pytest.raises(nvrtc.CompileError, match="no resources of _Z3addv"):
-        nvrtc.parse_log("ptxas info    : 0 bytes gmem", symbol="_Z3addv")
-
-
 def test_log_of_several_kernels_and_functions_is_told_apart():
     log = """\
 ptxas info    : Compiling entry function '_Z1av' for 'sm_90a'
@@ -196,10 +180,8 @@ ptxas         .     24 bytes stack frame, 1 bytes spill stores, 2 bytes spill lo
 """
     assert nvrtc.parse_log(log, symbol="_Z1bv") == nvrtc.ResourceReport(40, 5, 10, 24, 4096, 2, ())
     assert nvrtc.parse_log(log, symbol="_Z1av").registers == 10
-
-
-def test_version_is_the_wheels(add_header):
-    assert nvrtc.nvrtc_version() == importlib.metadata.version("nvidia-cuda-nvrtc")
+    with pytest.raises(nvrtc.CompileError, match="no resources of _Z3addv"):
+        nvrtc.parse_log(log, symbol="_Z3addv")
 
 
 @pytest.mark.parametrize("version", [(12, 8), (12, 9), (13, 0)])
@@ -217,14 +199,6 @@ def test_only_an_nvrtc_that_has_a_cache_is_told_to_use_none(
     monkeypatch.setattr(bindings, "nvrtcVersion", lambda: (0, *version))
     compile_add(add_header)
     assert (b"--no-cache" in given) == (version >= (12, 9))  # 12.8 refuses unknown options
-
-
-def test_missing_package_is_named(add_header, private_cache, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert "cuda.bindings cannot be imported" in nvrtc.available()
-    assert "labkernels[gpu]" in nvrtc.available()
-    with pytest.raises(nvrtc.CompileError, match=r"cannot compile add::add<128>: cuda\.bindings"):
-        compile_add(add_header)
 
 
 def test_missing_nvrtc_is_named(add_header, monkeypatch):

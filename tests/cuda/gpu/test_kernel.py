@@ -4,10 +4,12 @@ import ctypes
 import importlib.util
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from labkernels import hardware
 from labkernels.cuda.compiler.nvrtc import CompiledKernel, ResourceReport
 from labkernels.cuda.gpu import device, driver
 from labkernels.cuda.gpu import kernel as gpu_kernel
@@ -60,17 +62,16 @@ def fake_library(tmp_path_factory):
     return library
 
 
+def not_here(name):
+    raise OSError(f"{name} is not here")
+
+
 @pytest.fixture
 def fake(fake_library, monkeypatch):
     real = ctypes.CDLL(str(fake_library))
-
-    def open_library(name):
-        if name == "libcuda.so.1":
-            return real
-        raise OSError(f"{name} is not here")
-
     clear_caches()
-    monkeypatch.setattr(driver.ctypes, "CDLL", open_library)
+    libraries = {"libcuda.so.1": real}
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: libraries.get(name) or not_here(name))
     monkeypatch.setattr(gpu_kernel, "_LOADED", {})
     recorded = Recorded.in_dll(real, "recorded")
     ctypes.memset(ctypes.byref(recorded), 0, ctypes.sizeof(recorded))
@@ -80,11 +81,8 @@ def fake(fake_library, monkeypatch):
 
 @pytest.fixture
 def no_driver(monkeypatch):
-    def open_library(name):
-        raise OSError(f"{name} is not here")
-
     clear_caches()
-    monkeypatch.setattr(driver.ctypes, "CDLL", open_library)
+    monkeypatch.setattr(driver.ctypes, "CDLL", not_here)
     yield
     clear_caches()
 
@@ -105,25 +103,20 @@ def test_load_opts_in_to_all_shared_memory_once(fake):
 
 def test_launch_reaches_the_driver_as_it_was_asked(fake):
     params = Params(0xDEADBEEF0000, 12345, 0.5)
-    gpu_kernel.load(COMPILED).launch(**GEOMETRY, params=params, stream=0x7F00)
+    kernel = gpu_kernel.load(COMPILED)
+    kernel.launch(**GEOMETRY, params=params, stream=0x7F00)
     assert (list(fake.grid), list(fake.block)) == ([5, 6, 7], [128, 1, 1])
     assert (fake.smem_bytes, fake.stream, fake.n_attributes) == (65536, 0x7F00, 0)
     assert fake.function == 0x123456789ABC
     assert bytes(fake.params) == bytes(params)
-
-
-def test_early_launch_sets_programmatic_serialization(fake):
-    plan = gpu_kernel.load(COMPILED).plan(**GEOMETRY, params=Params(), early=True)
+    plan = kernel.plan(**GEOMETRY, params=params, early=True)
+    plan.params.n = 77  # a plan sees changed parameters
     plan.run(0)
+    assert Params.from_buffer_copy(fake.params).n == 77
+    # programmatic stream serialization
     assert (fake.n_attributes, fake.attribute_id, fake.attribute_value) == (1, 6, 1)
     assert fake.stream is None
-
-
-def test_plan_sees_changed_parameters(fake):
-    plan = gpu_kernel.load(COMPILED).plan(**GEOMETRY, params=Params())
-    plan.params.n = 77
-    plan.run(1)
-    assert Params.from_buffer_copy(fake.params).n == 77
+    assert kernel.blocks_per_sm(96, 4096) == 100  # what the driver answers
 
 
 def test_thread_without_a_context_gets_one_for_the_launch(fake):
@@ -141,6 +134,9 @@ def test_refused_launch_names_kernel_and_reason(fake):
     with pytest.raises(driver.DriverError, match=r"add<128> failed: .*\(1\), invalid arg") as info:
         plan.run(0)
     assert info.value.code == 1
+    broken = replace(COMPILED, cubin=b"text")
+    with pytest.raises(driver.DriverError, match="cuModuleLoadData failed"):
+        gpu_kernel.load(broken)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +156,6 @@ def test_impossible_launch_is_refused_before_the_driver_sees_it(fake, change, wo
         gpu_kernel.load(COMPILED).plan(**arguments)
 
 
-def test_occupancy_asks_the_driver(fake):
-    assert gpu_kernel.load(COMPILED).blocks_per_sm(96, 4096) == 100
-
-
-def test_broken_machine_code_is_an_error(fake):
-    broken = CompiledKernel("add::add<128>", "_Z3add", "sm_90a", b"text", REPORT, "")
-    with pytest.raises(driver.DriverError, match="cuModuleLoadData failed"):
-        gpu_kernel.load(broken)
-
-
 def test_live_gpu_matches_the_table(fake):
     gpu = device.live()
     assert (gpu.name, gpu.arch, gpu.sm_count) == ("NVIDIA H200", "sm_90", 132)
@@ -181,24 +167,15 @@ def test_live_gpu_matches_the_table(fake):
     assert entry.key == "h200"
     assert device.compare(entry, gpu) == []
     assert device.planning_gpu() == entry
-
-
-def test_differences_from_the_table_are_listed(fake):
-    gpu = device.live()
-    a100 = device.hardware.gpu("a100")
-    listed = {field: values for field, *values in device.compare(a100, gpu)}
+    listed = {field: values for field, *values in device.compare(hardware.gpu("a100"), gpu)}
     assert listed["arch"] == ["sm_80", "sm_90"]
     assert listed["sm_count"] == [108, 132]
     assert {"smem_per_sm_bytes", "l2_bytes", "dram_bytes"} <= listed.keys()
     assert "registers_per_sm" not in listed
 
 
-def changed(gpu, **fields):
-    return device.LiveGpu(**{**vars(gpu), **fields})
-
-
 def test_old_gpu_is_refused_with_the_reason(fake, monkeypatch):
-    turing = changed(device.live(), name="Tesla T4", arch="sm_75")
+    turing = replace(device.live(), name="Tesla T4", arch="sm_75")
     monkeypatch.setattr(device, "_read", lambda index: turing)
     assert device.matching_gpu(turing) is None
     assert "Tesla T4 is sm_75; the kernels need sm_80" in device.available()
@@ -213,9 +190,9 @@ def test_old_gpu_is_refused_with_the_reason(fake, monkeypatch):
 def test_gpu_outside_the_table_is_planned_with_its_own_numbers(
     fake, monkeypatch, arch, compiles_for, like
 ):
-    other = changed(device.live(), name="NVIDIA New", arch=arch, sm_count=20)
+    other = replace(device.live(), name="NVIDIA New", arch=arch, sm_count=20)
     monkeypatch.setattr(device, "_read", lambda index: other)
-    entry, nearest = device.planning_gpu(), device.hardware.gpu(like)
+    entry, nearest = device.planning_gpu(), hardware.gpu(like)
     assert (entry.name, entry.sm_count) == ("NVIDIA New", 20)
     assert (entry.arch, entry.compile_arch) == (arch, compiles_for)
     assert entry.smem_per_sm_bytes == 233472

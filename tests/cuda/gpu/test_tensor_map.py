@@ -35,8 +35,5 @@ def test_a_map_says_where_the_tensor_lies_innermost_dimension_first():
 def test_what_the_tma_cannot_do_is_refused(tensor, box, swizzle_bytes, says):
     with pytest.raises(ValueError, match=says):
         tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
-
-
-def test_a_promotion_is_of_a_few_sizes():
     with pytest.raises(ValueError, match="promote_bytes = 512, allowed: 0, 64, 128, 256"):
         tensor_map(TENSOR, (1, 1, 64), promote_bytes=512)

@@ -55,9 +55,16 @@ def test_a_block_that_waits_for_one_that_failed_is_left():
     assert "out of bounds" in text
 
 
-@pytest.mark.parametrize("host_threads", [1, 2])
-def test_sigint_ends_a_launch_within_a_second(host_threads):
-    kernel, tensors = build("mistakes::waiting"), arrays()
+@pytest.mark.parametrize(
+    ("kernel", "launch"),
+    [
+        ("waiting", {"grid": (4, 1, 1), "host_threads": 1}),
+        ("waiting", {"grid": (4, 1, 1), "host_threads": 2}),
+        ("endless", {}),  # a loop that calls nothing
+    ],
+)
+def test_sigint_ends_a_launch_within_a_second(kernel, launch):
+    made, tensors = build(f"mistakes::{kernel}", bounded=kernel == "endless"), arrays()
     for _ in range(2):  # SIGINT ends the next launch, too
         sent = []
 
@@ -68,21 +75,10 @@ def test_sigint_ends_a_launch_within_a_second(host_threads):
         timer = threading.Timer(0.2, send)
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            run(kernel, *tensors, 1, grid=(4, 1, 1), host_threads=host_threads)
+            run(made, *tensors, 1, **launch)
         assert time.monotonic() - sent[0] < WITHIN_S
         timer.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_sigint_ends_a_loop_that_calls_nothing():
-    kernel = build("mistakes::endless", bounded=True)
-    sent = []
-    timer = threading.Timer(0.1, lambda: sent.append(time.monotonic()) or signal.raise_signal(2))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(kernel, *arrays(), 1, threads=32)
-    assert time.monotonic() - sent[0] < WITHIN_S
-    timer.join()
 
 
 def test_a_launch_of_another_thread_is_not_ended_by_sigint():

@@ -32,22 +32,12 @@ def expected():
     return out
 
 
-@pytest.mark.parametrize("host_threads", [2, 3, 16])
-def test_blocks_over_threads_have_the_bits_of_one_thread(expected, host_threads):
-    assert (sums(host_threads) == expected).all()
-
-
-def test_portable_fibers_have_the_bits_of_the_assembly(expected):
-    assert (sums(portable_fibers=True) == expected).all()
-
-
-def test_checks_change_no_bit_and_find_nothing(expected):
-    assert (sums(checks=True) == expected).all()
-    assert (sums(host_threads=3, checks=True) == expected).all()
-
-
-def test_checks_run_on_portable_fibers(expected):
-    assert (sums(checks=True, portable_fibers=True) == expected).all()
+@pytest.mark.parametrize("portable_fibers", [False, True])
+@pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.parametrize("host_threads", [1, 3, 16])
+def test_every_build_has_the_bits_of_one_thread(expected, host_threads, checks, portable_fibers):
+    found = sums(host_threads, checks=checks, portable_fibers=portable_fibers)
+    assert (found == expected).all()
 
 
 def test_architectures_differ_in_the_last_bits(expected):
@@ -83,18 +73,13 @@ def test_a_left_out_wait_or_barrier_is_named(omit, words, markers):
     assert all(place("pipeline.cuh", marker) in text for marker in markers), text
 
 
-def test_a_left_out_last_wait_is_named():
+def test_a_left_out_wait_is_seen_without_checks():
+    out, launch = np.zeros((BLOCKS, 128), np.float32), {"grid": (BLOCKS, 1, 1), "threads": 128}
     kernel = build("pipeline::sum_products<pipeline::Omit::last_wait>")
-    out = np.zeros((BLOCKS, 128), np.float32)
-    text = message(kernel, TILES, out, STEPS, grid=(BLOCKS, 1, 1), threads=128, smem=SMEM)
+    text = message(kernel, TILES, out, STEPS, **launch, smem=SMEM)
     assert "returns with 1 cp_async_16 in flight" in text
-
-
-def test_a_missing_wait_gives_nan_even_without_checks():
     kernel = build("pipeline::sum_products<pipeline::Omit::wait>")
-    out = np.zeros((BLOCKS, 128), np.float32)
-    run(kernel, TILES, out, STEPS, grid=(BLOCKS, 1, 1), threads=128, smem=SMEM)
-    assert np.isnan(out).any()
+    assert np.isnan(run(kernel, TILES, out, STEPS, **launch, smem=SMEM)).any()
 
 
 def test_the_cache_knows_every_included_file(tmp_path):

@@ -82,25 +82,33 @@ def tiles():
     return aligned(tile("fp16", (128, 16)), np.uint16)
 
 
+def multiplied(tiles, number, *, kernel="multiply", threads=128, **options):
+    """Return what a kernel makes of two tiles, given what it does otherwise."""
+    out = np.full((64, 64), 3, np.float32)
+    made = build(f"warpgroup::{kernel}", **options)
+    return run(made, tiles, out, number, threads=threads, smem=SMEM_BYTES)
+
+
+def complaint(tiles, number, *, kernel="multiply", threads=128, **options):
+    out = np.zeros((64, 64), np.float32)
+    made = build(f"warpgroup::{kernel}", **options)
+    return message(made, tiles, out, number, threads=threads, smem=SMEM_BYTES)
+
+
 @pytest.mark.parametrize("checks", [False, True])
 def test_the_order_of_the_words_that_is_right(tiles, checks):
-    out = np.zeros((64, 64), np.float32)
-    run(build("warpgroup::multiply", checks=checks), tiles, out, 0, threads=128, smem=SMEM_BYTES)
+    out = multiplied(tiles, 0, checks=checks)
     a, b = rounding.from_bits(tiles[:64], "fp16"), rounding.from_bits(tiles[64:], "fp16").T
     want = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
     assert np.array_equal(out.view(np.uint32), want.view(np.uint32))
 
 
 def test_until_the_wait_d_holds_nan(tiles):
-    out = np.full((64, 64), 3, np.float32)
-    kernel = build("warpgroup::multiply")
-    run(kernel, tiles, out, 9, threads=128, smem=SMEM_BYTES)
-    assert (out == 3).all()
+    assert (multiplied(tiles, 9) == 3).all()
 
 
 def test_a_wait_leaves_the_youngest_groups_in_flight(tiles):
-    out = np.zeros((64, 64), np.float32)
-    run(build("warpgroup::multiply"), tiles, out, 10, threads=128, smem=SMEM_BYTES)
+    out = multiplied(tiles, 10)
     a, b = rounding.from_bits(tiles[:64], "fp16"), rounding.from_bits(tiles[64:], "fp16").T
     twice = [np.concatenate([x, x], axis=axis) for x, axis in ((a, 1), (b, 0))]
     want = tensor_core.matmul(*twice, arch="sm_90", fmt="fp16")
@@ -118,44 +126,30 @@ def test_a_wait_leaves_the_youngest_groups_in_flight(tiles):
     (8, "wgmma of 16 bytes at {here}: shared memory out of bounds"),
 ])  # fmt: skip
 def test_mistakes_are_named(tiles, mistake, says):
-    out = np.zeros((64, 64), np.float32)
-    kernel = build("warpgroup::multiply")
-    text = message(kernel, tiles, out, mistake, threads=128, smem=SMEM_BYTES)
+    text = complaint(tiles, mistake)
     assert says.format(here=place("warpgroup.cuh", "wgmma")) in text
 
 
 @pytest.mark.parametrize("number", [11, 13], ids=["of the stores", "of a thread that multiplies"])
 def test_a_missing_fence_between_stores_and_wgmma_is_told_by_the_checks(tiles, number):
-    out = np.zeros((64, 64), np.float32)
-    kernel = build("warpgroup::multiply", checks=True)
-    text = message(kernel, tiles, out, number, threads=128, smem=SMEM_BYTES)
+    text = complaint(tiles, number, checks=True)
     assert f"wgmma at {place('warpgroup.cuh', 'wgmma')} reads shared byte" in text
     assert f"at {place('warpgroup.cuh', 'written')}, where thread" in text
     assert "wrote it: no fence_async_shared of that thread lies between" in text
 
 
 def test_who_multiplies_may_make_the_fence(tiles):
-    fenced, late = (np.zeros((64, 64), np.float32) for _ in range(2))
-    kernel = build("warpgroup::multiply", checks=True)
-    run(kernel, tiles, fenced, 0, threads=128, smem=SMEM_BYTES)
-    run(kernel, tiles, late, 12, threads=128, smem=SMEM_BYTES)
+    fenced, late = (multiplied(tiles, number, checks=True) for number in (0, 12))
     assert (late == fenced).all()
     assert fenced.any()
 
 
 def test_all_four_warps_take_part(tiles):
-    out = np.zeros((64, 64), np.float32)
-    text = message(build("warpgroup::three_warps"), tiles, out, threads=128, smem=SMEM_BYTES)
+    text = complaint(tiles, 0, kernel="three_warps")
     assert "warps 0 to 3 of a warpgroup issued 1, 1, 1, 0 wgmma" in text
-    text = message(build("warpgroup::multiply"), tiles, out, 0, threads=96, smem=SMEM_BYTES)
+    text = complaint(tiles, 0, threads=96)
     assert "needs 128 threads; of this warpgroup there are 96" in text
 
 
 def test_an_older_tensor_core_has_no_wgmma(tiles):
-    text = message(
-        build("warpgroup::multiply", arch="sm_89"),
-        *(tiles, np.zeros((64, 64), np.float32)),
-        threads=128,
-        smem=SMEM_BYTES,
-    )
-    assert "needs sm_90" in text
+    assert "needs sm_90" in complaint(tiles, 0, arch="sm_89")

@@ -23,10 +23,25 @@ def random_floats(n):
     return bits.astype(np.uint32).view(np.float32)
 
 
+def per_element(instance, values, columns=None, dtype=np.float32):
+    """Return what a kernel makes of each value or row: one number, or several columns."""
+    n = len(values)
+    out = np.zeros(n if columns is None else (n, columns), dtype)
+    grid = (-(-n // 128), 1, 1)
+    return run(build(f"words::{instance}"), values, out, n, grid=grid, threads=128)
+
+
+def on_machine(machine, instance, x, out, **how):
+    """Run a kernel of one warp on the CPU build or the GPU."""
+    params, tensors = Params(x.data_ptr(), out.data_ptr(), 0), {"in": x, "out": out}
+    how = {"grid": (1, 1, 1), "threads": 32, "smem_bytes": 0, "written": {"out"}, **how}
+    machines.launch(machine, "words.cuh", f"words::{instance}", params, tensors, **how)
+    return out.cpu()
+
+
 def test_every_block_and_thread_knows_its_place():
-    out = run(
-        build("words::place"), np.zeros(1), np.zeros(12 * 64, np.int32), grid=(2, 3, 2), threads=64
-    )
+    out = np.zeros(12 * 64, np.int32)
+    run(build("words::place"), np.zeros(1), out, grid=(2, 3, 2), threads=64)
     assert (out.reshape(12, 64) == np.arange(64) + 100 * np.arange(12)[:, None]).all()
 
 
@@ -73,19 +88,9 @@ def check_add_global(machine, blocks):
         torch.from_numpy(np.tile(values, (n * 16, 1)).copy()).to(machine)
         for values, n in ((added, blocks), (first, 1))
     )
-    machines.launch(
-        machine,
-        "words.cuh",
-        "words::additions",
-        Params(x.data_ptr(), out.data_ptr(), 0),
-        {"in": x, "out": out},
-        grid=(blocks, 1, 1),
-        threads=32,
-        smem_bytes=0,
-        written={"out"},
-    )
-    assert np.array_equal(out.cpu().numpy(), np.tile(total, (16, 1)))
-    assert not np.signbit(out.cpu().numpy()[:, 4]).any()
+    found = on_machine(machine, "additions", x, out, grid=(blocks, 1, 1)).numpy()
+    assert np.array_equal(found, np.tile(total, (16, 1)))
+    assert not np.signbit(found[:, 4]).any()
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -98,19 +103,9 @@ def check_stmatrix(machine):
     matrices = torch.from_numpy(RNG.integers(0, 2**15, (4, 8, 8)).astype(np.int16))
     registers = matrices.view(torch.int32).reshape(4, 32).T.contiguous().to(machine)
     found = torch.zeros(32, 8, dtype=torch.int16, device=machine)
-    machines.launch(
-        machine,
-        "words.cuh",
-        "words::matrices_back",
-        Params(registers.data_ptr(), found.data_ptr(), 0),
-        {"in": registers, "out": found},
-        written=("out",),
-        grid=(1, 1, 1),
-        threads=32,
-        smem_bytes=512,
-    )
+    found = on_machine(machine, "matrices_back", registers, found, smem_bytes=512)
     rows = np.arange(32) ^ 5  # lane's row -> where it lies
-    assert torch.equal(found.cpu()[rows], matrices.reshape(32, 8))
+    assert torch.equal(found[rows], matrices.reshape(32, 8))
 
 
 def test_stmatrix_is_ldmatrix_back():
@@ -152,16 +147,9 @@ def fragments(a, b, c):
 @pytest.mark.parametrize(("cpp", "dtype"), [("lab::f16", "fp16"), ("lab::bf16", "bf16")])
 def test_mma_multiplies_the_tile_that_the_lanes_hold(cpp, dtype):
     n = 20
-    a, b, c = (
-        RNG.standard_normal((n, *s)).astype(np.float32) for s in ((16, 16), (16, 8), (16, 8))
-    )
-    a, b = bits16(a, dtype), bits16(b, dtype)
-    out = run(
-        build(f"words::mma<{cpp}>"),
-        fragments(a, b, c),
-        np.zeros((n, 32, 4), np.float32),
-        grid=(n, 1, 1),
-    )
+    a, b, c = factors("normal", dtype, n)
+    out = np.zeros((n, 32, 4), np.float32)
+    run(build(f"words::mma<{cpp}>"), fragments(a, b, c), out, grid=(n, 1, 1))
     d = np.empty((n, 16, 8), np.float32)
     for lane in range(32):
         g, t = lane // 4, lane % 4 * 2
@@ -245,63 +233,24 @@ def test_what_the_tensor_core_cannot_take_is_refused():
         host_build.tensor_core_matmul(one, one, np.zeros((1, 1, 1)), arch="sm_80", fmt="e4m3")
 
 
-def test_float_rounds_to_fp16():
+@pytest.mark.parametrize(("cpp", "dtype"), [("lab::f16", "fp16"), ("lab::bf16", "bf16")])
+def test_float_rounds_to_16_bits(cpp, dtype):
     x = random_floats(4096)
     x[8:2056] = RNG.standard_normal(2048) * 2.0 ** RNG.integers(-26, 17, 2048)
-    got = run(
-        build("words::round<lab::f16>"),
-        x,
-        np.zeros((len(x), 2), np.uint32),
-        len(x),
-        grid=(32, 1, 1),
-        threads=128,
-    )
+    got = per_element(f"round<{cpp}>", x, 2, np.uint32)
     with np.errstate(over="ignore", invalid="ignore"):
-        want = np.where(np.isnan(x), 0x7FFF, x.astype(np.float16).view(np.uint16))
-        minus = np.where(np.isnan(x), 0x7FFF, (-x).astype(np.float16).view(np.uint16))
-    assert (got[:, 0] == want).all()
-    assert (got[:, 1] == (want | minus.astype(np.uint32) << 16)).all()
-
-
-def test_float_rounds_to_bf16():
-    x = random_floats(4096)
-    got = run(
-        build("words::round<lab::bf16>"),
-        x,
-        np.zeros((len(x), 2), np.uint32),
-        len(x),
-        grid=(32, 1, 1),
-        threads=128,
-    )
-    low = x.view(np.uint32) & ~np.uint32(0xFFFF)  # bits of the bf16 neighbour toward 0
-    for i in range(len(x)):
-        if np.isnan(x[i]):
-            assert got[i, 0] == 0x7FFF
-            continue
-        below, above = low[i], low[i] + np.uint32(0x10000)
-        if np.isinf(x[i]):
-            assert got[i, 0] == below >> 16
-            continue
-        exact, down = float(x[i]), float(low[i : i + 1].view(np.float32)[0])
-        half = abs(float(np.uint32(below & 0x7F800000 or 0x00800000).view(np.float32))) * 2.0**-8
-        over = abs(exact) - abs(down)
-        up = over > half or (over == half and below >> 16 & 1)
-        assert got[i, 0] == (above if up else below) >> 16
-    assert (got[:, 1] & 0xFFFF == got[:, 0]).all()
+        one, minus = (
+            np.where(np.isnan(x), 0x7FFF, rounding.to_bits(y, dtype)).astype(np.uint32)
+            for y in (x, -x)
+        )
+    assert (got[:, 0] == one).all()
+    assert (got[:, 1] == (one | minus << 16)).all()
 
 
 @pytest.mark.parametrize(("cpp", "dtype"), [("lab::f16", "fp16"), ("lab::bf16", "bf16")])
 def test_sixteen_bits_widen_exactly(cpp, dtype):
     bits = np.arange(2**16, dtype=np.uint16).reshape(-1, 2)
-    n = len(bits)
-    got = run(
-        build(f"words::unpack<{cpp}>"),
-        bits,
-        np.zeros((n, 2), np.float32),
-        n,
-        grid=(n // 128, 1, 1),
-        threads=128,
-    )
+    got = per_element(f"unpack<{cpp}>", bits, 2)
     with np.errstate(invalid="ignore"):
         want = values16(bits, dtype).astype(np.float32)
     number = ~np.isnan(want)
@@ -312,23 +261,14 @@ def test_sixteen_bits_widen_exactly(cpp, dtype):
 def test_arithmetic_is_fused_only_where_it_says_so():
     n = 512
     abc = (RNG.standard_normal((n, 3)) * 2.0 ** RNG.integers(-8, 8, (n, 3))).astype(np.float32)
-    got = run(
-        build("words::arithmetic"),
-        abc,
-        np.zeros((n, 4), np.float32),
-        n,
-        grid=(4, 1, 1),
-        threads=128,
-    )
+    got = per_element("arithmetic", abc, 4)
     a, b, c = abc.T
     # Rounded once: no neighbour is nearer to the exact sum.
     for x, y, z, fused in zip(a, b, c, got[:, 0], strict=True):
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
         error = abs(Fraction(float(fused)) - exact)
-        for neighbour in (
-            np.nextafter(fused, np.float32(np.inf)),
-            np.nextafter(fused, -np.float32(np.inf)),
-        ):
+        for end in (np.float32(np.inf), -np.float32(np.inf)):
+            neighbour = np.nextafter(fused, end)
             assert error <= abs(Fraction(float(neighbour)) - exact)
     assert (got[:, 1] == a * b + c).all()
     assert (got[:, 1] != got[:, 0]).any()
@@ -341,7 +281,7 @@ def test_maximum_knows_nan_and_the_sign_of_zero():
     a = np.array([nan, 1, nan, 0.0, -0.0, -0.0, -np.inf, np.inf], np.float32)
     b = np.array([2, nan, nan, -0.0, 0.0, -0.0, 3, nan], np.float32)
     abc = np.stack([a, b, b], axis=1)
-    got = run(build("words::arithmetic"), abc, np.zeros((8, 4), np.float32), 8, threads=128)[:, 3]
+    got = per_element("arithmetic", abc, 4)[:, 3]
     want = np.array([2, 1, nan, 0.0, 0.0, -0.0, 3, np.inf], np.float32).view(np.uint32)
     want[2] = NAN_BITS
     assert (got.view(np.uint32) == want).all()
@@ -350,23 +290,9 @@ def test_maximum_knows_nan_and_the_sign_of_zero():
 def test_ex2_has_the_bits_of_the_numpy_model():
     x = random_floats(8192)
     x[8:6008] = RNG.standard_normal(6000) * 2.0 ** RNG.integers(-24, 8, 6000)
-    x[6008:6020] = [
-        -126,
-        -127,
-        -125.99999,
-        -126.00001,
-        127.99999,
-        128,
-        -149,
-        0.5,
-        -0.5,
-        1,
-        -1,
-        2**-24,
-    ]
-    got = run(
-        build("words::exp2"), x, np.zeros(len(x), np.float32), len(x), grid=(64, 1, 1), threads=128
-    )
+    near = [-126, -127, -125.99999, -126.00001, 127.99999, 128]
+    x[6008:6020] = [*near, -149, 0.5, -0.5, 1, -1, 2**-24]
+    got = per_element("exp2", x)
     with np.errstate(all="ignore"):
         want = exp2.exp2_mufu(x)
     assert (got.view(np.uint32) == np.asarray(want, np.float32).view(np.uint32)).all()

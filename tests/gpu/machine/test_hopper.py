@@ -40,3 +40,8 @@ def test_producers_and_consumers(gpu, ring):
 
 def test_stmatrix(gpu):
     words.check_stmatrix(gpu)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_four_floats_are_added_to_global_memory(gpu, blocks):
+    words.check_add_global(gpu, blocks)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device
 from labkernels.cuda.gpu import kernel as gpu_kernel
+from labkernels.measure import resources
+from tests.kernels.contract import CUDA
+from tests.kernels.decode.cases import decode_case
 
 torch = pytest.importorskip("torch")
 
@@ -68,20 +70,22 @@ def add_problem():
     return a, b, total, AddParams(a.data_ptr(), b.data_ptr(), total.data_ptr(), N)
 
 
-def order_plans(reader, *, early, source, middle, target):
+def order_pair(reader, *, early):
+    """Return tensors of 0, -1 and -2, and the launches that write and copy from one to the next."""
+    source = torch.zeros(N, device="cuda")
+    middle, target = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
     _, writer = load("order.cuh", f"order::write_late<{THREADS}>")
     _, copy = load("order.cuh", f"order::{reader}<{THREADS}>")
     write_params = OrderParams(source.data_ptr(), middle.data_ptr(), SPINS, N)
     copy_params = OrderParams(middle.data_ptr(), target.data_ptr(), 0, N)
-    return (
-        writer.plan(**geometry(), params=write_params),
-        copy.plan(**geometry(), params=copy_params, early=early),
-    )
+    late = writer.plan(**geometry(), params=write_params)
+    plans = late, copy.plan(**geometry(), params=copy_params, early=early)
 
+    def run():
+        for plan in plans:
+            plan.run(stream())
 
-def order_tensors():
-    source = torch.zeros(N, device="cuda")
-    return source, torch.full_like(source, -1.0), torch.full_like(source, -2.0)
+    return (source, middle, target), run
 
 
 @pytest.mark.parametrize(("name", "smem_bytes"), [("add", 0), ("add_through_smem", SMEM_BYTES)])
@@ -111,13 +115,15 @@ def test_launch_on_another_stream_and_thread():
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_reader_that_waits_sees_every_write(early):
-    source, middle, target = order_tensors()
-    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
-    for step in range(10):
+def test_reader_that_waits_sees_every_write_also_in_a_graph(early):
+    tensors, run = order_pair("copy_after", early=early)
+    source, _, target = tensors
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for step in range(20):
         source.fill_(float(step))
-        for plan in plans:
-            plan.run(stream())
+        (graph.replay if step % 2 else run)()
         assert torch.equal(target, torch.full_like(target, step + 1.0))
 
 
@@ -126,41 +132,12 @@ def test_early_launch_really_starts_early():
         pytest.skip("launches are in order before sm_90")
     seen = {}
     for early in (False, True):
-        source, middle, target = order_tensors()
-        plans = order_plans(
-            "copy_too_soon", early=early, source=source, middle=middle, target=target
-        )
-        for plan in plans:
-            plan.run(stream())
+        tensors, run = order_pair("copy_too_soon", early=early)
+        run()
+        target = tensors[-1]
         seen[early] = target.unique().tolist()
     assert seen[False] == [1.0]
     assert -1.0 in seen[True], "no block of the second launch began before the first had ended"
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_graph_replays_the_pair_in_order(early):
-    source, middle, target = order_tensors()
-    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for plan in plans:
-            plan.run(stream())
-    for step in range(5):
-        source.fill_(float(step))
-        graph.replay()
-        assert torch.equal(target, torch.full_like(target, step + 1.0))
-
-
-@pytest.mark.parametrize("smem_bytes", [1024, 48 * 1024, 48 * 1024 + 1024, SMEM_BYTES])
-def test_occupancy_is_the_formulas(smem_bytes):
-    compiled, kernel = load("add.cuh", f"add::add_through_smem<{THREADS}>", smem_bytes=smem_bytes)
-    predicted = occupancy(
-        device.planning_gpu(0),
-        threads=THREADS,
-        registers=compiled.report.registers,
-        smem_bytes=smem_bytes,
-    )
-    assert kernel.blocks_per_sm(THREADS, smem_bytes) == predicted.blocks_per_sm
 
 
 def test_driver_reports_what_the_compiler_did():
@@ -196,3 +173,35 @@ def test_a_prepared_launch_costs_microseconds():
             plan.run(where)
         times_s.append((time.perf_counter() - started) / 20)
     assert sorted(times_s)[len(times_s) // 2] < 20e-6
+
+
+@pytest.mark.parametrize(
+    "kernel", [name for name, spec in resources.cuda_kernels().items() if spec.smem]
+)
+def test_occupancy_is_the_formulas(kernel):
+    gpu, spec = device.planning_gpu(0), resources.find(kernel)
+    for instance in resources.all_instances([kernel]):
+        if instance.dtype == "bf16" and spec.fits(instance, gpu):
+            predicted = resources.resources(instance, gpu=gpu)
+            found = resources.loaded(instance, arch=gpu.compile_arch)
+            assert found.registers == predicted.compiled.registers
+            assert found.smem_bytes == predicted.smem.total
+            assert (found.local_bytes > 0) == (predicted.compiled.spill_bytes > 0)
+            assert found.blocks_per_sm == predicted.occupancy.blocks_per_sm >= 1, instance
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+def test_the_plan_counts_on_blocks_that_the_driver_places(kernel):
+    for head_dim in (64, 128, 256):
+        case = decode_case((100,), head_dim=head_dim, device="cuda")
+        plan = case.step(kernel).plan
+        instance = next(
+            instance
+            for instance in resources.all_instances([kernel])
+            if instance.tile.label == plan.tile
+            and (instance.head_dim, instance.dtype) == (head_dim, "fp16")
+            and instance.rows == CUDA[kernel].rows(4)
+        )
+        found = resources.loaded(instance, arch=device.planning_gpu(0).compile_arch)
+        assert plan.blocks_per_sm <= found.blocks_per_sm
+        assert plan.registers == found.registers

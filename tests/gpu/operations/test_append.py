@@ -7,34 +7,26 @@ torch = pytest.importorskip("torch")
 from labkernels import ops  # noqa: E402
 from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from labkernels.measure import timing  # noqa: E402
-from tests.kernels.append.cases import (  # noqa: E402
-    GROWTHS,
-    append_case,
-    check_appended,
-)
-from tests.kernels.decode.cases import (  # noqa: E402
-    LAYOUTS,
-    bits,
-)
+from tests.kernels.append import test_append as on_cpu  # noqa: E402
+from tests.kernels.append.cases import append_case  # noqa: E402
+from tests.kernels.decode.cases import LAYOUTS, bits  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("page_size", [1, 3, 16, 64, 256])
+@pytest.mark.parametrize("page_size", on_cpu.PAGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_page_size_and_layout(page_size, layout):
-    case = append_case(*GROWTHS, page_size=page_size, layout=layout, device="cuda")
-    ops.append(*case.arguments)
-    check_appended(case)
+    on_cpu.check_append(page_size=page_size, layout=layout, device="cuda")
 
 
-@pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bf16"), (128, "fp16"), (256, "bf16")])
-@pytest.mark.parametrize("kv_heads", [1, 3, 8])
-def test_every_head_dim(head_dim, dtype, kv_heads):
-    growths = (*GROWTHS, (5, 20_000))
-    case = append_case(*growths, head_dim=head_dim, dtype=dtype, kv_heads=kv_heads, device="cuda")
-    ops.append(*case.arguments)
-    check_appended(case)
+@pytest.mark.parametrize("shape", on_cpu.SHAPES)
+def test_every_head_dim(shape):
+    on_cpu.check_append(more=[(5, 20_000)], **shape, device="cuda")
+
+
+def test_kv_cache_is_the_append_and_then_the_attention():
+    on_cpu.check_append_and_attention("cuda")
 
 
 def test_a_graph_appends_at_every_replay():
@@ -76,13 +68,3 @@ def test_rows_at_the_top_of_a_large_pool():
     for pool, rows in ((k, k_new), (v, v_new)):
         assert torch.equal(pool[-1, 1:10], rows)
         assert not pool[:2].any()
-
-
-def test_kv_cache_is_the_append_and_then_the_attention():
-    case = append_case((20, 10), (0, 4), (7, 1), device="cuda")
-    q = torch.randn(15, 8, 64, device="cuda").half()
-    found = ops.with_kvcache(q, *case.arguments, splits=1)
-    check_appended(case)
-    expected = ops.prefill(q, case.whole.cache, case.cu_seqlens, causal=True, splits=1)
-    assert torch.equal(bits(found.out), bits(expected.out))
-    assert torch.equal(bits(found.lse2), bits(expected.lse2))

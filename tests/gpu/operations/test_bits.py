@@ -4,52 +4,26 @@ import functools
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from labkernels import ops  # noqa: E402
 from labkernels.cuda.gpu import device  # noqa: E402
 from labkernels.cuda.host import build as host_build  # noqa: E402
-from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from labkernels.kernels.kernel import Instance  # noqa: E402
-from tests.kernels.contract import CUDA  # noqa: E402
-from tests.kernels.decode.cases import (  # noqa: E402
-    LAYOUTS,
-    bits,
-    decode_case,
-)
+from labkernels.measure import resources  # noqa: E402
+from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case  # noqa: E402
+from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS  # noqa: E402
+from tests.kernels.decode.cases import LAYOUTS, bits, decode_case  # noqa: E402
+from tests.kernels.mla.cases import mla_case  # noqa: E402
+from tests.kernels.prefill.cases import prefill_case  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-LEAST_OUTPUTS = 200_000  # per test; six tests make more than a million
+LEAST_OUTPUTS = 200_000  # of decode per test; six tests make more than a million
 BATCH, LONGEST = 9, 500
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One instance, and the group that it serves."""
-
-    instance: Instance
-    group: int
-
-
-def trials(kernel, dtype):
-    """Yield every tile of every head_dim with several groups, and every policy at 64 channels."""
-    spec, groups = CUDA[kernel], (4, 16, 8, 1, 7)
-    for head_dim in spec.head_dims:
-        for group in groups[:2] if head_dim != 128 else groups:
-            for tile in spec.tiles(spec.shape(head_dim=head_dim, group=group), spec.policies[0]):
-                yield Trial(
-                    spec.instance(
-                        spec.shape(dtype=dtype, head_dim=head_dim, group=group), tile=tile.label
-                    ),
-                    group,
-                )
-    for policy in spec.policies[1:]:
-        yield Trial(spec.instance(spec.shape(dtype=dtype, head_dim=64, group=8), policy), 8)
+MAKERS = {"decode": decode_case, "prefill": prefill_case, "mla": mla_case}
 
 
 def build_all(instances, arch):
@@ -57,55 +31,101 @@ def build_all(instances, arch):
     build = functools.partial(host_build.build, params="lab::DecodeParams", arch=arch)
 
     def make(instance):
-        spec = CUDA[instance.kernel]
-        made = spec.specialization(instance)
+        made = CUDA[instance.kernel].specialization(instance)
         build(made.header, instance=made.instance, defines=made.defines)
 
-    first, *others = instances
+    first, *others = dict.fromkeys(instances)
     make(first)  # and the runtime, once
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(make, others))
 
 
-def on_cpu(case):
-    """Return the same problem in the CPU's memory."""
-    cache = case.cache
-    tensors = (cache.k, cache.v, cache.page_table, cache.kv_len)
-    return case.q.cpu(), PagedKV(*(x.cpu() for x in tensors))
+def compared(operation, kernel, lengths, shape, options):
+    """Assert that both builds have the same bits; return how many outputs there are."""
+    here, there = (MAKERS[operation](*lengths, **shape, device=name) for name in ("cpu", "cuda"))
+    found = there.run(kernel, **options)
+    expected = here.run(kernel, **options, target=device.planning_gpu(0).key)
+    differing = bits(found.out.cpu()) != bits(expected.out)
+    where = f"{lengths} {shape} {options}"
+    assert not differing.any(), f"{differing.sum()} of {differing.numel()}: {where}"
+    assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), f"lse2: {where}"
+    return differing.numel()
+
+
+@pytest.fixture(autouse=True)
+def _needs_sm90():
+    gpu = device.planning_gpu(0)
+    if gpu.arch != "sm_90":
+        pytest.skip(f"the tables of ex2 are of sm_90, this GPU is {gpu.arch}")
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("kernel", CUDA)
-def test_every_bit(kernel, dtype):
-    gpu = device.planning_gpu(0)
-    if gpu.arch != "sm_90":
-        pytest.skip(f"the tables of ex2 are of sm_90, this GPU is {gpu.arch}")
-    todo = [trial for trial in trials(kernel, dtype) if CUDA[kernel].fits(trial.instance, gpu)]
-    build_all(list(dict.fromkeys(trial.instance for trial in todo)), gpu.arch)
+def test_every_bit_of_a_decode(kernel, dtype):
+    """Every tile of every head_dim with several groups, and every policy at 64 channels."""
+    gpu, spec, groups, todo = device.planning_gpu(0), CUDA[kernel], (4, 16, 8, 1, 7), []
+    for head_dim in spec.head_dims:
+        for group in groups[:2] if head_dim != 128 else groups:
+            shape = spec.shape(dtype=dtype, head_dim=head_dim, group=group)
+            tiles = spec.tiles(shape, spec.policies[0])
+            todo += [(spec.instance(shape, tile=tile.label), group) for tile in tiles]
+    shape = spec.shape(dtype=dtype, head_dim=64, group=8)
+    todo += [(spec.instance(shape, policy), 8) for policy in spec.policies[1:]]
+    todo = [(instance, group) for instance, group in todo if spec.fits(instance, gpu)]
+    build_all([instance for instance, _ in todo], gpu.arch)
     draw, outputs = random.Random(f"{kernel} {dtype}"), 0
-    for i, trial in enumerate(todo):
+    for i, (instance, group) in enumerate(todo):
         lengths = tuple(draw.choice((0, 1, draw.randint(2, LONGEST))) for _ in range(BATCH))
-        case = decode_case(
-            lengths,
-            group=trial.group,
-            kv_heads=draw.choice((1, 3, 8)) if trial.group < 8 else 2,
-            head_dim=trial.instance.head_dim,
-            page_size=draw.choice((1, 3, 16, 64)),
-            layout=LAYOUTS[i % len(LAYOUTS)],
-            dtype=dtype,
-            seed=i,
-            device="cuda",
-        )
-        options = {
-            "kernel": kernel,
-            "tile": trial.instance.tile.label,
-            "policy": trial.instance.policy,
-            "keys_per_split": draw.choice((LONGEST + 12, 64, draw.randint(5, LONGEST))),
+        shape = {
+            "group": group,
+            "kv_heads": draw.choice((1, 3, 8)) if group < 8 else 2,
+            "head_dim": instance.head_dim,
+            "page_size": draw.choice((1, 3, 16, 64)),
+            "layout": LAYOUTS[i % len(LAYOUTS)],
+            "dtype": dtype,
+            "seed": i,
         }
-        found = ops.decode(case.q, case.cache, **options)
-        expected = ops.decode(*on_cpu(case), target=gpu.key, **options)
-        differing = bits(found.out.cpu()) != bits(expected.out)
-        assert not differing.any(), f"{differing.sum()} of {differing.numel()}: {trial} {options}"
-        assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), f"lse2: {trial} {options}"
-        outputs += differing.numel()
+        cut = draw.choice((LONGEST + 12, 64, draw.randint(5, LONGEST)))
+        options = {"tile": instance.tile.label, "policy": instance.policy, "keys_per_split": cut}
+        outputs += compared("decode", kernel, (lengths,), shape, options)
     assert outputs >= LEAST_OUTPUTS
+
+
+@pytest.mark.parametrize("kernel", [*CUDA_PREFILLS, *CUDA_MLAS])
+def test_every_bit_of_packed_rows(kernel):
+    spec, draw, outputs = resources.find(kernel), random.Random(kernel), 0
+    is_mla = spec.operation == "mla"
+    for head_dim, layout in product(spec.head_dims, spec.layouts):
+        tiles = spec.tiles(spec.shape(head_dim=head_dim, layout=layout), spec.policies[0])
+        for turn, tile in enumerate(tiles):
+            most = (4, 300) if is_mla else (90, 200)
+            lengths = [tuple(draw.randint(0, n) for _ in range(5)) for n in most]
+            shape = {
+                "causal": draw.random() < 0.7,
+                "page_size": draw.choice((1, 3, 16, 64)) if layout == "paged" else None,
+                "layout": "padded",
+                "dtype": ("fp16", "bf16")[turn % 2],
+            }
+            if is_mla:
+                shape["heads"] = draw.choice((3, 16, 50))
+            else:
+                shape |= {"group": draw.choice((1, 3, 8)), "head_dim": head_dim}
+            options = {"tile": tile.label, "keys_per_split": draw.choice((64, 100, 1000))}
+            outputs += compared(spec.operation, kernel, lengths, shape, options)
+    assert is_mla or outputs >= LEAST_OUTPUTS * len(spec.head_dims) * len(spec.layouts)
+
+
+@pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim):
+    shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}
+    lengths = (1, 17, 150, 0), (30, 17, 130, 9)
+    on_cpu = backward_case(*lengths, **shape)
+    # the GPU's float64 may round out and lse2 the other way
+    same = {"out": on_cpu.out.cuda(), "lse2": on_cpu.lse2.cuda()}
+    on_gpu = backward_case(*lengths, device="cuda", **shape).changed(**same)
+    steps = [case.step(kernel, deterministic=True) for case in (on_gpu, on_cpu)]
+    for step in steps:
+        step.run()
+    for left, right in zip(*(step.outputs() for step in steps), strict=True):
+        assert torch.equal(bits(left.cpu()), bits(right))

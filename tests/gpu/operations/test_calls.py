@@ -7,8 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
-from tests.gpu.operations.steps import assert_same  # noqa: E402
-from tests.kernels.decode.cases import decode_case  # noqa: E402
+from tests.kernels.decode.cases import assert_same, decode_case  # noqa: E402
 from tests.kernels.mla.cases import mla_case  # noqa: E402
 from tests.kernels.prefill.cases import sums  # noqa: E402
 
@@ -72,10 +71,9 @@ def test_a_call_that_is_captured_has_memory_of_its_graph(operation):
     known = {"kv_lens": [1000, 700], **SPLIT}
     if operation == "decode":
         case = decode_case((1000, 700), head_dim=128, device="cuda")
-        call = functools.partial(ops.decode, case.q, case.cache, **known)
     else:
         case = mla_case((1, 1), (1000, 700), device="cuda")
-        call = functools.partial(ops.mla_decode, case.q_nope, case.q_pe, case.kv, **known)
+    call = functools.partial(case.run, **known)
     expected = call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -1,61 +1,41 @@
 """Steps with checks on a real GPU report contents out of range without reading them back."""
 
 import warnings
+from dataclasses import fields
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
-from labkernels.kernels.caches.latent import LatentKV  # noqa: E402
 from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from tests.gpu.operations.steps import captured  # noqa: E402
+from labkernels.measure import timing  # noqa: E402
 from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS  # noqa: E402
 from tests.kernels.decode.cases import bits, decode_case  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import prefill_case  # noqa: E402
+from tests.kernels.trials import short_case  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-def shortened(kind, cache):
-    """Return the cache without its pool's last page, whose memory stays, so that nothing faults."""
-    first, second = cache.pools
-    last, table = len(first) - 1, cache.page_table
+def shortened_step(kernel):
+    """Return a cache without its pool's last page, whose memory stays, and a step that reads it.
+
+    So nothing faults.
+    """
+    case = short_case(kernel, device="cuda")
+    names = [field.name for field in fields(case.kv)][:2]
+    pools = dict(zip(names, case.kv.pools, strict=True))
+    last, table = len(case.kv.pool) - 1, case.kv.page_table
     table = torch.where(table == last, 0, table.clamp(max=last - 1)).int()
-    return kind(first[:last], second[:last], table, cache.kv_len.clone())
+    cut = {name: pool[:last] for name, pool in pools.items()}
+    case = case.with_kv(page_table=table, kv_len=case.kv.kv_len.clone(), **cut)
+    return case.kv, case.step(kernel, checks=True)
 
 
-def decode_step(kernel):
-    case = decode_case((70, 150), device="cuda")
-    cache = shortened(PagedKV, case.cache)
-    return cache, ops.decode_step(case.q, cache, kernel=kernel, checks=True)
-
-
-def prefill_step(kernel):
-    case = prefill_case((3, 20), (70, 150), page_size=16, device="cuda")
-    cache = shortened(PagedKV, case.kv)
-    return cache, ops.prefill_step(case.q, cache, case.cu_seqlens_q, kernel=kernel, checks=True)
-
-
-def mla_step(kernel):
-    case = mla_case((1, 2), (70, 150), device="cuda")
-    cache = shortened(LatentKV, case.kv)
-    given = (case.q_nope, case.q_pe, cache, case.cu_seqlens_q)
-    return cache, ops.mla_decode_step(*given, kernel=kernel, checks=True)
-
-
-STEPS = [
-    *((decode_step, name) for name in CUDA),
-    *((prefill_step, name) for name in PAGED_PREFILLS),
-    *((mla_step, name) for name in CUDA_MLAS),
-]
-
-
-@pytest.mark.parametrize(("prepare", "kernel"), STEPS)
-def test_a_page_out_of_range_is_told_by_the_next_check(prepare, kernel):
-    cache, step = prepare(kernel)
-    graph = captured(step)
+@pytest.mark.parametrize("kernel", [*CUDA, *PAGED_PREFILLS, *CUDA_MLAS])
+def test_a_page_out_of_range_is_told_by_the_next_check(kernel):
+    cache, step = shortened_step(kernel)
+    graph = timing.capture(step.run)
     graph.replay()
     torch.cuda.synchronize()
     step.check()
@@ -83,7 +63,7 @@ def test_a_length_out_of_range_leaves_nothing_behind():
     table = room[:, :-1].copy_(torch.where(given < len(k), given, 0))
     cache = PagedKV(k, v, table, case.cache.kv_len.clone())
     step = ops.decode_step(case.q, cache, keys_per_split=64, checks=True)
-    graph = captured(step)
+    graph = timing.capture(step.run)
     cache.kv_len[0] = cache.max_kv_len + 1
     graph.replay()
     torch.cuda.synchronize()

@@ -15,110 +15,41 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import torch
 
 from labkernels import ops
-from labkernels.kernels.registry import discover
 from tests.kernels.append.cases import GROWTHS, append_case, check_appended
-from tests.kernels.backward.cases import backward_case
-from tests.kernels.decode.cases import decode_case
-from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import prefill_case
-
-KV_LENS = (0, 1, 17, 150)
-KEYS_PER_SPLIT = (10_000, 64)  # unsplit, split
+from tests.kernels.contract import SPECS
+from tests.kernels.trials import CASES, trials
 
 
-def decode(kernel: str) -> None:
-    for head_dim, dtype in ((64, "fp16"), (128, "bf16"), (256, "fp16")):
-        for group in (3, 16):
-            case = decode_case(
-                KV_LENS,
-                group=group,
-                head_dim=head_dim,
-                page_size=3,
-                dtype=dtype,
-                layout="padded",
-                device="cuda",
-            )
-            for keys_per_split in KEYS_PER_SPLIT:
-                read_outputs(case.run(kernel, keys_per_split=keys_per_split))
-
-
-def prefill(kernel: str) -> None:
-    for head_dim, dtype in ((64, "fp16"), (192, "bf16"), (256, "fp16")):
-        for page_size in (None, 3) if "paged" in discover()[kernel].layouts else (None,):
-            case = prefill_case(
-                (0, 1, 17, 70, 20),
-                (5, 1, 0, 150, 7),
-                group=3,
-                head_dim=head_dim,
-                page_size=page_size,
-                dtype=dtype,
-                layout="padded",
-                device="cuda",
-            )
-            for keys_per_split in KEYS_PER_SPLIT:
-                read_outputs(case.run(kernel, keys_per_split=keys_per_split))
-
-
-def mla(kernel: str) -> None:
-    for heads, dtype in ((9, "bf16"), (40, "fp16")):
-        case = mla_case(
-            (1, 0, 2, 4, 3),
-            (0, 5, 17, 150, 70),
-            heads=heads,
-            page_size=3,
-            dtype=dtype,
-            layout="padded",
-            device="cuda",
-        )
-        for keys_per_split in KEYS_PER_SPLIT:
-            read_outputs(case.run(kernel, keys_per_split=keys_per_split))
-
-
-def read_outputs(result: ops.Step) -> None:
-    """Let a kernel read every output, so that one that was not written is seen."""
-    assert torch.isfinite(result.out.double().sum()), "NaN in out"
-    assert not result.lse2.double().sum().isnan(), "NaN in lse2"
-
-
-def append(kernel: str) -> None:
-    del kernel  # the only one
+def append() -> None:
     for head_dim, dtype in ((64, "fp16"), (256, "bf16")):
-        case = append_case(
-            *GROWTHS, head_dim=head_dim, page_size=3, dtype=dtype, layout="padded", device="cuda"
-        )
+        shape = {"head_dim": head_dim, "page_size": 3, "dtype": dtype, "layout": "padded"}
+        case = append_case(*GROWTHS, **shape, device="cuda")
         ops.append(*case.arguments)
         check_appended(case)
 
 
-def backward(kernel: str) -> None:
-    for head_dim, dtype in ((64, "fp16"), (128, "bf16"), (256, "fp16")):
-        case = backward_case(
-            (0, 1, 17, 70, 20),
-            (5, 1, 0, 150, 7),
-            group=3,
-            head_dim=head_dim,
-            dtype=dtype,
-            layout="padded",
-            device="cuda",
-        )
-        for deterministic in (False, True):
-            step = case.step(kernel, deterministic=deterministic)
+def attention(kernel: str) -> None:
+    """Run the cases in which the CPU build looks for races."""
+    listed = [param.values[1] for param in trials("cpu", ("cuda",))]
+    for trial in (t for t in listed if (t.kernel, t.varies) == (kernel, "race")):
+        case = CASES[SPECS[kernel].operation](*trial.lengths, **trial.shape, device="cuda")
+        for run in trial.runs:
+            step = case.step(kernel, **{**run, "checks": False})
             step.run()
-            for gradient in (step.dq, step.dk, step.dv):
-                assert torch.isfinite(gradient.double().sum()), "NaN in a gradient"
+            read_outputs(step)
 
 
-RUNS = {
-    "decode": decode,
-    "prefill": prefill,
-    "backward": backward,
-    "mla": mla,
-    "append": append,
-}
+def read_outputs(step: ops.Step) -> None:
+    """Let a kernel read every output, so that one that was not written is seen."""
+    for output in step.outputs():
+        assert not output.double().sum().isnan(), "NaN in an output"
 
 
 def main(kernel: str) -> None:
-    RUNS[discover()[kernel].operation](kernel)
+    if SPECS[kernel].operation == "append":
+        append()
+    else:
+        attention(kernel)
     torch.cuda.synchronize()
     print(f"{kernel}: done")
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,27 +10,34 @@ import torch
 from labkernels import ops
 from labkernels.kernels.caches.paged import PagedKV
 from tests.kernels.append.cases import GROWTHS, append_case, check_appended, check_untouched, copies
-from tests.kernels.decode.cases import LAYOUTS, bits
+from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
 
 PAGES = (1, 3, 16, 64, 256)
+SHAPES = [
+    {"head_dim": head_dim, "dtype": dtype, "kv_heads": kv_heads}
+    for head_dim, dtype in ((64, "bf16"), (128, "fp16"), (256, "bf16"))
+    for kv_heads in (1, 3, 8)
+]
+
+
+def check_append(*, more=(), **shape):
+    case = append_case(*GROWTHS, *more, **shape)
+    checks = {} if "device" in shape else {"checks": True}
+    plan = ops.append(*case.arguments, **checks).plan
+    check_appended(case)
+    assert (plan.kernel, plan.launches) == ("append", 1)
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("page_size", PAGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_page_size_and_layout(page_size, layout):
-    case = append_case(*GROWTHS, page_size=page_size, layout=layout)
-    plan = ops.append(*case.arguments, checks=True).plan
-    check_appended(case)
-    assert (plan.kernel, plan.launches) == ("append", 1)
+    check_append(page_size=page_size, layout=layout)
 
 
-@pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bf16"), (128, "fp16"), (256, "bf16")])
-@pytest.mark.parametrize("kv_heads", [1, 3, 8])
-def test_every_head_dim(head_dim, dtype, kv_heads):
-    case = append_case(*GROWTHS, head_dim=head_dim, dtype=dtype, kv_heads=kv_heads)
-    ops.append(*case.arguments)
-    check_appended(case)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_head_dim(shape):
+    check_append(**shape)
 
 
 def test_values_may_have_channels_of_their_own():
@@ -44,21 +52,15 @@ def test_values_may_have_channels_of_their_own():
     assert torch.equal(bits(case.cache.v), bits(check.v))
 
 
-def test_no_new_keys_at_all():
-    case = append_case((3, 0), (0, 0))
-    before = copies(case)
-    plan = ops.append(*case.arguments).plan
-    check_untouched(case, before)
-    assert plan.launches == 0
-
-
-def test_a_request_that_has_its_pages_full():
+def test_a_request_that_fills_its_pages_and_one_without_new_keys():
     case = append_case((0, 48), page_size=16)
-    full = PagedKV(
-        case.cache.k, case.cache.v, case.cache.page_table[:, :3].clone(), case.cache.kv_len
-    )
+    full = replace(case.cache, page_table=case.cache.page_table[:, :3].clone())
     ops.append(full, case.k_new, case.v_new, case.cu_seqlens)
     check_appended(case)
+    none = append_case((3, 0), (0, 0))
+    before = copies(none)
+    assert ops.append(*none.arguments).plan.launches == 0
+    check_untouched(none, before)
 
 
 def test_many_warps_and_blocks_share_a_request():
@@ -70,14 +72,13 @@ def test_many_warps_and_blocks_share_a_request():
 
 
 def test_a_step_appends_again():
-    once, twice = ((5, 6), (0, 1)), ((5, 12), (0, 2))
-    case = append_case(*twice)
+    case = append_case((5, 12), (0, 2))
     rows = [[x[0:6], x[12:13]] for x in (case.k_new, case.v_new)]
     k_new, v_new = (torch.cat(parts) for parts in rows)
     sums = torch.tensor([0, 6, 7], dtype=torch.int32)
     step = ops.append_step(case.cache, k_new, v_new, sums)
     step.run()
-    assert case.cache.kv_len.tolist() == [sum(growth) for growth in once]
+    assert case.cache.kv_len.tolist() == [11, 1]
     k_new.copy_(torch.cat([case.k_new[6:12], case.k_new[13:14]]))
     v_new.copy_(torch.cat([case.v_new[6:12], case.v_new[13:14]]))
     step.run()
@@ -87,7 +88,7 @@ def test_a_step_appends_again():
 def test_a_step_writes_no_key_beyond_the_table():
     case = append_case((30, 4), page_size=16)
     cache = case.cache
-    short = PagedKV(cache.k, cache.v, cache.page_table[:, :2], cache.kv_len)
+    short = replace(cache, page_table=cache.page_table[:, :2])
     ops.append_step(short, *case.arguments[1:]).run()
     assert cache.kv_len.tolist() == [34]
     key = torch.arange(30, 34)
@@ -112,16 +113,6 @@ def changed(case, **changes):
     names = ("cache", "k_new", "v_new", "cu_seqlens_new")
     given = dict(zip(names, case.arguments, strict=True))
     return [changes[name](value) if name in changes else value for name, value in given.items()]
-
-
-def cache_with(**fields):
-    """Return a function that replaces tensors of a cache."""
-
-    def change(cache):
-        names = ("k", "v", "page_table", "kv_len")
-        return PagedKV(**({name: getattr(cache, name) for name in names} | fields))
-
-    return change
 
 
 def sums(*values):
@@ -157,26 +148,22 @@ def test_bad_argument_is_named_and_nothing_is_written(changes, message):
     check_untouched(case, before)
 
 
-def refused(case, cache, message):
+def refused(case, message, **fields):
+    """Assert that an append to a cache with other fields raises, and writes nothing."""
     before = copies(case)
     with pytest.raises(ValueError, match=re.escape(message)):
-        ops.append(cache, *case.arguments[1:])
+        ops.append(replace(case.cache, **fields), *case.arguments[1:])
     check_untouched(case, before)
 
 
-def test_a_cache_too_small_is_refused():
+def test_a_table_too_small_or_with_a_page_outside_the_pool_is_refused():
     case = append_case((20, 13), (3, 4))
     table = case.cache.page_table[:, :2].contiguous()
     message = "kv_len[0] = 20 and 13 new keys, allowed: 32 in all, page_table.shape[1] * page_size"
-    refused(case, cache_with(page_table=table)(case.cache), message)
-
-
-def test_a_page_outside_the_pool_is_refused():
-    case = append_case((20, 13), (3, 4))
-    table = case.cache.page_table.clone()
-    table[0, 2] = len(case.cache.k)
-    message = f"page_table[0, 2] = {len(case.cache.k)}, allowed: 0 to {len(case.cache.k) - 1}"
-    refused(case, cache_with(page_table=table)(case.cache), message)
+    refused(case, message, page_table=table)
+    table, pages = case.cache.page_table.clone(), len(case.cache.k)
+    table[0, 2] = pages
+    refused(case, f"page_table[0, 2] = {pages}, allowed: 0 to {pages - 1}", page_table=table)
 
 
 @pytest.mark.parametrize(
@@ -193,14 +180,14 @@ def test_overlapping_pages_are_refused(entry, other):
     table[entry] = table[other]
     later = max(entry, other)
     message = f"page_table[{later[0]}, {later[1]}] = {table[entry]}, allowed: a page of its own"
-    refused(case, cache_with(page_table=table)(case.cache), message)
+    refused(case, message, page_table=table)
 
 
 def test_pages_that_are_only_read_may_be_shared():
     case = append_case((20, 10), (20, 3), page_size=16)
     table = case.cache.page_table.clone()
     table[1, 0] = table[0, 0]
-    ops.append(cache_with(page_table=table)(case.cache), *case.arguments[1:])
+    ops.append(replace(case.cache, page_table=table), *case.arguments[1:])
     check_appended(case)
 
 
@@ -213,17 +200,19 @@ def test_rows_within_the_cache_are_refused():
     check_untouched(case, before)
 
 
-def test_kv_cache_is_the_append_and_then_the_attention():
-    growths = ((20, 10), (0, 4), (7, 1))
+def check_append_and_attention(device):
     generator = torch.Generator().manual_seed(1)
-    case = append_case(*growths)
-    q = torch.randn(15, 8, 64, generator=generator).half()
+    case = append_case((20, 10), (0, 4), (7, 1), device=device)
+    q = torch.randn(15, 8, 64, generator=generator).half().to(device)
     found = ops.with_kvcache(q, *case.arguments, splits=1)
     check_appended(case)
     expected = ops.prefill(q, case.whole.cache, case.cu_seqlens, causal=True, splits=1)
-    assert torch.equal(bits(found.out), bits(expected.out))
-    assert torch.equal(bits(found.lse2), bits(expected.lse2))
+    assert_same(found, expected)
     assert found.plan == expected.plan
+
+
+def test_kv_cache_is_the_append_and_then_the_attention():
+    check_append_and_attention("cpu")
 
 
 @pytest.mark.parametrize(

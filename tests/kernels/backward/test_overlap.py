@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels import ops
 from labkernels.kernels import call
-from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.backward.kernel import BackwardTile
 from labkernels.kernels.backward.schedule import schedule
 from labkernels.kernels.backward.wgmma import overlap as module
 from labkernels.kernels.backward.wgmma.overlap import AWAITS, overlap, separate
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
+from tests.kernels.backward.cases import backward_case
 
 TILE = BackwardTile(64, 128, 12, 2, 1)
 KV_HEADS, GROUP, ADDERS = 3, 2, 2
@@ -76,14 +75,8 @@ def test_most_tiles_are_cleared_by_blocks_of_keys_where_there_are_many_heads():
     assert len(found.cleared) > 0.5 * len(made.padded)
     per_block = np.diff(found.first_cleared)
     assert per_block.max() <= 2 * len(made.padded) / len(made.keys)  # spread over the blocks
-
-
-def test_a_head_whose_blocks_start_at_once_is_cleared_before():
-    assert len(lists("equal", causal=False, together=10**6)[1].cleared) == 0
-
-
-def test_separate_launches_await_nothing():
-    made, _ = lists("ragged", causal=True)
+    at_once = lists("equal", causal=False, together=10**6)[1]
+    assert len(at_once.cleared) == 0, "a head whose blocks start at once is cleared before"
     apart = separate(made)
     for rows in (apart.before, apart.keys, apart.after):
         assert not rows[:, AWAITS].any()
@@ -101,21 +94,14 @@ def test_separate_launches_await_nothing():
 )
 def test_gradients_do_not_depend_on_who_clears(head_dim, lens, causal, deterministic, monkeypatch):
     """Runs twice on one workspace: what a run leaves in the counts would stop the next one."""
-    draw = torch.Generator().manual_seed(2)
-    q, dout = (
-        torch.randn(sum(lens), 4, head_dim, generator=draw).to(torch.bfloat16) for _ in range(2)
-    )
-    k, v = (
-        torch.randn(sum(lens), 2, head_dim, generator=draw).to(torch.bfloat16) for _ in range(2)
-    )
-    cu = torch.tensor([0, *lens]).cumsum(0).to(torch.int32)
-    out, lse2 = ops.attention(q, k, v, cu, cu, causal=causal)[:2]
-    how = {"causal": causal, "deterministic": deterministic, "kernel": "backward_wgmma"}
+    shape = {"head_dim": head_dim, "dtype": "bf16", "causal": causal}
+    case = backward_case(lens, lens, **shape)
+    how = {"deterministic": deterministic, "q_lens": lens, "kv_lens": lens}
 
     def gradients(ahead):
         monkeypatch.setattr(module, "AHEAD", ahead)
         call._CHECKED.clear()  # a call that is kept has its lists
-        step = backward_step(dout, q, k, v, out, lse2, cu, cu, q_lens=lens, kv_lens=lens, **how)
+        step = case.step("backward_wgmma", **how)
         step.run()
         step.run()
         return step.outputs()

@@ -1,12 +1,15 @@
 """Random paged caches in which everything that no request owns is NaN, and poisoned outputs."""
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
 from labkernels import ops
+from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.numerics.truth.problem import Problem
 
@@ -20,6 +23,7 @@ LAYOUTS = ("nhd", "hnd", "padded", "joint")
 SPARE_PAGES = 5
 PAD = 8  # elements: a row may start only at a multiple of 16 bytes
 WILD_PAGE = 2**31 - 1  # in slots past the length, which no kernel may follow
+EDGE = 3  # tokens of NaN before the first token and after the last
 GUARD_ROWS = 2
 
 
@@ -30,10 +34,6 @@ class Remembers:
         """Return the case with other fields, about which nothing is known."""
         return replace(self, known={}, **fields)
 
-    def problem(self) -> Problem:
-        """Return the problem that labkernels.numerics takes, with all numbers as float64."""
-        return self.once("problem", self._problem)
-
     def once(self, name, compute):
         """Return what `compute` gives, computed when it is first asked for."""
         if name not in self.known:
@@ -41,8 +41,89 @@ class Remembers:
         return self.known[name]
 
 
+class Forward(Remembers):
+    """A case of a verb that computes attention: its arguments, and the selection of requests."""
+
+    verb: ClassVar[str]
+    queries: ClassVar[tuple[str, ...]] = ("q",)
+    kv_field: ClassVar[str] = "kv"
+
+    @property
+    def head_dim_v(self) -> int:
+        """Return the channels of the output."""
+        return self.kv.head_dim_v
+
+    @property
+    def how(self) -> dict:
+        """Return the options that belong to the problem."""
+        return {"scale": self.scale, "causal": self.causal}
+
+    @property
+    def arguments(self) -> tuple:
+        """Return the arguments of the verb, in order."""
+        queries = [getattr(self, name) for name in self.queries]
+        return (*queries, self.kv, self.cu_seqlens_q)
+
+    def run(self, kernel=None, **options) -> ops.Step:
+        """Call the verb at the case's scale and mask, unless others are given."""
+        return getattr(ops, self.verb)(*self.arguments, kernel=kernel, **{**self.how, **options})
+
+    def step(self, kernel=None, **options) -> ops.Step:
+        """Prepare the verb's step, as `run` runs it."""
+        prepare = getattr(ops, f"{self.verb}_step")
+        return prepare(*self.arguments, kernel=kernel, **{**self.how, **options})
+
+    def problem(self) -> Problem:
+        """Return the problem that labkernels.numerics takes, with all numbers as float64."""
+        return self.once("problem", self._problem)
+
+    def with_kv(self, **fields):
+        """Return the case with other tensors of K and V; without fields, with a table of its own.
+
+        The table and the lengths are then copies, which a test may change.
+        """
+        if not fields:
+            fields = {name: getattr(self.kv, name).clone() for name in ("page_table", "kv_len")}
+        return self.changed(**{self.kv_field: replace(self.kv, **fields)})
+
+    def with_scores(self, factor: float):
+        """Return the case with a factor on its queries, and so on its scores."""
+        return self.changed(**{name: getattr(self, name) * factor for name in self.queries})
+
+    def rows(self, requests) -> torch.Tensor:
+        """Return the rows of the query that requests have."""
+        return span(self.cu_seqlens_q, requests)
+
+    def chosen(self, requests):
+        """Return the case of some requests, in the order in which they are given."""
+        fields = {name: getattr(self, name)[self.rows(requests)] for name in self.queries}
+        kv = self.kv
+        if kv.layout == "paged":
+            kv = replace(kv, page_table=kv.page_table[requests], kv_len=kv.kv_len[requests])
+        else:
+            keys = span(kv.cu_seqlens, requests)
+            kv = replace(
+                kv, k=kv.k[keys], v=kv.v[keys], cu_seqlens=ends_of(kv.cu_seqlens, requests)
+            )
+        if self.cu_seqlens_q is not None:
+            fields["cu_seqlens_q"] = ends_of(self.cu_seqlens_q, requests)
+        return self.changed(**fields, **{self.kv_field: kv})
+
+
+def span(ends, requests) -> torch.Tensor:
+    """Return the rows of requests, given where each request ends; one row each without ends."""
+    if ends is None:
+        return torch.tensor(requests)
+    return torch.cat([torch.arange(*ends[i : i + 2].tolist()) for i in requests])
+
+
+def ends_of(ends, requests) -> torch.Tensor:
+    """Return the cumulative lengths of some requests."""
+    return sums(ends.diff()[requests].tolist(), ends.device)
+
+
 @dataclass(frozen=True, eq=False)
-class Case(Remembers):
+class Case(Forward):
     """A decode problem. `storage` holds the whole buffers that q, K and V are views of."""
 
     q: torch.Tensor
@@ -50,15 +131,22 @@ class Case(Remembers):
     scale: float
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
+    verb, kv_field, cu_seqlens_q = "decode", "cache", None
 
     @property
-    def head_dim_v(self) -> int:
-        """Return the channels of the output."""
-        return self.cache.head_dim_v
+    def kv(self) -> PagedKV:
+        """Return the cache, by the name that it has in other operations."""
+        return self.cache
 
-    def run(self, kernel, **options) -> ops.Step:
-        """Decode at the case's scale, unless another is given."""
-        return ops.decode(self.q, self.cache, kernel=kernel, **{"scale": self.scale, **options})
+    @property
+    def arguments(self) -> tuple:
+        """Return the arguments of ops.decode."""
+        return self.q, self.cache
+
+    @property
+    def how(self) -> dict:
+        """Return the options that belong to the problem."""
+        return {"scale": self.scale}
 
     def _problem(self):
         cache = self.cache
@@ -101,28 +189,52 @@ def decode_case(
     """
     generator = torch.Generator().manual_seed(seed)
     q_heads, kind = group * kv_heads, DTYPES[dtype]
-    queries = torch.randn(len(kv_lens), q_heads, head_dim, generator=generator)
+    q = torch.randn(len(kv_lens), q_heads, head_dim, generator=generator).to(kind)
     keys = [torch.randn(2, n, kv_heads, head_dim, generator=generator) for n in kv_lens]
+    k, v = torch.cat(keys, dim=1).to(kind)
+    wide_q, q = padded(q)
+    (q,), wide_q = moved([q], [wide_q], device)
+    cache, storage = in_pages(PagedKV, k, v, kv_lens, page_size, layout, generator, device)
+    return Case(q, cache, 1 / math.sqrt(head_dim), (*wide_q, *storage))
+
+
+def in_pages(kind, k, v, kv_lens, page_size, layout, generator, device):
+    """Return a cache that holds the keys [total, heads, dim] of requests, and all its buffers."""
     n_pages = [-(-n // page_size) for n in kv_lens]
     order = torch.randperm(sum(n_pages) + SPARE_PAGES, generator=generator)
-    k, v, storage = pools((len(order), page_size, kv_heads, head_dim), kind, layout)
+    shape = (len(order), page_size, *k.shape[1:])
+    *both, storage = pools(shape, k.dtype, layout, v.shape[2])
     table = torch.full((len(kv_lens), max(n_pages, default=0) + 3), WILD_PAGE, dtype=torch.int32)
-    taken = 0
-    for i, (pages, both) in enumerate(zip(n_pages, keys, strict=True)):
+    taken = first = 0
+    for i, (pages, length) in enumerate(zip(n_pages, kv_lens, strict=True)):
         table[i, :pages] = order[taken : taken + pages]
-        taken += pages
-        key = torch.arange(both.shape[1])
-        page, token = table[i, key // page_size].long(), key % page_size
-        k[page, token], v[page, token] = both.to(kind)
-    wide_q = torch.full((len(kv_lens), q_heads + 1, head_dim + PAD), math.nan, dtype=kind)
-    wide_q[:, :q_heads, :head_dim] = queries.to(kind)
-    (k, v), storage = moved([k, v], storage, device)
-    wide_q, table = wide_q.to(device), table.to(device)
+        key = torch.arange(length)
+        place = table[i, key // page_size].long(), key % page_size
+        for pool, rows in zip(both, (k, v), strict=True):
+            pool[place] = rows[first : first + length]
+        taken, first = taken + pages, first + length
+    both, storage = moved(both, storage, device)
     lengths = torch.tensor(kv_lens, dtype=torch.int32, device=device)
+    table = table.to(device)
+    if kind is LatentKV:
+        both = [pool[:, :, 0] for pool in both]  # latent rows have no heads
     # the table's rows, too, have a gap after them
-    cache = PagedKV(k, v, table[:, : max(1, table.shape[1] - 2)], lengths)
-    q = wide_q[:, :q_heads, :head_dim]
-    return Case(q, cache, 1 / math.sqrt(head_dim), (wide_q, *storage, table, lengths))
+    cache = kind(*both, table[:, : max(1, table.shape[1] - 2)], lengths)
+    return cache, (*storage, table, lengths)
+
+
+def sums(lengths, device="cpu") -> torch.Tensor:
+    """Return cumulative lengths as the verbs take them."""
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+def padded(tensor):
+    """Return a buffer of NaN that is larger than the tensor, and a view of the values in it."""
+    tokens, heads, dim = tensor.shape
+    wide = torch.full((tokens + 2 * EDGE, heads + 1, dim + PAD), math.nan, dtype=tensor.dtype)
+    inner = wide[EDGE : EDGE + tokens, :heads, :dim]
+    inner.copy_(tensor)
+    return wide, inner
 
 
 def poisoned(case, *, dtype=None) -> Outputs:
@@ -140,6 +252,12 @@ def poisoned(case, *, dtype=None) -> Outputs:
 def exact(tensor: torch.Tensor):
     """Return the tensor's numbers in float64: on its GPU, or as a NumPy array."""
     return tensor.double() if tensor.is_cuda else tensor.double().numpy()
+
+
+def assert_same(left, right, rows=slice(None)) -> None:
+    """Assert that two results have the same bits; of the right one, only some rows count."""
+    assert torch.equal(bits(left.out), bits(right.out[rows]))
+    assert torch.equal(bits(left.lse2), bits(right.lse2[rows]))
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

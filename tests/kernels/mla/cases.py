@@ -6,23 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from labkernels import ops
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.numerics.truth.problem import Problem
-from tests.kernels.decode.cases import (
-    DTYPES,
-    SPARE_PAGES,
-    WILD_PAGE,
-    Remembers,
-    exact,
-    moved,
-    pools,
-)
-from tests.kernels.prefill.cases import padded, sums
+from tests.kernels.decode.cases import DTYPES, Forward, exact, in_pages, moved, padded, sums
 
 
 @dataclass(frozen=True, eq=False)
-class MlaCase(Remembers):
+class MlaCase(Forward):
     """An MLA decode. `storage` holds the whole buffers that the query and the rows are views of."""
 
     q_nope: torch.Tensor
@@ -33,22 +23,12 @@ class MlaCase(Remembers):
     scale: float
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
+    verb, queries = "mla_decode", ("q_nope", "q_pe")
 
     @property
     def q(self) -> torch.Tensor:
         """Return attention's q: both parts of the query side by side."""
         return torch.cat([self.q_nope, self.q_pe], dim=-1)
-
-    @property
-    def head_dim_v(self) -> int:
-        """Return the channels of the output."""
-        return self.kv.head_dim_v
-
-    def run(self, kernel, **options) -> ops.Step:
-        """Decode at the case's scale, unless another is given."""
-        options = {"scale": self.scale, "causal": self.causal, **options}
-        inputs = (self.q_nope, self.q_pe, self.kv, self.cu_seqlens_q)
-        return ops.mla_decode(*inputs, kernel=kernel, **options)
 
     def _problem(self):
         wide = map(exact, (self.q, self.kv.k, self.kv.v))
@@ -91,22 +71,8 @@ def mla_case(
     q_nope, q_pe, rows = (torch.cat(each) for each in zip(*parts, strict=True))
     wide, queries = zip(padded(q_nope), padded(q_pe), strict=True)
     (q_nope, q_pe), wide = moved(list(queries), list(wide), device)
-    n_pages = [-(-n // page_size) for n in kv_lens]
-    order = torch.randperm(sum(n_pages) + SPARE_PAGES, generator=generator)
-    shape = (len(order), page_size, 1, LATENT_DIM)
-    ckv, kpe, storage = pools(shape, kind, layout, ROPE_DIM)
-    table = torch.full((len(kv_lens), max(n_pages, default=0) + 3), WILD_PAGE, dtype=torch.int32)
-    taken = first = 0
-    for i, (pages, length) in enumerate(zip(n_pages, kv_lens, strict=True)):
-        table[i, :pages] = order[taken : taken + pages]
-        key = torch.arange(length)
-        places = table[i, key // page_size].long(), key % page_size
-        own = rows[first : first + length].unsqueeze(1)
-        ckv[places], kpe[places] = own[..., :LATENT_DIM], own[..., LATENT_DIM:]
-        taken, first = taken + pages, first + length
-    (ckv, kpe), storage = moved([ckv[:, :, 0], kpe[:, :, 0]], storage, device)
-    lengths, table = torch.tensor(kv_lens, dtype=torch.int32, device=device), table.to(device)
-    kv = LatentKV(ckv, kpe, table[:, : max(1, table.shape[1] - 2)], lengths)
+    ckv, kpe = rows[:, None, :LATENT_DIM], rows[:, None, LATENT_DIM:]
+    kv, storage = in_pages(LatentKV, ckv, kpe, kv_lens, page_size, layout, generator, device)
     ends = sums(q_lens, device)
-    whole = (*wide, *storage, table, lengths, ends)
+    whole = (*wide, *storage, ends)
     return MlaCase(q_nope, q_pe, kv, ends, causal, 1 / math.sqrt(192), whole)

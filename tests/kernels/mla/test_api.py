@@ -1,104 +1,25 @@
-"""The verb mla_decode checks its arguments, and chooses a kernel and a tile."""
+"""The verb mla_decode chooses a kernel and a tile, and the verdict takes its results."""
 
 import re
 
+import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import labkernels
+from labkernels import hardware, ops
+from labkernels.kernels import choice as arguments
+from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
+from labkernels.kernels.kernel import HOPPER
+from labkernels.kernels.mla.wgmma.launch import box_keys
+from labkernels.kernels.mla.wgmma.spec import TILE
+from labkernels.kernels.packed_gqa.schedule import Schedule
+from labkernels.kernels.registry import discover
+from tests.kernels.contract import CUDA_MLAS
+from tests.kernels.decode.cases import bits
+from tests.kernels.mla.cases import mla_case
 
-from labkernels import (  # noqa: E402
-    hardware,
-    ops,
-)
-from labkernels.kernels import choice as arguments  # noqa: E402
-from labkernels.kernels.caches.latent import LatentKV  # noqa: E402
-from labkernels.kernels.kernel import HOPPER  # noqa: E402
-from labkernels.kernels.registry import discover  # noqa: E402
-from tests.kernels.decode.cases import bits  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import sums  # noqa: E402
-
-Q_LENS, KV_LENS = (1, 2), (5, 33)
-
-
-def parts(**changes):
-    """Return the arguments of the verb; functions in `changes` replace those they name."""
-    case = mla_case(Q_LENS, KV_LENS)
-    tensors = {
-        "q_nope": case.q_nope,
-        "q_pe": case.q_pe,
-        "ckv": case.kv.ckv,
-        "kpe": case.kv.kpe,
-        "page_table": case.kv.page_table,
-        "kv_len": case.kv.kv_len,
-        "cu_seqlens_q": case.cu_seqlens_q,
-    }
-    return tensors | {name: change(tensors[name].clone()) for name, change in changes.items()}
-
-
-def call(tensors, **options):
-    kv = LatentKV(*(tensors[name] for name in ("ckv", "kpe", "page_table", "kv_len")))
-    q = (tensors["q_nope"], tensors["q_pe"])
-    return ops.mla_decode(*q, kv, tensors["cu_seqlens_q"], **options)
-
-
-BAD = [
-    ({"q_nope": lambda x: x[0]}, "q_nope.shape = (5, 512), allowed: [total, heads, 512]"),
-    ({"q_nope": lambda x: x[..., :256]}, "q_nope.shape = (3, 5, 256), allowed: [total, heads, 512"),
-    ({"q_pe": lambda x: x[..., :32]}, "q_pe.shape = (3, 5, 32), allowed: [total, heads, 64]"),
-    ({"q_pe": lambda x: x[:, :3]}, "q_pe.shape[:2] = (3, 3), allowed: (3, 5), as q_nope"),
-    ({"q_nope": lambda x: x.half()}, "q_nope.dtype = torch.float16, allowed: torch.bfloat16, as"),
-    (
-        {name: lambda x: x.repeat(1, 26, 1) for name in ("q_nope", "q_pe")},
-        "q_nope.shape[1] = 130 heads, allowed: 1 to 128",
-    ),
-    ({"ckv": lambda x: x[..., :256]}, "ckv.shape[2] = 256, allowed: 512"),
-    ({"kpe": lambda x: x[..., :32]}, "kpe.shape[2] = 32, allowed: 64"),
-    ({"kpe": lambda x: x[:-1]}, "as ckv"),
-    ({"kpe": lambda x: x.half()}, "kpe.dtype = torch.float16, allowed: torch.bfloat16, as ckv"),
-    ({"ckv": lambda x: x.float()}, "ckv.dtype = torch.float32, allowed: torch.float16, torch.bf"),
-    ({"ckv": lambda x: x[:, :0], "kpe": lambda x: x[:, :0]}, "ckv.shape[1] = 0 page_size"),
-    ({"page_table": lambda x: x.long()}, "page_table.dtype = torch.int64, allowed: torch.int32"),
-    ({"page_table": lambda x: x.fill_(99)}, "page_table[0, 0] = 99, allowed: 0 to"),
-    ({"kv_len": lambda x: x.fill_(999)}, "kv_len[0] = 999, allowed: 0 to"),
-    ({"cu_seqlens_q": lambda x: x[:2]}, "len(cu_seqlens_q) = 2, allowed: 3, the requests"),
-    ({"cu_seqlens_q": lambda x: x - x}, "cu_seqlens_q[-1] = 0, allowed: 3, the rows that there"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD, ids=[text for _, text in BAD])
-def test_bad_tensors_are_named(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call(parts(**changes))
-
-
-def test_as_many_tokens_as_a_prefill_has_are_refused():
-    case = mla_case((129,), (9,), heads=1)
-    with pytest.raises(ValueError, match="a request of 129 tokens, allowed: 0 to 128"):
-        case.run(None)
-
-
-OPTIONS = [
-    ({"kernel": "decode_mma"}, "kernel = 'decode_mma', allowed: reference_mla, mla_fma"),
-    ({"kernel": "mla_mma", "tile": "1x1"}, "tile = '1x1', allowed for mla_mma: "),
-    ({"splits": 0}, "splits = 0, allowed: 1 to"),
-    ({"splits": 2, "keys_per_split": 64}, "allowed: one of the two"),
-    ({"scale": -1.0}, "scale = -1.0, allowed: a positive number"),
-    ({"target": "v100"}, "target = 'v100', allowed: "),
-    ({"out": torch.empty(3, 5, 512)}, "out.dtype = torch.float32, allowed: torch.bfloat16"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=[text for _, text in OPTIONS])
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call(parts(), **options)
-
-
-def test_the_scale_is_that_of_the_heads_before_absorption():
-    case = mla_case(Q_LENS, KV_LENS)
-    plain = call(parts())
-    assert torch.equal(bits(plain.out), bits(case.run(None, scale=192**-0.5).out))
+every_kernel = pytest.mark.parametrize("kernel", CUDA_MLAS)
 
 
 @pytest.mark.parametrize("key", hardware.GPUS)
@@ -153,21 +74,51 @@ def test_a_named_kernel_that_the_gpu_cannot_run_is_refused_and_the_choice_is_nam
     assert not hopper.needs.include("sm_100")
 
 
-def test_a_step_runs_again_with_other_pages():
-    case = mla_case((1, 2), (40, 40), layout="nhd")
-    kv = LatentKV(case.kv.ckv, case.kv.kpe, case.kv.page_table.clone(), case.kv.kv_len)
-    inputs = (case.q_nope, case.q_pe, kv, case.cu_seqlens_q)
-    step = ops.mla_decode_step(*inputs)
-    for order in ([0, 1], [1, 0]):
-        kv.page_table.copy_(case.kv.page_table[order])
-        step.out.fill_(torch.nan)
-        step.run()
-        assert torch.equal(bits(step.out), bits(ops.mla_decode(*inputs).out))
+@every_kernel
+def test_one_token_a_request_needs_no_lengths(kernel):
+    case = mla_case((1, 1, 1), (70, 0, 17), heads=16)
+    inputs = (case.q_nope, case.q_pe, case.kv)
+    for causal in (False, True):
+        result = ops.mla_decode(*inputs, kernel=kernel, causal=causal)
+        assert torch.equal(bits(result.out), bits(case.run(kernel).out))
 
 
-def test_a_cache_without_pages_serves_requests_without_keys():
-    ckv, kpe = (torch.empty(0, 16, n, dtype=torch.bfloat16) for n in (512, 64))
-    empty = LatentKV(ckv, kpe, torch.empty(2, 0, dtype=torch.int32), sums((0,)))
-    q = torch.randn(3, 4, 512).bfloat16(), torch.randn(3, 4, 64).bfloat16()
-    result = ops.mla_decode(*q, empty, sums((1, 2)))
-    assert not result.out.any()
+@every_kernel
+def test_the_verdict_is_rounding(kernel):
+    case = mla_case((1, 2), (150, 300), heads=16)
+    result = case.run(kernel)
+    found = labkernels.verdict(
+        result.out,
+        (case.q_nope, case.q_pe),
+        cache=case.kv,
+        cu_seqlens_q=case.cu_seqlens_q,
+        causal=True,
+        lse2=result.lse2,
+        p_format=CUDA_MLAS[kernel].policies[0].p_format("bf16"),
+    )
+    assert found.answer == "ROUNDING", found.summary()
+
+
+def latent_kv(page_size: int, *, spare_keys: int = 0) -> LatentKV:
+    """Return two pages, each followed by `spare_keys` keys of another tensor."""
+    ckv, kpe = (
+        torch.zeros(2, page_size + spare_keys, channels, dtype=torch.bfloat16)[:, :page_size]
+        for channels in (LATENT_DIM, ROPE_DIM)
+    )
+    table = torch.tensor([[0, 1]], dtype=torch.int32)
+    return LatentKV(ckv, kpe, table, torch.tensor([page_size], dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "splits", "keys_per_split", "expected"),
+    [
+        *((n, 1, 70, keys) for n, keys in ((1, 0), (3, 0), (8, 8), (16, 16), (24, 8), (64, 64))),
+        *((n, 1, 70, keys) for n, keys in ((96, 32), (256, 64))),
+        *((64, 3, cut, keys) for cut, keys in ((128, 64), (80, 16), (72, 8), (70, 0))),
+    ],
+)
+def test_whole_boxes_make_a_page_and_a_split(page_size, splits, keys_per_split, expected):
+    """A box of the tensor maps has so many keys that whole boxes make a page and a split."""
+    cut = Schedule(np.zeros((0, 4), np.int32), keys_per_split, splits, 0)
+    assert box_keys(latent_kv(page_size), cut, TILE.keys) == expected
+    assert box_keys(latent_kv(page_size, spare_keys=8), cut, TILE.keys) == 0, "pages lie apart"

@@ -4,17 +4,13 @@ import pytest
 import torch
 
 import labkernels
-from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
+from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import bits
 from tests.kernels.mla.cases import mla_case
+from tests.kernels.trials import tiles_of
 
-TILES = [
-    tile.label
-    for tile in discover()[KERNEL].tiles(
-        discover()[KERNEL].shape(head_dim=576), discover()[KERNEL].policies[0]
-    )
-]
+TILES = tiles_of(SPECS[KERNEL], head_dim=576)
 
 
 def outputs(tile, **how):
@@ -43,7 +39,8 @@ def test_wrong_data_is_nothing_like_rounding(dtype):
     assert 0.7 < (a - b).norm() / a.norm() < 1.1
 
 
-@pytest.mark.parametrize("page_size", [1, 64])
+@pytest.mark.long  # the verdict's own tests run in `make test`
+@pytest.mark.parametrize("page_size", [64, 1])
 def test_the_verdict_finds_it(page_size):
     case, _, wrong = outputs(TILE, page_size=page_size)
     found = labkernels.verdict(

@@ -1,34 +1,22 @@
 """Random prefills, ragged and paged, in which everything that no request owns is NaN."""
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass, field
 
 import torch
 
-from labkernels import ops
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.kernel import head_dim_v as channels_of_v
 from labkernels.numerics.truth.problem import Problem
-from tests.kernels.decode.cases import (
-    DTYPES,
-    PAD,
-    SPARE_PAGES,
-    WILD_PAGE,
-    Remembers,
-    exact,
-    moved,
-    pools,
-)
+from tests.kernels.decode.cases import DTYPES, EDGE, Forward, exact, in_pages, moved, padded, sums
 
 RAGGED_LAYOUTS = ("thd", "htd", "padded", "packed")
-EDGE = 3  # tokens of NaN before the first token and after the last
 
 
 @dataclass(frozen=True, eq=False)
-class PrefillCase(Remembers):
+class PrefillCase(Forward):
     """A prefill problem. `storage` holds the whole buffers that q, K and V are views of."""
 
     q: torch.Tensor
@@ -39,15 +27,7 @@ class PrefillCase(Remembers):
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
 
-    @property
-    def head_dim_v(self) -> int:
-        """Return the channels of the output."""
-        return self.kv.head_dim_v
-
-    def run(self, kernel, **options) -> ops.Step:
-        """Prefill at the case's scale, unless another is given."""
-        options = {"scale": self.scale, "causal": self.causal, **options}
-        return ops.prefill(self.q, self.kv, self.cu_seqlens_q, kernel=kernel, **options)
+    verb = "prefill"
 
     def _problem(self):
         wide = map(exact, (self.q, self.kv.k, self.kv.v))
@@ -60,11 +40,6 @@ class PrefillCase(Remembers):
             return Problem.packed(*wide, self.kv.cu_seqlens.cpu().numpy(), **how)
         table, lengths = self.kv.page_table.cpu().numpy(), self.kv.kv_len.cpu().numpy()
         return Problem(*wide, table, lengths, **how)
-
-
-def sums(lengths, device="cpu") -> torch.Tensor:
-    """Return cumulative lengths as the verbs take them."""
-    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 @functools.lru_cache(maxsize=24)
@@ -106,19 +81,10 @@ def prefill_case(
     else:
         wide_q, q = padded(q)
         (q,), wide_q = moved([q], [wide_q], device)
-        kv, storage = _paged(k, v, kv_lens, page_size, layout, generator, device)
+        kv, storage = in_pages(PagedKV, k, v, kv_lens, page_size, layout, generator, device)
         storage = [*wide_q, *storage]
     ends = sums(q_lens, device)
     return PrefillCase(q, kv, ends, causal, 1 / math.sqrt(head_dim), (*storage, ends))
-
-
-def padded(tensor):
-    """Return a buffer of NaN that is larger than the tensor, and a view of the values in it."""
-    tokens, heads, dim = tensor.shape
-    wide = torch.full((tokens + 2 * EDGE, heads + 1, dim + PAD), math.nan, dtype=tensor.dtype)
-    inner = wide[EDGE : EDGE + tokens, :heads, :dim]
-    inner.copy_(tensor)
-    return wide, inner
 
 
 def _ragged(q, k, v, layout, *, packs):
@@ -137,23 +103,3 @@ def _ragged(q, k, v, layout, *, packs):
         inner.append(whole[EDGE : EDGE + len(x)].copy_(x))
         wide.append(whole.transpose(0, 1) if layout == "htd" else whole)
     return *inner, wide
-
-
-def _paged(k, v, kv_lens, page_size, layout, generator, device):
-    n_pages = [-(-n // page_size) for n in kv_lens]
-    order = torch.randperm(sum(n_pages) + SPARE_PAGES, generator=generator)
-    shape = (len(order), page_size, *k.shape[1:])
-    k_pool, v_pool, storage = pools(shape, k.dtype, layout, v.shape[2])
-    table = torch.full((len(kv_lens), max(n_pages, default=0) + 3), WILD_PAGE, dtype=torch.int32)
-    taken = first = 0
-    for i, (pages, length) in enumerate(zip(n_pages, kv_lens, strict=True)):
-        table[i, :pages] = order[taken : taken + pages]
-        key = torch.arange(length)
-        page, token = table[i, key // page_size].long(), key % page_size
-        k_pool[page, token], v_pool[page, token] = (x[first : first + length] for x in (k, v))
-        taken, first = taken + pages, first + length
-    (k_pool, v_pool), storage = moved([k_pool, v_pool], storage, device)
-    lengths = torch.tensor(kv_lens, dtype=torch.int32, device=device)
-    table = table.to(device)
-    kv = PagedKV(k_pool, v_pool, table[:, : max(1, table.shape[1] - 2)], lengths)
-    return kv, (*storage, table, lengths)

@@ -75,10 +75,11 @@ def test_every_tile_has_a_ticket_of_its_own(batch, group):
     assert ticket.max(initial=-1) < made.split_semaphores
 
 
-def test_the_heaviest_blocks_start_first():
+def test_the_heaviest_blocks_start_first_and_those_of_the_same_keys_side_by_side():
     made = cut([(1024, 1024)] * 4, kv_heads=4, splits=1)
-    tiles = made.work[:, 1]
-    assert (np.diff(tiles) <= 0).all()
+    assert (np.diff(made.work[:, 1]) <= 0).all()
+    made = cut([(256, 256)] * 3, kv_heads=2, causal=False)
+    assert made.work[:4].tolist() == [[0, tile, 0, 0] for tile in range(4)]
 
 
 def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
@@ -104,12 +105,6 @@ def test_no_more_short_blocks_wait_for_the_end_than_fill_it():
     heads = np.unique(made.work[:-at_end, [0, 2]], axis=0, return_index=True)[1]
     changes = (np.diff(made.work[:-at_end, [0, 2]], axis=0) != 0).any(1).sum()
     assert changes == len(heads) - 1
-
-
-def test_blocks_that_read_the_same_keys_start_side_by_side():
-    made = cut([(256, 256)] * 3, kv_heads=2, causal=False)
-    assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
-    assert made.work[:4, 1].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
