@@ -138,8 +138,11 @@ def probe(
     asked = Model(variant or AttentionVariant(), scale or usual, sink, slopes)
     p = _Probe(sheet, kernel, progress)
     how = {key: values[0] for key, values in (knobs or {}).items()}
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # outputs may be NaN or infinite
+    # outputs may be NaN or infinite
+    with (
+        warnings.catch_warnings(action="ignore", category=RuntimeWarning),
+        np.errstate(all="ignore"),
+    ):
         sizes = _sizes(layout, heads, *dims).items()
         cases = [Case(kernel, s, asked, label, knobs=how) for label, s in sizes]
         cases = [c for c in cases if _answers(p, c)]
