@@ -12,6 +12,7 @@ import numpy as np
 
 from labkernels.audit import dumps
 from labkernels.audit.names import DEFAULT_GIB, GIB, Take
+from labkernels.audit.verdict import LAYOUTS, TAKEN_AS_BSHD, verdict
 from labkernels.numerics.arrays import moved, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
@@ -22,8 +23,8 @@ _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """Two outputs of the same tokens, each with a verdict by its own inputs.
+class Comparison:
+    """Two outputs of the same tokens: a verdict on each by its own inputs, and where they differ.
 
     Shapes: tokens_a, tokens_b [n], which rows belong together; out_a, out_b [n, Hq, Dv]. inputs:
     what differs between the inputs of these tokens, in words. unread: names in a and in b that were
@@ -44,6 +45,26 @@ class Pair:
         """True where the bits differ; all NaN count as equal. Shapes: [n, Hq, Dv]."""
         both_nan = np.isnan(self.out_a) & np.isnan(self.out_b)
         return ~((self.out_a == self.out_b) | both_nan)
+
+    @property
+    def different(self) -> float:
+        """Share of elements whose bits differ."""
+        return float(self.differs.mean()) if self.differs.size else 0.0
+
+    @property
+    def first(self) -> tuple[int, int, int] | None:
+        """First [token, head, channel] that differs; None where none does."""
+        places = np.argwhere(self.differs)
+        return (int(places[0][0]), int(places[0][1]), int(places[0][2])) if len(places) else None
+
+    @property
+    def wrong(self) -> str:
+        """Which of the two is wrong: "a", "b", "both", "neither" or "inconclusive"."""
+        bugs = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
+        if bugs:
+            return "both" if len(bugs) == 2 else bugs[0]
+        sound = self.a.answer == self.b.answer == ROUNDING
+        return "neither" if sound else "inconclusive"
 
     @property
     def answer(self) -> str:
@@ -84,8 +105,7 @@ class Pair:
 
     def _sentence(self) -> str:
         n = len(self.out_a)
-        wrong = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
-        start = f"{' and '.join(wrong)} wrong; " if wrong else ""
+        start = f"{self.wrong} wrong; " if BUG in (self.a.answer, self.b.answer) else ""
         if not self.differs.any():
             return f"{start}all {n} tokens that both have, in every bit"
         expected = np.hypot(self.a.sigma[self.tokens_a], self.b.sigma[self.tokens_b])
@@ -93,7 +113,7 @@ class Pair:
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
         far = off[~np.isnan(off)]
         return (
-            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by at most "
+            f"{start}{self.different:.2%} of the elements of {n} tokens differ, by at most "
             f"{float(far.max(initial=0.0)):.3g} standard deviations of a difference by rounding"
         )
 
@@ -117,6 +137,30 @@ class Pair:
         return "; ".join(words)
 
 
+def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
+    """Judge two outputs of one input, each against float64; arguments as for `verdict`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (rng.standard_normal((1, 2, n, 64)).astype(np.float16) for n in (4, 1, 1))
+    >>> right = np.repeat(v, 4, axis=2)  # of one key, attention gives its V
+    >>> found = compare(right, -right, q, k, v)
+    >>> found.wrong, found.different
+    ('b', 1.0)
+    """
+    a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
+    if a.note != b.note:  # the layout of both is that in which one is right
+        taken = next((x for x in (a, b) if x.answer != BUG), a).note
+        how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
+        a = a if a.note == taken else verdict(out_a, q, k, v, **how)
+        b = b if b.note == taken else verdict(out_b, q, k, v, **how)
+    assert a.out is not None  # kept by `verdict`
+    assert b.out is not None
+    if a.out.shape != b.out.shape:
+        raise ValueError(f"out_b has {b.out.shape}, allowed: {a.out.shape}, as out_a")
+    tokens = np.arange(len(a.out))
+    return Comparison(a, b, tokens, tokens, a.out, b.out)
+
+
 def compare_dumps(
     a: Path,
     b: Path,
@@ -126,7 +170,7 @@ def compare_dumps(
     layout: str | None = None,
     heads: tuple[int, int] | None = None,
     **how,
-) -> Pair:
+) -> Comparison:
     """Compare two files, as `audit` takes them; tensors that b lacks are those of a.
 
     Raises: ValueError naming the file, or where the two have no query in common.
@@ -137,12 +181,14 @@ def compare_dumps(
     tensors_b = dumps.read(b, takes[1], needs=("out",)) | said
     if not {"q", "qkv", "q_nope"} & tensors_b.keys():
         tensors_b = tensors_a | tensors_b
-    pair = compare(tensors_a, tensors_b, **how)
+    found = compare_tensors(tensors_a, tensors_b, **how)
     words = (f"{name} is {text}" for name, text in zip("ab", map(dumps.unread, takes), strict=True))
-    return replace(pair, unread=tuple(word for word in words if not word.endswith("is ")))
+    return replace(found, unread=tuple(word for word in words if not word.endswith("is ")))
 
 
-def compare(a: dict, b: dict, *, p_format: str | None = None, named: bool = True) -> Pair:
+def compare_tensors(
+    a: dict, b: dict, *, p_format: str | None = None, named: bool = True
+) -> Comparison:
     """Compare two dumps as dicts of tensors by the names of names.NAMES."""
     how = {"p_format": p_format, "named": named}
     first = dumps.judge(a, **how)
@@ -153,7 +199,7 @@ def compare(a: dict, b: dict, *, p_format: str | None = None, named: bool = True
     if outs[0].shape != outs[1].shape:
         raise ValueError(f"out of b is {outs[1].shape}, allowed: {outs[0].shape}, as of a")
     inputs = _different_inputs(*(v.problem for v in verdicts), *tokens)
-    return Pair(*verdicts, *tokens, *outs, inputs)
+    return Comparison(*verdicts, *tokens, *outs, inputs)
 
 
 def _different_inputs(a: Problem, b: Problem, tokens_a, tokens_b) -> tuple[str, ...]:

@@ -46,6 +46,14 @@ def number(name: str, value) -> float:
         raise ValueError(f"{name} = {str(value)[:40]!r}, allowed: one number") from None
 
 
+def of_all_requests(name: str, value):
+    """Return one row [H] of [B, H] whose rows are equal."""
+    rows = to_numpy(value)
+    if rows.ndim == 2 and not (rows == rows[:1]).all():
+        raise ValueError(f"{name} differs between requests, allowed: one row, or a bias")
+    return rows[0] if rows.ndim == 2 and len(rows) else rows
+
+
 def text(value) -> str:
     """Return a string, also of NumPy's array of one."""
     return str(value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value)

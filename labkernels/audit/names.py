@@ -115,17 +115,24 @@ class Take:
     unread: list[str] = field(default_factory=list)
     bytes: int = 0
 
+    def ours(self, theirs: str) -> str | None:
+        """Return our name for a tensor; None for one that is not needed."""
+        for ours, mapped in self.map.items():
+            if mapped == theirs:
+                return ours
+        ours = canonical(theirs)
+        return None if ours in self.map else ours
+
     def chosen(self, names: Iterable[str]) -> dict[str, str]:
         """Return the names of one file that are to be read, each with ours; others are unread.
 
         A name that is ours to the letter goes before other names of the same thing.
         Raises: ValueError where two have the same right to one of our names.
         """
-        mapped = {theirs: ours for ours, theirs in self.map.items()}
         candidates: dict[str, list[str]] = {}
         for theirs in names:
-            ours = mapped.get(theirs) or canonical(theirs)
-            if ours is None or (ours in self.map and theirs not in mapped):
+            ours = self.ours(theirs)
+            if ours is None:
                 self.unread.append(theirs)
             else:
                 candidates.setdefault(ours, []).append(theirs)

@@ -4,6 +4,7 @@ import ast
 import struct
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +25,25 @@ def takes(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Return arrays by our names; 16-bit numbers without a type of NumPy are bits of bf16."""
+    """Return readers of arrays; 16-bit numbers without a type of NumPy are bits of bf16."""
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: cannot be read: it is not an npz file, or was cut short")
-    found = {}
+        raise ValueError("it is not an npz file, or was cut short")
     with zipfile.ZipFile(path) as archive:
         members = [(m.filename.removesuffix(".npy"), m) for m in archive.infolist()]
-        chosen = take.chosen(theirs for theirs, _ in members)
-        for theirs, member in members:
-            if theirs not in chosen:
-                continue
-            try:
-                found[chosen[theirs]] = _member(archive, member, theirs, take)
-            except (zipfile.BadZipFile, zlib.error, struct.error) as error:
-                raise ValueError(f"{path}: tensor {theirs} cannot be read: {error}") from None
-            except (RuntimeError, EOFError, ValueError, SyntaxError) as error:
-                raise ValueError(f"{path}: tensor {theirs} cannot be read: {error}") from None
+    found = {theirs: partial(_array, path, member, theirs, take) for theirs, member in members}
+    if len(found) < len(members):
+        raise ValueError("two of its members have one name, allowed: a name for each")
     return found
+
+
+def _array(path: Path, member: zipfile.ZipInfo, theirs: str, take: Take) -> np.ndarray:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _member(archive, member, theirs, take)
+    except (zipfile.BadZipFile, zlib.error, struct.error, SyntaxError) as error:
+        raise ValueError(f"tensor {theirs} cannot be read: {error}") from None
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"tensor {theirs} cannot be read: {error}") from None
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, theirs: str, take: Take):

@@ -155,10 +155,31 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
         audit(tmp_path / "dump.pt")
 
 
-def test_rows_that_are_not_finite_are_listed():
+@pytest.mark.parametrize("name", ["out", "lse"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_that_are_not_finite_are_listed_and_not_fitted_by_a_name(name, value):
+    s = np.einsum("bhmd,bhld->bhml", CALL.q.double(), CALL.k.double().repeat_interleave(2, 1))
+    given = dump(output(), lse=torch.from_numpy(s * CALL.scale).logsumexp(-1))
+    assert judge(given).answer == "ROUNDING"
+    given[name] = given[name].clone()
+    given[name][1, 2, 3] = value
+    found = judge(given)
+    words = {"out": "the output"}.get(name, name)
+    start = f"NaN or inf in 1 rows of {words}: sample 1, query 3, head 2; "
+    assert (found.answer, found.matches) == ("BUG", ())
+    assert found.why.startswith(start)
+
+
+def test_a_row_without_keys_may_have_an_lse_of_either_infinity():
+    """FlashAttention-2 stores inf there, and FlashInfer -inf."""
+    lens, exact = torch.tensor([0, S]), torch.full((B, H, S), -torch.inf)
+    s = CALL.q.double() @ CALL.k.double().repeat_interleave(2, 1).mT * CALL.scale
+    exact[1] = s.logsumexp(-1)[1]
     out = output()
-    out[1, 2, 3, 4] = torch.nan
-    assert "NaN or inf in 1 rows of the output: sample 1, query 3, head 2" in judge(dump(out)).note
+    out[0] = 0
+    for sign in (1, -1):
+        exact[0] = sign * torch.inf
+        assert judge(dump(out, kv_len=lens, lse=exact)).answer == "ROUNDING"
 
 
 def test_a_flag_of_numpy_or_torch_is_a_flag():
