@@ -13,6 +13,7 @@ from labkernels.audit.names import DEFAULT_GIB, GIB, NAMES, REFUSED, Take
 from labkernels.audit.verdict import Way, first_right, verdict
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.truth.layouts import check_ends, integers
 from labkernels.numerics.verdict.verdict import BUG, Verdict
 from labkernels.units import LOG2_E
 
@@ -149,9 +150,10 @@ def _plain(tensors: dict) -> dict:
     if "alibi" in found:
         found["alibi"] = meaning.of_all_requests("alibi", found["alibi"])
     ends, q = found.get("cu_seqlens"), found.get("q")
-    packed = ends is not None and "cu_seqlens_q" not in found and getattr(q, "ndim", 0) == 3
-    if packed and len(q) != len(ends) - 1 and len(q) == int(ends[-1]):  # as many tokens as k
-        found["cu_seqlens_q"] = ends
+    if ends is not None and "cu_seqlens_q" not in found and getattr(q, "ndim", 0) == 3:
+        known = np.ravel(to_numpy(ends))
+        if len(q) != len(known) - 1 and [len(q)] == known[-1:].tolist():  # as many tokens as k
+            found["cu_seqlens_q"] = ends
     return found
 
 
@@ -220,20 +222,21 @@ def _one_request(found: dict) -> dict:
 
 def _pages(found: dict) -> dict:
     """Return the page table and the lengths that FlashInfer's three arrays describe."""
-    ends, indices = (to_numpy(found[name]).astype(np.int64) for name in ("kv_indptr", "kv_indices"))
-    counts = np.diff(ends)
-    if ends.ndim != 1 or (counts < 0).any() or ends[0] != 0 or ends[-1] > len(indices):
-        raise ValueError(f"kv_indptr = {ends}, allowed: rising from 0 to {len(indices)}")
     pool = found["k"] if "k" in found else found.get("ckv")
-    if pool is None:
+    if getattr(pool, "ndim", 0) < 3:
         raise ValueError("tensor k is missing, allowed: a pool beside kv_indptr")
-    size = pool.shape[1]
-    last = to_numpy(found["kv_last_page_len"]) if "kv_last_page_len" in found else size
+    size, ends = pool.shape[1], integers("kv_indptr", found["kv_indptr"])
+    indices = integers("kv_indices", found["kv_indices"])
+    check_ends("kv_indptr", ends, len(indices), exact=False)
+    counts = np.diff(ends)
+    last = integers("kv_last_page_len", found.get("kv_last_page_len", np.full(len(counts), size)))
+    if last.shape != counts.shape or not ((counts == 0) | ((last > 0) & (last <= size))).all():
+        allowed = f"{len(counts)} numbers from 1 to {size}"
+        raise ValueError(f"kv_last_page_len = {last.tolist()}, allowed: {allowed}")
     table = np.zeros((len(counts), max(1, int(counts.max(initial=0)))), np.int64)
     for b, n in enumerate(counts.tolist()):
         table[b, :n] = indices[ends[b] : ends[b] + n]
-    lengths = np.where(counts > 0, (counts - 1) * size + last, 0)
-    return {"page_table": table, "kv_len": lengths}
+    return {"page_table": table, "kv_len": np.where(counts > 0, (counts - 1) * size + last, 0)}
 
 
 def _paged(found: dict) -> SimpleNamespace:

@@ -277,8 +277,8 @@ def dequantised(name: str, tensor, scale, found: dict):
     if scale is None:
         return tensor
     scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
-    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all():
-        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers")
+    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all() or not scales.all():
+        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers, not 0")
     scales = scales.astype(np.float64)
     if (scales == 1).all():
         return tensor
