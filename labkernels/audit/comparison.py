@@ -13,8 +13,8 @@ import numpy as np
 from labkernels.audit import dumps
 from labkernels.audit.names import DEFAULT_GIB, GIB, Take
 from labkernels.audit.verdict import LAYOUTS, TAKEN_AS_BSHD, verdict
-from labkernels.numerics.arrays import moved, to_numpy
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, LESS_EXACT, ROUNDING, Verdict
 
@@ -239,20 +239,17 @@ def _different_keys(a: Problem, b: Problem, tokens_a, tokens_b) -> list[str]:
         pairs = 0
         for one, other in np.unique(requests, axis=0).tolist():
             n = int(counts[(requests == (one, other)).all(1)].max())
-            rows = [_keys_of(p, name, r, n) for p, r in ((a, one), (b, other))]
-            pairs += not np.array_equal(*rows, equal_nan=True)
+            pairs += a.kv_heads != b.kv_heads or not all(
+                np.array_equal(
+                    keys_of(a, name, head, one)[:n],
+                    keys_of(b, name, head, other)[:n],
+                    equal_nan=True,
+                )
+                for head in range(a.kv_heads)
+            )
         if pairs:
             found.append(f"{name.upper()} differs in {pairs} requests")
     return found
-
-
-def _keys_of(problem: Problem, name: str, request: int, n: int) -> np.ndarray:
-    """Return the first n keys or values of a request, in float64. Shapes: [n, Hkv, D]."""
-    pool = getattr(problem, f"{name}_pool")
-    size = pool.shape[1]
-    pages = problem.page_table[request][: -(-n // size)]
-    rows = to_numpy(pool[moved(pages, pool)]).astype(np.float64)
-    return rows.reshape(-1, *pool.shape[2:])[:n]
 
 
 def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
@@ -260,13 +257,10 @@ def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
     if q_a.shape == q_b.shape and np.array_equal(q_a, q_b):
         return np.arange(len(q_a)), np.arange(len(q_b))
     places: dict[bytes, list[int]] = {}
-    for token, query in enumerate(np.asarray(q_b, np.float32)):
+    for token, query in reversed(list(enumerate(np.asarray(q_b, np.float32)))):
         places.setdefault(query.tobytes(), []).append(token)
-    pairs = []
-    for token, query in enumerate(np.asarray(q_a, np.float32)):
-        found = places.get(query.tobytes())
-        if found:
-            pairs.append((token, found.pop(0)))
+    found = [places.get(query.tobytes()) for query in np.asarray(q_a, np.float32)]
+    pairs = [(token, there.pop()) for token, there in enumerate(found) if there]
     if not pairs:
         raise ValueError("a and b have no query in common, allowed: outputs of the same tokens")
     left, right = zip(*pairs, strict=True)
