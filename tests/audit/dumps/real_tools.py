@@ -17,6 +17,7 @@ from types import ModuleType
 import torch
 
 from labkernels.measure.strangers import inputs, right
+from labkernels.units import LOG2_E
 
 DECODE = inputs.call("normal", inputs.Shape(2, 4, 2, 1, 16, 16), "bf16", 3)
 PREFILL = inputs.call("normal", inputs.Shape(1, 4, 2, 12, 12, 16, causal=True), "bf16", 4)
@@ -96,7 +97,8 @@ def flashinfer(folder: Path, out, monkeypatch, safetensors: bool = False) -> Pat
 
         @logging.flashinfer_api
         def run(self, q, paged_kv_cache, return_lse: bool = False):
-            return out(DECODE)[:, :, 0].contiguous()
+            lse2 = right.exact(DECODE)[1][:, :, 0] * LOG2_E
+            return out(DECODE)[:, :, 0].contiguous(), lse2.float().contiguous()
 
     pages = DECODE.k.shape[2] // PAGE
     wrapper, batch = BatchDecodeWithPagedKVCacheWrapper(), len(DECODE.q)

@@ -1,5 +1,6 @@
 """Every name of a dump that changes the mathematics is read as its tool means it, or refused."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,23 @@ def test_a_name_means_what_its_tool_means(name):
     assert found.answer == "ROUNDING", found.summary()
     if added.abs().max() > 0:
         assert judged(given, [output()], named=False).answer == "BUG"
+
+
+@pytest.mark.parametrize(
+    ("names", "added"),
+    [
+        ({"soft_cap": 2.0}, 0.0),
+        ({"sinks": torch.linspace(-1, 3, H)}, 0.0),
+        ({"window_left": 4, "causal": 1}, hidden(CAUSAL)),
+        ({"alibi": SLOPES, "causal": 1}, hidden(CAUSAL)),
+        ({"mask": SEEN[0, 0]}, 0.0),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_was_left_out_is_named(names, added):
+    found = judge(dump(output(added), **names))
+    assert found.answer == "BUG"
+    assert re.search("left out|without its", found.summary(verbose=False)), found.summary()
 
 
 @pytest.mark.parametrize("name", ["attn_logit_softcapping", "softcap", "logits_soft_cap"])
