@@ -161,8 +161,8 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
         raise ValueError(f"out.shape = {out.shape}, allowed: {(*q.shape[:-1],)} and any Dv, as q")
     if lse2 is not None:
         lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, ends, 0))
-        # flash-attn has +inf for a row without keys
-        lse2 = np.where((problem.n_keys == 0)[:, None] & (lse2 == np.inf), -np.inf, lse2)
+        if lse2.shape == out.shape[:2]:  # flash-attn has +inf for a row without keys
+            lse2 = np.where((problem.n_keys == 0)[:, None] & (lse2 == np.inf), -np.inf, lse2)
     # no kernel keeps P in more than fp32; an output from float64 is judged as if P were fp32
     told = in_format.replace("fp64", "fp32") if p_format is None else p_format
     require_choice("p_format", told, P_FORMATS)

@@ -49,6 +49,8 @@ def _value(theirs: str, entry, take: Take):
     value = entry() if callable(entry) else entry
     if not hasattr(value, "element_size"):
         return value
-    if callable(entry) is False:  # of torch: it may claim more elements than it has bytes for
+    if str(value.layout) != "torch.strided" or value.device.type == "meta":
+        raise ValueError(f"tensor {theirs} is {value.layout} on {value.device}, allowed: values")
+    if not callable(entry):  # it may claim more elements than it has bytes for
         take.claim(theirs, value.shape, value.element_size())
     return value.detach()

@@ -1,4 +1,4 @@
-"""Each row of the page's tables for FlashInfer and flash-attn is run: what stands right is there."""
+"""Each row of the page's tables for FlashInfer and flash-attn is run, by what stands right."""
 
 import math
 import re
