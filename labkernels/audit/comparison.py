@@ -147,14 +147,14 @@ def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
     >>> found.wrong, found.different
     ('b', 1.0)
     """
-    a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
-    if a.note != b.note:  # the layout of both is that in which one is right
-        taken = next((x for x in (a, b) if x.answer != BUG), a).note
-        how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
-        a = a if a.note == taken else verdict(out_a, q, k, v, **how)
-        b = b if b.note == taken else verdict(out_b, q, k, v, **how)
-    assert a.out is not None  # kept by `verdict`
-    assert b.out is not None
+    found = [verdict(out, q, k, v, **how) for out in (out_a, out_b)]
+    # the layout of both is that in which one is right
+    taken = next((x for x in found if x.answer != BUG), found[0]).note
+    how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
+    a, b = (
+        x if x.note == taken else verdict(out, q, k, v, **how)
+        for x, out in zip(found, (out_a, out_b), strict=True)
+    )
     if a.out.shape != b.out.shape:
         raise ValueError(f"out_b has {b.out.shape}, allowed: {a.out.shape}, as out_a")
     tokens = np.arange(len(a.out))

@@ -55,8 +55,22 @@ HEADS = {"q_heads": H, "kv_heads": HKV}
         bhsd() | {"out": BSHD["out"].flatten(2)},
         {name: x.flatten(0, 1) for name, x in BSHD.items()} | {"out": FLAT["out"]} | ENDS,
     ],
-    ids="sbhd|sbhd told|TE|bshd|flat|flat 3|qkv|thd qkv|GQA qkv|kv|varlen_qkvpacked|"
-    "transformers|transformers, flat|vLLM".split("|"),
+    ids=[
+        "sbhd",
+        "sbhd told",
+        "TE",
+        "bshd",
+        "flat",
+        "flat 3",
+        "qkv",
+        "thd qkv",
+        "GQA qkv",
+        "kv",
+        "varlen_qkvpacked",
+        "transformers",
+        "transformers, flat",
+        "vLLM",
+    ],
 )
 def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
     assert judged(tensors) == ("ROUNDING", "BUG")
