@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from labkernels.audit import gradients, importers, layouts, meaning
-from labkernels.audit.layouts import Layout
+from labkernels.audit.layouts import Layout, taken_as
 from labkernels.audit.names import DEFAULT_GIB, GIB, NAMES, REFUSED, Take
 from labkernels.audit.verdict import Way, first_right, verdict
 from labkernels.numerics import rounding
@@ -22,6 +22,7 @@ _NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "mask_type", "kv_layout", "layout"
     name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))
 }
 _VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks", "mask", "bias")
+_TABLE = ("page_table", "kv_len")
 # Each of these tensors says where a request begins or ends.
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
@@ -162,7 +163,8 @@ def _judged(
 ) -> Verdict:
     """Return the verdict on tensors in a layout, with lse to a base; the note says how."""
     found = layout.applied(given)
-    words = list(layout.words) if "layout" not in given else []
+    told = taken_as(layout.q) if "layout" in given else ""
+    words = [assumed for assumed in layout.words if assumed != told]
     if "kv_indptr" in found and "kv_indices" in found:
         found |= _pages(found)
     found = layouts.with_shared_pool(found)
@@ -196,7 +198,7 @@ def _query_and_keys(found: dict) -> tuple:
             raise ValueError("scale is missing, allowed with q_nope: a number, also from --scale")
         return q, {"cache": cache}
     if "page_table" in found:
-        return found.get("q"), {"cache": _paged(found)}
+        return found.get("q"), {"cache": _cache(found, "k", "v", *_TABLE, beside="page_table")}
     ends = found.get("cu_seqlens", found.get("kv_indptr"))
     keys = {"k": found.get("k"), "v": found.get("v"), "cu_seqlens": ends}
     if ends is None:
@@ -239,14 +241,12 @@ def _pages(found: dict) -> dict:
     return {"page_table": table, "kv_len": np.where(counts > 0, (counts - 1) * size + last, 0)}
 
 
-def _paged(found: dict) -> SimpleNamespace:
-    """Return a cache in pages."""
-    names = ("k", "v", "page_table", "kv_len")
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing, allowed with page_table: {', '.join(names)}")
-    for name in ("k", "v"):
-        if found[name].ndim != 4:
+def _cache(found: dict, *names: str, beside: str) -> SimpleNamespace:
+    """Return a cache of the tensors of these names. Raises: ValueError for one that is missing."""
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{name} is missing, allowed with {beside}: {', '.join(names)}")
+        if name in "kv" and found[name].ndim != 4:
             shape = tuple(found[name].shape)
             raise ValueError(f"{name}.shape = {shape}, allowed: [pages, page_size, Hkv, D]")
     return SimpleNamespace(**{name: found[name] for name in names})
@@ -261,14 +261,11 @@ def _p_format(found: dict) -> str:
 
 def _latent(found: dict):
     """Return the query and the cache of an MLA call in absorbed form."""
-    missing = [n for n in ("q_pe", "ckv", "kpe", "page_table", "kv_len") if n not in found]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing, allowed with q_nope: q_pe, ckv, kpe and pages")
-    parts = (to_numpy(_wide(found[n])) for n in ("ckv", "kpe"))
-    ckv, kpe = (x.reshape(*x.shape[:2], 1, -1) for x in parts)
-    pages = {name: found[name] for name in ("page_table", "kv_len")}
-    k = np.concatenate([ckv, kpe], -1)
-    return (found["q_nope"], found["q_pe"]), SimpleNamespace(k=k, v=ckv, **pages)
+    cache = _cache(found, "q_pe", "ckv", "kpe", *_TABLE, beside="q_nope")
+    parts = (to_numpy(_wide(x)) for x in (cache.ckv, cache.kpe))
+    cache.v, kpe = (x.reshape(*x.shape[:2], 1, -1) for x in parts)
+    cache.k = np.concatenate([cache.v, kpe], -1)
+    return (found["q_nope"], cache.q_pe), cache
 
 
 def _wide(tensor):

@@ -86,7 +86,10 @@ def candidates(given: dict) -> list[Layout]:
     else:
         words_k = (of_pool[1:] if of_pool else "shd",)
     found = []
-    for a, c, b in itertools.product(words_q, words_q, words_k):
+    words_out = (
+        _DENSE if rank == 4 else words_q
+    )  # transformers: q as [B, H, S, D], out [B, S, H, D]
+    for a, c, b in itertools.product(words_q, words_out, words_k):
         alike = rank < 4 or rank_k < 4 or pool or a == b  # q and k lie alike
         if alike and _agree({"q": a, "out": c, "k": b, "v": b}, given):
             found.append(Layout(a, c, b))
