@@ -85,14 +85,7 @@ def verdict(
     """
     how = {name: x for name, x in locals().items() if name not in _NO_OPTIONS}
     how["causal"] = meaning.flag("causal", causal)
-    tensors = out, _query(q), k, v
-    require_choice("layout", layout or "bhsd", LAYOUTS)
-    words = LAYOUTS[: 1 + _may_be_bshd(*tensors)] if layout is None else (layout,)
-    ways = [
-        Way(partial(_as_layout, tensors, word, layout, how), 1.0 + i)
-        for i, word in enumerate(words)
-    ]
-    return first_right(ways, named=named)
+    return first_right(_ways((out, _query(q), k, v), layout, how), named=named)
 
 
 @dataclass(frozen=True)
@@ -135,12 +128,17 @@ def first_right(ways: Sequence[Way], *, named: bool, query: np.ndarray | None = 
     return way.judge(named=True) if named and len(ways) > 1 else found
 
 
-def _as_layout(tensors: tuple, word: str, told: str | None, how: dict, *, named: bool) -> Verdict:
-    """Return the verdict on tensors whose axes are those of a word."""
-    found = _judged(
-        *(arranged(x, word, "bhsd") if word != "bhsd" else x for x in tensors), named=named, **how
-    )
-    return replace(found, note=taken_as(word)) if word != "bhsd" and told is None else found
+def _ways(tensors: tuple, layout: str | None, how: dict) -> list[Way]:
+    """Return the ways in which tensors may lie: the layout that is told, else those that fit."""
+    require_choice("layout", layout or "bhsd", LAYOUTS)
+    words = LAYOUTS[: 1 + _may_be_bshd(*tensors)] if layout is None else (layout,)
+
+    def judge(word: str, *, named: bool) -> Verdict:
+        lying = tensors if word == "bhsd" else [arranged(x, word, "bhsd") for x in tensors]
+        note = taken_as(word) if word != "bhsd" and layout is None else ""
+        return replace(_judged(*lying, named=named, **how), note=note)
+
+    return [Way(partial(judge, word), 1.0 + i) for i, word in enumerate(words)]
 
 
 def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
