@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from labkernels.audit import dumps
-from labkernels.audit.names import DEFAULT_GIB, GIB, Take
+from labkernels.audit.names import DEFAULT_GIB, Take
 from labkernels.audit.verdict import LAYOUTS, TAKEN_AS_BSHD, verdict
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, LESS_EXACT, ROUNDING, Verdict
+from labkernels.units import GiB
 
 EQUAL, OTHER_INPUTS = "EQUAL BITS", "OTHER INPUTS"
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
@@ -175,7 +176,7 @@ def compare_dumps(
 
     Raises: ValueError naming the file, or where the two have no query in common.
     """
-    takes = [Take(dict(names or {}), max_gib * GIB) for _ in range(2)]
+    takes = [Take(dict(names or {}), max_gib * GiB) for _ in range(2)]
     said = dumps.told(layout=layout, heads=heads)
     tensors_a = dumps.read(a, takes[0]) | said
     tensors_b = dumps.read(b, takes[1], needs=("out",)) | said

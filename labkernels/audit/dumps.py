@@ -9,13 +9,13 @@ import numpy as np
 
 from labkernels.audit import gradients, importers, layouts, meaning
 from labkernels.audit.layouts import Layout, taken_as
-from labkernels.audit.names import DEFAULT_GIB, GIB, NAMES, REFUSED, Take
+from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take
 from labkernels.audit.verdict import Way, first_right, verdict
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.truth.layouts import check_ends, integers
 from labkernels.numerics.verdict.verdict import BUG, Verdict
-from labkernels.units import LOG2_E
+from labkernels.units import LOG2_E, GiB
 
 _NUMBERS = ("scale", "soft_cap")
 _NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "mask_type", "kv_layout", "layout"} | {
@@ -48,7 +48,7 @@ def audit(
     Raises: ValueError naming the file and the tensor that is missing or malformed;
     FileNotFoundError.
     """
-    take = Take(dict(names or {}), max_gib * GIB)
+    take = Take(dict(names or {}), max_gib * GiB)
     tensors = read(path, take) | told(scale=scale, layout=layout, heads=heads)
     try:
         found = judge(tensors, p_format=p_format, named=named)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labkernels.units import require_choice
+from labkernels.units import GiB, require_choice
 
 # our name, and the names of others; case does not matter
 NAMES: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,6 @@ _BY_NAME = {
     for name, others in (NAMES | {name: row[0] for name, row in REFUSED.items()}).items()
     for other in (name, *others)
 }
-GIB = 2**30
 DEFAULT_GIB = 4.0
 _MOST_DIMENSIONS = 8
 
@@ -111,7 +110,7 @@ class Take:
     """
 
     map: dict[str, str] = field(default_factory=dict)
-    limit_bytes: float = DEFAULT_GIB * GIB
+    limit_bytes: float = DEFAULT_GIB * GiB
     unread: list[str] = field(default_factory=list)
     bytes: int = 0
 
@@ -160,7 +159,7 @@ class Take:
         self.bytes += size
         if not self.bytes <= self.limit_bytes:
             raise ValueError(
-                f"tensor {theirs} of {math.prod(sizes):.3g} elements makes {self.bytes / GIB:.3g} "
-                f"GiB in all, allowed: {self.limit_bytes / GIB:g} GiB; --max-gib raises it"
+                f"tensor {theirs} of {math.prod(sizes):.3g} elements makes {self.bytes / GiB:.3g} "
+                f"GiB in all, allowed: {self.limit_bytes / GiB:g} GiB; --max-gib raises it"
             )
         return size

@@ -192,7 +192,8 @@ def _with_dark_rows(found: Verdict, problem: Problem, out, lse2) -> Verdict:
         if len(rows):
             shown = " and ".join(problem.row_name(*map(int, row)) for row in rows[:4])
             more = f" and {len(rows) - 4} more" if len(rows) > 4 else ""
-            words.append(f"NaN or inf in {len(rows)} rows of {name}: {shown}{more}")
+            count = f"{len(rows)} rows" if len(rows) > 1 else "a row"
+            words.append(f"NaN or inf in {count} of {name}: {shown}{more}")
             if name == "lse":
                 matches = tuple(match for match in matches if not match.name.startswith("LSE"))
                 why = why.partition("; ")[2] if matches != found.matches else why

@@ -183,7 +183,7 @@ def test_rows_that_are_not_finite_are_listed_and_not_fitted_by_a_name(name, valu
     given[name][1, 2, 3] = value
     found = judge(given)
     words = {"out": "the output"}.get(name, name)
-    start = f"NaN or inf in 1 rows of {words}: sample 1, query 3, head 2; "
+    start = f"NaN or inf in a row of {words}: sample 1, query 3, head 2; "
     assert (found.answer, found.matches) == ("BUG", ())
     assert found.why.startswith(start)
 
