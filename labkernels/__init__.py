@@ -22,7 +22,7 @@ _HOMES = {
     "NumericPolicy": "labkernels.policy",
     "discover": "labkernels.kernels.registry",
     "verdict": "labkernels.audit.verdict",
-    "compare": "labkernels.audit.verdict",
+    "compare": "labkernels.audit.comparison",
     "Decode": "labkernels.kernels.decode.workload",
     "Prefill": "labkernels.kernels.prefill.workload",
     "Backward": "labkernels.kernels.backward.workload",

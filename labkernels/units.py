@@ -18,6 +18,7 @@ TB = 1000 * GB
 
 COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of this
 CHUNK = COPY_BYTES // 2  # elements of 16 bits in one copy
+SCALES = (2.0**-64, 2.0**64)  # in fp32, products of 2^63 times these neither vanish nor overflow
 
 
 def require_choice(name: str, value: str, allowed: Iterable[str]) -> None:

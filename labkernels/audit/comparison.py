@@ -11,19 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from labkernels.audit import dumps
-from labkernels.audit.names import DEFAULT_GIB, GIB, Take
-from labkernels.numerics.arrays import moved, to_numpy
-from labkernels.numerics.truth.problem import Problem
+from labkernels.audit.names import DEFAULT_GIB, Take
+from labkernels.audit.verdict import LAYOUTS, TAKEN_AS_BSHD, verdict
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, LESS_EXACT, ROUNDING, Verdict
+from labkernels.units import GiB
 
 EQUAL, OTHER_INPUTS = "EQUAL BITS", "OTHER INPUTS"
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """Two outputs of the same tokens, each with a verdict by its own inputs.
+class Comparison:
+    """Two outputs of the same tokens: a verdict on each by its own inputs, and where they differ.
 
     Shapes: tokens_a, tokens_b [n], which rows belong together; out_a, out_b [n, Hq, Dv]. inputs:
     what differs between the inputs of these tokens, in words. unread: names in a and in b that were
@@ -44,6 +46,26 @@ class Pair:
         """True where the bits differ; all NaN count as equal. Shapes: [n, Hq, Dv]."""
         both_nan = np.isnan(self.out_a) & np.isnan(self.out_b)
         return ~((self.out_a == self.out_b) | both_nan)
+
+    @property
+    def different(self) -> float:
+        """Share of elements whose bits differ."""
+        return float(self.differs.mean()) if self.differs.size else 0.0
+
+    @property
+    def first(self) -> tuple[int, int, int] | None:
+        """First [token, head, channel] that differs; None where none does."""
+        places = np.argwhere(self.differs)
+        return (int(places[0][0]), int(places[0][1]), int(places[0][2])) if len(places) else None
+
+    @property
+    def wrong(self) -> str:
+        """Which of the two is wrong: "a", "b", "both", "neither" or "inconclusive"."""
+        bugs = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
+        if bugs:
+            return "both" if len(bugs) == 2 else bugs[0]
+        sound = self.a.answer == self.b.answer == ROUNDING
+        return "neither" if sound else "inconclusive"
 
     @property
     def answer(self) -> str:
@@ -84,8 +106,7 @@ class Pair:
 
     def _sentence(self) -> str:
         n = len(self.out_a)
-        wrong = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
-        start = f"{' and '.join(wrong)} wrong; " if wrong else ""
+        start = f"{self.wrong} wrong; " if BUG in (self.a.answer, self.b.answer) else ""
         if not self.differs.any():
             return f"{start}all {n} tokens that both have, in every bit"
         expected = np.hypot(self.a.sigma[self.tokens_a], self.b.sigma[self.tokens_b])
@@ -93,7 +114,7 @@ class Pair:
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
         far = off[~np.isnan(off)]
         return (
-            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by at most "
+            f"{start}{self.different:.2%} of the elements of {n} tokens differ, by at most "
             f"{float(far.max(initial=0.0)):.3g} standard deviations of a difference by rounding"
         )
 
@@ -117,6 +138,30 @@ class Pair:
         return "; ".join(words)
 
 
+def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
+    """Judge two outputs of one input, each against float64; arguments as for `verdict`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (rng.standard_normal((1, 2, n, 64)).astype(np.float16) for n in (4, 1, 1))
+    >>> right = np.repeat(v, 4, axis=2)  # of one key, attention gives its V
+    >>> found = compare(right, -right, q, k, v)
+    >>> found.wrong, found.different
+    ('b', 1.0)
+    """
+    found = [verdict(out, q, k, v, **how) for out in (out_a, out_b)]
+    # the layout of both is that in which one is right
+    taken = next((x for x in found if x.answer != BUG), found[0]).note
+    how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
+    a, b = (
+        x if x.note == taken else verdict(out, q, k, v, **how)
+        for x, out in zip(found, (out_a, out_b), strict=True)
+    )
+    if a.out.shape != b.out.shape:
+        raise ValueError(f"out_b has {b.out.shape}, allowed: {a.out.shape}, as out_a")
+    tokens = np.arange(len(a.out))
+    return Comparison(a, b, tokens, tokens, a.out, b.out)
+
+
 def compare_dumps(
     a: Path,
     b: Path,
@@ -126,23 +171,25 @@ def compare_dumps(
     layout: str | None = None,
     heads: tuple[int, int] | None = None,
     **how,
-) -> Pair:
+) -> Comparison:
     """Compare two files, as `audit` takes them; tensors that b lacks are those of a.
 
     Raises: ValueError naming the file, or where the two have no query in common.
     """
-    takes = [Take(dict(names or {}), max_gib * GIB) for _ in range(2)]
+    takes = [Take(dict(names or {}), max_gib * GiB) for _ in range(2)]
     said = dumps.told(layout=layout, heads=heads)
     tensors_a = dumps.read(a, takes[0]) | said
     tensors_b = dumps.read(b, takes[1], needs=("out",)) | said
     if not {"q", "qkv", "q_nope"} & tensors_b.keys():
         tensors_b = tensors_a | tensors_b
-    pair = compare(tensors_a, tensors_b, **how)
+    found = compare_tensors(tensors_a, tensors_b, **how)
     words = (f"{name} is {text}" for name, text in zip("ab", map(dumps.unread, takes), strict=True))
-    return replace(pair, unread=tuple(word for word in words if not word.endswith("is ")))
+    return replace(found, unread=tuple(word for word in words if not word.endswith("is ")))
 
 
-def compare(a: dict, b: dict, *, p_format: str | None = None, named: bool = True) -> Pair:
+def compare_tensors(
+    a: dict, b: dict, *, p_format: str | None = None, named: bool = True
+) -> Comparison:
     """Compare two dumps as dicts of tensors by the names of names.NAMES."""
     how = {"p_format": p_format, "named": named}
     first = dumps.judge(a, **how)
@@ -153,7 +200,7 @@ def compare(a: dict, b: dict, *, p_format: str | None = None, named: bool = True
     if outs[0].shape != outs[1].shape:
         raise ValueError(f"out of b is {outs[1].shape}, allowed: {outs[0].shape}, as of a")
     inputs = _different_inputs(*(v.problem for v in verdicts), *tokens)
-    return Pair(*verdicts, *tokens, *outs, inputs)
+    return Comparison(*verdicts, *tokens, *outs, inputs)
 
 
 def _different_inputs(a: Problem, b: Problem, tokens_a, tokens_b) -> tuple[str, ...]:
@@ -193,20 +240,17 @@ def _different_keys(a: Problem, b: Problem, tokens_a, tokens_b) -> list[str]:
         pairs = 0
         for one, other in np.unique(requests, axis=0).tolist():
             n = int(counts[(requests == (one, other)).all(1)].max())
-            rows = [_keys_of(p, name, r, n) for p, r in ((a, one), (b, other))]
-            pairs += not np.array_equal(*rows, equal_nan=True)
+            pairs += a.kv_heads != b.kv_heads or not all(
+                np.array_equal(
+                    keys_of(a, name, head, one)[:n],
+                    keys_of(b, name, head, other)[:n],
+                    equal_nan=True,
+                )
+                for head in range(a.kv_heads)
+            )
         if pairs:
             found.append(f"{name.upper()} differs in {pairs} requests")
     return found
-
-
-def _keys_of(problem: Problem, name: str, request: int, n: int) -> np.ndarray:
-    """Return the first n keys or values of a request, in float64. Shapes: [n, Hkv, D]."""
-    pool = getattr(problem, f"{name}_pool")
-    size = pool.shape[1]
-    pages = problem.page_table[request][: -(-n // size)]
-    rows = to_numpy(pool[moved(pages, pool)]).astype(np.float64)
-    return rows.reshape(-1, *pool.shape[2:])[:n]
 
 
 def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
@@ -214,13 +258,10 @@ def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
     if q_a.shape == q_b.shape and np.array_equal(q_a, q_b):
         return np.arange(len(q_a)), np.arange(len(q_b))
     places: dict[bytes, list[int]] = {}
-    for token, query in enumerate(np.asarray(q_b, np.float32)):
+    for token, query in reversed(list(enumerate(np.asarray(q_b, np.float32)))):
         places.setdefault(query.tobytes(), []).append(token)
-    pairs = []
-    for token, query in enumerate(np.asarray(q_a, np.float32)):
-        found = places.get(query.tobytes())
-        if found:
-            pairs.append((token, found.pop(0)))
+    found = [places.get(query.tobytes()) for query in np.asarray(q_a, np.float32)]
+    pairs = [(token, there.pop()) for token, there in enumerate(found) if there]
     if not pairs:
         raise ValueError("a and b have no query in common, allowed: outputs of the same tokens")
     left, right = zip(*pairs, strict=True)

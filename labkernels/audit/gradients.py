@@ -10,15 +10,19 @@ from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.gradients import Given
 from labkernels.numerics.truth.gradients import gradients as exact_gradients
+from labkernels.numerics.truth.layouts import tokens
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.verdict import BUG, Verdict
 
 NAMES = ("dq", "dk", "dv")
+_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint16": "bf16"}
 
 
-def with_gradients(found: Verdict, tensors: dict) -> Verdict:
-    """Extend the verdict on an output to the gradients of its dump, if there are any.
+def with_gradients(found: Verdict, tensors: dict, lse2=None) -> Verdict:
+    """Extend the verdict on an output to the gradients beside it, if there are any.
 
+    Shapes: dout, dq, dk and dv in the layout of `verdict`, [B, H, S, D] or [T, H, D]; lse2 without
+    D.
     The exact gradients are computed twice: from the dump's output and log-sum-exp in base 2, which
     a fused backward pass is given, and from exact values of both. For each element, the smaller
     quotient of error and bound counts. Gradients have a bound but no error model, so a small
@@ -29,16 +33,19 @@ def with_gradients(found: Verdict, tensors: dict) -> Verdict:
     names = [name for name in NAMES if tensors.get(name) is not None]
     if not names:
         return found
+    assert found.problem is not None  # kept by `verdict`
     problem = found.problem.in_numpy()
     if problem.variant is not None:
         raise ValueError(f"{names[0]} of a variant, allowed: causal or not, and nothing else")
     if "dout" not in tensors:
         raise ValueError(f"dout is missing, allowed with {names[0]}")
-    dout = _rows("dout", tensors["dout"], found, problem.out_shape)
+    kind = str(tensors[names[0]].dtype).removeprefix("torch.")
+    if kind not in _FORMATS:
+        raise ValueError(f"dtype of gradients = {kind}, allowed: {', '.join(_FORMATS)}")
+    dout = _rows("dout", tensors["dout"], problem.out_shape)
     exact_out, exact_lse2 = (to_numpy(x) for x in oracle.attention(problem))
-    lse2 = tensors.get("lse2")
-    lse2 = exact_lse2 if lse2 is None else _rows("lse2", lse2, found, exact_lse2.shape)
-    told = replace(found.policy, out=_format(tensors[names[0]]))
+    lse2 = exact_lse2 if lse2 is None else _rows("lse2", lse2, exact_lse2.shape)
+    told = replace(found.policy, out=_FORMATS[kind])
     givens = (
         Given(problem, dout, np.asarray(found.out, np.float64), lse2),
         Given(problem, dout, exact_out, exact_lse2),
@@ -48,7 +55,7 @@ def with_gradients(found: Verdict, tensors: dict) -> Verdict:
     for name, *ways in zip(NAMES, *pairs, strict=True):
         if name not in names:
             continue
-        values = _rows(name, tensors[name], found, ways[0][0].shape)
+        values = _rows(name, tensors[name], ways[0][0].shape)
         ratio = np.minimum(*(_ratio(values, *way) for way in ways))
         at = np.unravel_index(int(np.argmax(np.nan_to_num(ratio, nan=np.inf))), ratio.shape)
         where = f"token {at[0]}, head {at[1]}, channel {at[2]}"
@@ -60,8 +67,7 @@ def with_gradients(found: Verdict, tensors: dict) -> Verdict:
         return replace(found, findings=findings)
     first = wrong[0]
     why = f"{first.name} {first.value:.3g} > 1 {first.where}"
-    if found.answer == BUG:
-        why = f"{found.why}; {why}"
+    why = f"{found.why}; {why}" if found.answer == BUG else why
     return replace(found, answer=BUG, why=why, findings=findings)
 
 
@@ -70,27 +76,11 @@ def _ratio(values, exact, bound):
         return np.where(values == exact, 0.0, np.abs(values - exact) / bound)
 
 
-def _format(tensor) -> str:
-    kind = str(tensor.dtype).removeprefix("torch.")
-    names = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint16": "bf16"}
-    if kind not in names:
-        raise ValueError(f"dtype of gradients = {kind}, allowed: {', '.join(names)}")
-    return names[kind]
-
-
-def _rows(name: str, tensor, found: Verdict, shape: tuple[int, ...]):
-    """Return a tensor with one row per token. Its layout is that in which q was read."""
-    array = rounding.from_bits(tensor, "bf16") if _is_bits(tensor) else to_numpy(tensor)
-    if array.ndim == len(shape) + 1:
-        if "[S, B, H, D]" in found.note:
-            array = np.swapaxes(array, 0, 1)
-        elif "[B, S, H, D]" not in found.note:
-            array = np.swapaxes(array, 1, 2)
-        array = array.reshape(-1, *array.shape[2:])
-    if array.shape != shape:
+def _rows(name: str, tensor, shape: tuple[int, ...]):
+    """Return a tensor with one row per token, in float64."""
+    bits = isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
+    array = rounding.from_bits(tensor, "bf16") if bits else to_numpy(tensor)
+    rows = tokens(array) if array.ndim == len(shape) + 1 else array
+    if rows.shape != shape:
         raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: that of its tensor")
-    return array.astype(np.float64)
-
-
-def _is_bits(tensor) -> bool:
-    return isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
+    return rows.astype(np.float64)

@@ -1,4 +1,10 @@
-"""Takes tensors out of the layouts that tools have: packed, flat, padded, in pages, in 8 bits."""
+"""Layouts as words of axes, and tensors out of what tools pack, flatten, pad and store in 8 bits.
+
+Axes: b requests, h heads, s tokens of a request, t tokens of all requests, p pages, d channels.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,9 +14,115 @@ from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.units import require_choice
 
 LAYOUTS = ("bhsd", "bshd", "sbhd", "thd", "nhd", "hnd")
-_OF_QUERIES = ("q", "out", "dout", "dq")
-_OF_KEYS = ("k", "v", "dk", "dv")
+_DENSE, _POOLS = LAYOUTS[:3], {"nhd": "pshd", "hnd": "phsd"}
+_HERE = dict.fromkeys(_DENSE, "bhsd") | {"phsd": "pshd", "hsd": "shd"}  # how `verdict` takes them
+_OF_QUERIES, _OF_KEYS = ("q", "out", "dout", "dq"), ("k", "v", "dk", "dv")
+# Axes that have the same letter in two tensors have the same size: e are the channels of v.
+_LETTERS = {"q": "bstphd", "out": "bstphe", "k": "bltpgd", "v": "bltpge"}
 _BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
+
+
+def arranged(tensor, there: str, here: str):
+    """Return a view of a tensor with axes `there` in which they have the order of `here`.
+
+    >>> arranged(np.zeros((2, 3, 4)), "sbd", "bsd").shape
+    (3, 2, 4)
+    """
+    order = tuple(map(there.index, here))
+    return tensor.permute(order) if hasattr(tensor, "detach") else tensor.transpose(order)
+
+
+def taken_as(word: str, what: str = "tensors") -> str:
+    """Return words for an assumption, for the note of a verdict."""
+    names = {"p": "pages", "s": "page_size"} if "p" in word else {}
+    return f"{what} taken as [{', '.join(names.get(x, x.upper()) for x in word)}]"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of q, of out, and of k and v.
+
+    doubt: so many times as wrong a wrong output counts in it; infinite: only right outputs count.
+    """
+
+    q: str
+    out: str
+    k: str
+    doubt: float = 1.0
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is assumed, if anything is."""
+        main = self.q if len(self.q) == 4 else self.k
+        found = [taken_as(main)] if main in ("bshd", "sbhd") else []
+        found += [taken_as(self.out, "out")] if self.out != self.q else []
+        return (*found, *[taken_as(self.k, "pools")] * (self.k == "phsd"))
+
+    def applied(self, given: dict) -> dict:
+        """Return the tensors in the order of axes in which `verdict` takes them."""
+        words = {"q": self.q, "dq": self.q, "out": self.out, "dout": self.out}
+        words |= dict.fromkeys(_OF_KEYS, self.k)
+        found = dict(given)
+        for name, word in words.items():
+            tensor = given.get(name)
+            if tensor is None:
+                continue
+            if _is_flat(tensor, word, given.get("q")):
+                tensor = _split_heads(name, tensor, given["q"].shape[self.q.index("h")])
+            if tensor.ndim == len(word):
+                found[name] = arranged(tensor, word, _HERE.get(word, word))
+        return found
+
+
+def candidates(given: dict) -> list[Layout]:
+    """Return the layouts in which the sizes of the tensors agree, the likeliest first."""
+    q, k, told = (given.get(name) for name in ("q", "k", "layout"))
+    rank, rank_k, pool = getattr(q, "ndim", 3), getattr(k, "ndim", 0), is_pool("k", given)
+    dense = _DENSE if told not in _DENSE else (told,)
+    of_pool = _POOLS.get(text(given.get("kv_layout", "")).lower())
+    words_q = {4: dense, 3: ("thd",)}.get(rank, ("hd",))
+    if rank_k == 4:
+        words_k = dense if not pool else (of_pool,) if of_pool else tuple(_POOLS.values())
+    else:
+        words_k = (of_pool[1:] if of_pool else "shd",)
+    found = []
+    words_out = (
+        _DENSE if rank == 4 else words_q
+    )  # transformers: q as [B, H, S, D], out [B, S, H, D]
+    for a, c, b in itertools.product(words_q, words_out, words_k):
+        alike = rank < 4 or rank_k < 4 or pool or a == b  # q and k lie alike
+        if alike and _agree({"q": a, "out": c, "k": b, "v": b}, given):
+            found.append(Layout(a, c, b))
+    found.sort(key=lambda layout: layout.out != layout.q)
+    for i, layout in enumerate(found[1:], 1):
+        unusual = layout.out != layout.q or "sbhd" in (layout.q, layout.k) or layout.k == "phsd"
+        found[i] = replace(layout, doubt=np.inf if unusual else 2.0)
+    return found or [Layout(words_q[0], words_q[0], words_k[0])]
+
+
+def _agree(words: dict[str, str], given: dict) -> bool:
+    """Return whether axes of one name have one size, and query heads are a multiple of KV heads."""
+    sizes: dict[str, int] = {}
+    for name, word in words.items():
+        tensor = given.get(name)
+        if tensor is None:
+            continue
+        letters = word.translate(str.maketrans("bstphd", _LETTERS[name]))
+        if name == "out" and _is_flat(tensor, word, given.get("q")):
+            if not word.endswith("hd"):
+                return False
+            letters = letters[:-2]
+        elif tensor.ndim != len(word):
+            continue
+        if any(sizes.setdefault(x, n) != n for x, n in zip(letters, tensor.shape, strict=False)):
+            return False
+    of_q, of_k = sizes.get("h", 0), sizes.get("g", 1)
+    return of_k > 0 and of_q % of_k == 0
+
+
+def _is_flat(out, word: str, q) -> bool:
+    """Return whether an output has one axis for heads and channels, unlike q."""
+    return getattr(q, "ndim", 0) == len(word) == out.ndim + 1 > 2
 
 
 def apart(given: dict) -> dict:
@@ -26,7 +138,8 @@ def apart(given: dict) -> dict:
         raise ValueError(
             f"heads = {heads[0]}/{heads[1]}, allowed: query heads / KV heads, a multiple"
         )
-    layout = _layout(found)
+    if "layout" in found:
+        found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
     for names, n in ((_OF_QUERIES, heads[0]), (_OF_KEYS, heads[1] or heads[0])):
         for name in names:
@@ -34,23 +147,14 @@ def apart(given: dict) -> dict:
                 found[name] = _with_heads(name, found[name], n, found)
     for of, names in (("q", (*_OF_QUERIES, "lse", "lse2")), ("kv", _OF_KEYS)):
         _without_padding(found, of, names)
-    if layout == "sbhd":
-        for name in (*_OF_QUERIES, *_OF_KEYS):
-            if name in found and found[name].ndim == 4 and not _is_pool(name, found):
-                found[name] = swapped(swapped(found[name], 0), 1)
-    return found | ({"layout": layout} if layout in ("bhsd", "bshd") else {})
+    return found
 
 
-def _layout(found: dict) -> str:
-    """Return the layout that is told, "" if none is; NHD and HND are those of the cache."""
-    if "layout" not in found:
-        return ""
-    told = text(found.pop("layout")).lower()
-    layout = told.partition("_")[0].replace("2", "").replace("3", "")
+def _told(told: str, given: dict) -> dict:
+    """Return the layout that is told; NHD and HND are those of the cache."""
+    layout = told.lower().partition("_")[0].replace("2", "").replace("3", "")
     require_choice("layout", layout, LAYOUTS)
-    if layout in ("nhd", "hnd"):
-        found.setdefault("kv_layout", layout)
-    return layout
+    return {"kv_layout": given.get("kv_layout", layout)} if layout in _POOLS else {"layout": layout}
 
 
 def _unpack(found: dict, heads: tuple[int, int]) -> None:
@@ -61,18 +165,20 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
             found["q"], found["k"], found["v"] = (qkv[..., i, :, :] for i in range(3))
         elif q_heads:
             kv_heads = kv_heads or q_heads
-            size = qkv.shape[-1] // (q_heads + 2 * kv_heads)
-            flat = qkv.reshape(*qkv.shape[:-1], -1, max(1, size))
+            qkv = qkv.reshape(*qkv.shape[: min(2, qkv.ndim - 1)], -1)
+            flat = _split_heads("qkv", qkv, q_heads + 2 * kv_heads)
             ends = (0, q_heads, q_heads + kv_heads, q_heads + 2 * kv_heads)
             parts = zip("qkv", ends, ends[1:], strict=False)
             found |= {name: flat[..., a:b, :] for name, a, b in parts}
         else:
             allowed = "[..., 3, H, D], or with --heads Q/KV [..., (Q + 2 KV) D]"
             raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: {allowed}")
+        found.setdefault("layout", "bshd")
+        if "cu_seqlens" in found:
+            found.setdefault("cu_seqlens_q", found["cu_seqlens"])
     if "kv" not in found:
         return
-    kv = found.pop("kv")
-    paged = {"page_table", "kv_indices"} & found.keys()
+    kv, paged = found.pop("kv"), is_pool("k", found)
     axis = 1 if paged else kv.ndim - 3
     if paged and kv.ndim == 5 and kv.shape[1] != 2:
         axis = 0  # vLLM's pool [2, pages, page_size, Hkv, D]
@@ -86,15 +192,19 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
 def _with_heads(name: str, tensor, heads: int, found: dict):
     """Return [..., H D] as [..., H, D] where heads are told or must be."""
     flat = tensor.ndim == 2 and "q_nope" not in found
-    one = flat and getattr(found.get("k"), "ndim", 0) == 3 and name in _OF_QUERIES  # one token
+    if flat and name in _OF_QUERIES:
+        of_q = getattr(found.get("q"), "ndim", 0) == 3  # by which an output is split
+        flat = not of_q and getattr(found.get("k"), "ndim", 0) != 3  # or of one token
     told = heads and tensor.ndim in (2, 3) and tensor.shape[-2] != heads
-    if flat and not one and not heads:
+    if flat and not heads:
         raise ValueError(
             f"{name}.shape = {tuple(tensor.shape)}, allowed with --heads Q/KV: [T, H D]"
         )
-    if not told and not (flat and heads and not one):
-        return tensor
-    if tensor.shape[-1] % heads:
+    return _split_heads(name, tensor, heads) if told or flat else tensor
+
+
+def _split_heads(name: str, tensor, heads: int):
+    if not heads or tensor.shape[-1] % heads:
         raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: [..., {heads} x D]")
     return tensor.reshape(*tensor.shape[:-1], heads, tensor.shape[-1] // heads)
 
@@ -120,24 +230,36 @@ def _without_padding(found: dict, of: str, names: tuple[str, ...]) -> None:
             found[name] = rows[namespace(rows).asarray(index)]
 
 
-def _is_pool(name: str, found: dict) -> bool:
+def is_pool(name: str, found: dict) -> bool:
+    """Return whether a tensor lies in pages."""
     return name in ("k", "v") and bool({"page_table", "kv_indices"} & found.keys())
 
 
 def with_shared_pool(found: dict) -> dict:
     """Return the tensors with V as the first channels of K, where a pool holds both (FlashMLA)."""
     k, v, out = (found.get(name) for name in ("k", "v", "out"))
-    if k is None or v is not None or "q_nope" in found or not _is_pool("k", found):
+    if k is None or v is not None or "q_nope" in found or not is_pool("k", found):
         return found
     if k.ndim != 4 or k.shape[2] != 1 or out is None or not out.shape[-1] <= k.shape[3]:
         raise ValueError("tensor v is missing, allowed without it: one KV head that holds K and V")
     return found | {"v": k[..., : out.shape[-1]]}
 
 
-def swapped(tensor, first: int = 1):
-    """Return the tensor with the dimensions `first` and `first` + 1 exchanged."""
-    swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
-    return swap(first, first + 1)
+def of_rows(lse: np.ndarray, q) -> np.ndarray:
+    """Return a number for each row in the shape of q [B, H, S, D] or [T, H, D] without D.
+
+    Requests may be padded to more tokens than they have, and a last axis may have one number.
+    """
+    shape, word = tuple(q.shape[:-1]), "bhs" if q.ndim == 4 else "th"[: q.ndim - 1]
+    values = lse[..., 0] if lse.ndim == len(word) + 1 and lse.shape[-1] == 1 else lse
+    if word == "bhs" and values.ndim == 3 and values.shape[:2] == shape[:2]:
+        values = values[..., : shape[2]]
+    for there in ("bhs", "bsh", "sbh", "th", "ht"):
+        if len(there) == len(word) == values.ndim and set(there) == set(word):
+            found = arranged(values, there, word)
+            if found.shape == shape:
+                return found
+    return values
 
 
 def is_fp8(tensor) -> bool:
@@ -158,8 +280,8 @@ def dequantised(name: str, tensor, scale, found: dict):
     if scale is None:
         return tensor
     scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
-    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all():
-        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers")
+    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all() or not scales.all():
+        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers, not 0")
     scales = scales.astype(np.float64)
     if (scales == 1).all():
         return tensor
@@ -168,7 +290,7 @@ def dequantised(name: str, tensor, scale, found: dict):
     values = np.asarray(to_numpy(tensor), np.float64)
     if scales.size == 1:
         return values * scales.reshape(())
-    heads = values.shape[1] if values.ndim == 4 and not _is_pool(name, found) else values.shape[-2]
+    heads = values.shape[1] if values.ndim == 4 and not is_pool(name, found) else values.shape[-2]
     rows = scales.reshape(-1, scales.shape[-1])
     if heads % rows.shape[-1] or scales.ndim > 2:
         raise ValueError(
@@ -180,26 +302,33 @@ def dequantised(name: str, tensor, scale, found: dict):
 
 def _beside(name: str, values: np.ndarray, rows: np.ndarray, found: dict) -> np.ndarray:
     """Return scales [B or 1, H] in a shape that multiplies values."""
-    if len(rows) == 1:
-        whole = values.ndim == 4 and not _is_pool(name, found)
-        return rows[0][:, None, None] if whole else rows[0][:, None]
-    if _is_pool(name, found):
-        table, page = to_numpy(found["page_table"]), values.shape[1]
-        of_page = np.ones((len(values), rows.shape[1]))
-        taken = np.full(len(values), -1)
-        for b, n in enumerate(-(-to_numpy(found["kv_len"]).astype(np.int64) // page)):
-            pages = table[b, :n]
-            if ((taken[pages] >= 0) & (rows[taken[pages]] != rows[b]).any(-1)).any():
-                raise ValueError(f"{name}_scale differs between requests that share a page")
-            taken[pages], of_page[pages] = b, rows[b]
-        return of_page[:, None, :, None]
-    ends = found.get("cu_seqlens_q" if name == "q" else "cu_seqlens")
-    if values.ndim == 4:
+    pool = is_pool(name, found)
+    if values.ndim == 4 and not pool:
         of_token = rows[:, :, None, None]
-    elif ends is None:
-        of_token = rows[:, :, None]
+    elif pool and len(rows) > 1:
+        of_token = _of_pages(name, rows, found, values.shape[:2])[:, None, :, None]
     else:
-        of_token = np.repeat(rows, np.diff(to_numpy(ends)), axis=0)[:, :, None]
+        ends = found.get("cu_seqlens_q" if name == "q" else "cu_seqlens")
+        each = len(rows) > 1 and ends is not None
+        of_token = (np.repeat(rows, np.diff(to_numpy(ends)), axis=0) if each else rows)[:, :, None]
     if len(of_token) not in (1, len(values)):
         raise ValueError(f"{name}_scale has {len(rows)} requests, allowed: {len(values)}")
     return of_token
+
+
+def _of_pages(name: str, rows: np.ndarray, found: dict, sizes: tuple[int, int]) -> np.ndarray:
+    """Return the scales of the request to which each page belongs. Shapes: [pages, H]."""
+    table, scales = to_numpy(found["page_table"]), np.ones((sizes[0], rows.shape[1]))
+    taken = np.full(sizes[0], -1)
+    for b, n in enumerate(-(-to_numpy(found["kv_len"]).astype(np.int64) // sizes[1])):
+        pages = table[b, :n]
+        if ((taken[pages] >= 0) & (rows[taken[pages]] != rows[b]).any(-1)).any():
+            raise ValueError(f"{name}_scale differs between requests that share a page")
+        taken[pages], scales[pages] = b, rows[b]
+    return scales
+
+
+def holds_e4m3(tensors: list) -> bool:
+    """Return whether floats of 16 bits or more have values of e4m3 alone."""
+    known = [to_numpy(x) for x in tensors if str(getattr(x, "dtype", "")).endswith("float16")]
+    return len(known) > 1 and all(np.array_equal(rounding.round_to(x, "e4m3"), x) for x in known)

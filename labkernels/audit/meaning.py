@@ -46,6 +46,14 @@ def number(name: str, value) -> float:
         raise ValueError(f"{name} = {str(value)[:40]!r}, allowed: one number") from None
 
 
+def of_all_requests(name: str, value):
+    """Return one row [H] of [B, H] whose rows are equal."""
+    rows = to_numpy(value)
+    if rows.ndim == 2 and not (rows == rows[:1]).all():
+        raise ValueError(f"{name} differs between requests, allowed: one row, or a bias")
+    return rows[0] if rows.ndim == 2 and len(rows) else rows
+
+
 def text(value) -> str:
     """Return a string, also of NumPy's array of one."""
     return str(value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value)
@@ -206,40 +214,33 @@ def _require_one_meaning(name: str, of_rows: np.ndarray, problem: Problem) -> No
 
 
 def _of_rows(name: str, values: np.ndarray, problem: Problem, queries: int | None) -> np.ndarray:
-    """Return a mask as [1 or Hq, total_q, longest]."""
+    """Return a mask as [1 or Hq, total_q, longest], of masks for longer requests the first keys."""
     batch, (total, heads), longest = problem.batch, problem.q.shape[:2], int(problem.kv_lens.max())
-    lens = np.diff(problem.q_ends)
+    lens, shape = np.diff(problem.q_ends), values.shape
     if values.ndim == 1 and values.size == int((lens * problem.kv_lens).sum()):
         return _unflattened(values, lens, problem.kv_lens, longest)[None]
-    rows = (total, longest)
-    if values.ndim >= 2 and values.shape[-2] == total and (queries is None or values.ndim == 2):
-        return _cut(name, values, rows)
-    if queries is None:
-        raise ValueError(f"{name}.shape = {values.shape}, allowed: [total_q, longest], {rows}")
-    grid = (batch, heads, queries)
-    if values.ndim in (2, 3) and values.shape[0] == batch > 1:
-        other = {2: queries, 3: heads}[values.ndim]  # what torch takes the first dimension for
-        if other == batch:
-            words = f"{name}.shape = {values.shape} has two meanings where B = {batch}"
-            raise ValueError(f"{words}, allowed: four dimensions, [B, Hq, M, L] or 1 for each")
-        values = values[:, None, None] if values.ndim == 2 else values[:, None]
-    shaped = values.reshape((1,) * (4 - values.ndim) + values.shape) if values.ndim < 5 else values
-    fits = shaped.ndim == 4 and all(a in (1, b) for a, b in zip(shaped.shape, grid, strict=False))
-    if not fits or (shaped.shape[-1] != 1 and shaped.shape[-1] < longest):
-        allowed = f"what broadcasts to {(*grid, longest)}, [B, Hq, M, L]"
-        raise ValueError(f"{name}.shape = {values.shape}, allowed: {allowed}")
-    of_head = np.broadcast_to(shaped, (batch, shaped.shape[1], queries, shaped.shape[-1]))
-    return _cut(name, of_head.swapaxes(0, 1).reshape(shaped.shape[1], total, -1), rows)
-
-
-def _cut(name: str, values: np.ndarray, rows: tuple[int, int]) -> np.ndarray:
-    """Return [1 or Hq, total_q, longest], of masks for longer requests the first keys."""
-    if values.ndim == 2:
-        values = values[None]
-    if values.ndim != 3 or (values.shape[-1] != 1 and values.shape[-1] < rows[1]):
-        raise ValueError(f"{name}.shape = {values.shape}, allowed: [1 or Hq, total_q, {rows[1]}]")
-    return np.broadcast_to(values, (len(values), rows[0], max(values.shape[-1], rows[1])))[
-        ..., : rows[1]
+    allowed = f"[1 or Hq, total_q, longest], ({total}, {longest})"
+    if values.ndim >= 2 and shape[-2] == total and (queries is None or values.ndim == 2):
+        values = values.reshape((1,) * (3 - values.ndim) + shape)
+    elif queries is not None:
+        allowed = f"what broadcasts to {(batch, heads, queries, longest)}, [B, Hq, M, L]"
+        if values.ndim in (2, 3) and shape[0] == batch > 1:
+            other = {2: queries, 3: heads}[values.ndim]  # what torch takes the first dimension for
+            if other == batch:
+                words = f"{name}.shape = {shape} has two meanings where B = {batch}"
+                raise ValueError(f"{words}, allowed: four dimensions, [B, Hq, M, L] or 1 for each")
+            values = values[:, None, None] if values.ndim == 2 else values[:, None]
+        values = values.reshape((1,) * (4 - values.ndim) + values.shape)
+        grid = zip(values.shape, (batch, heads, queries), strict=False)
+        if values.ndim == 4 and all(a in (1, b) for a, b in grid):
+            of_head = np.broadcast_to(values, (batch, values.shape[1], queries, values.shape[-1]))
+            values = of_head.swapaxes(0, 1).reshape(values.shape[1], total, -1)
+    room = problem.page_table.shape[1] * problem.k_pool.shape[1]
+    keys_fit = values.ndim == 3 and (values.shape[-1] == 1 or longest <= values.shape[-1] <= room)
+    if not keys_fit or values.shape[0] not in (1, heads) or values.shape[1] != total:
+        raise ValueError(f"{name}.shape = {shape}, allowed: {allowed}")
+    return np.broadcast_to(values, (*values.shape[:2], max(values.shape[-1], longest)))[
+        ..., :longest
     ]
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labkernels.units import require_choice
+from labkernels.units import GiB, require_choice
 
 # our name, and the names of others; case does not matter
 NAMES: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,6 @@ _BY_NAME = {
     for name, others in (NAMES | {name: row[0] for name, row in REFUSED.items()}).items()
     for other in (name, *others)
 }
-GIB = 2**30
 DEFAULT_GIB = 4.0
 _MOST_DIMENSIONS = 8
 
@@ -111,9 +110,17 @@ class Take:
     """
 
     map: dict[str, str] = field(default_factory=dict)
-    limit_bytes: float = DEFAULT_GIB * GIB
+    limit_bytes: float = DEFAULT_GIB * GiB
     unread: list[str] = field(default_factory=list)
     bytes: int = 0
+
+    def ours(self, theirs: str) -> str | None:
+        """Return our name for a tensor; None for one that is not needed."""
+        for ours, mapped in self.map.items():
+            if mapped == theirs:
+                return ours
+        ours = canonical(theirs)
+        return None if ours in self.map else ours
 
     def chosen(self, names: Iterable[str]) -> dict[str, str]:
         """Return the names of one file that are to be read, each with ours; others are unread.
@@ -121,11 +128,10 @@ class Take:
         A name that is ours to the letter goes before other names of the same thing.
         Raises: ValueError where two have the same right to one of our names.
         """
-        mapped = {theirs: ours for ours, theirs in self.map.items()}
         candidates: dict[str, list[str]] = {}
         for theirs in names:
-            ours = mapped.get(theirs) or canonical(theirs)
-            if ours is None or (ours in self.map and theirs not in mapped):
+            ours = self.ours(theirs)
+            if ours is None:
                 self.unread.append(theirs)
             else:
                 candidates.setdefault(ours, []).append(theirs)
@@ -153,7 +159,7 @@ class Take:
         self.bytes += size
         if not self.bytes <= self.limit_bytes:
             raise ValueError(
-                f"tensor {theirs} of {math.prod(sizes):.3g} elements makes {self.bytes / GIB:.3g} "
-                f"GiB in all, allowed: {self.limit_bytes / GIB:g} GiB; --max-gib raises it"
+                f"tensor {theirs} of {math.prod(sizes):.3g} elements makes {self.bytes / GiB:.3g} "
+                f"GiB in all, allowed: {self.limit_bytes / GiB:g} GiB; --max-gib raises it"
             )
         return size

@@ -1,22 +1,24 @@
-"""`labkernels.verdict` and `compare`: torch or NumPy tensors in, rounding or a bug out."""
+"""`labkernels.verdict`: torch or NumPy tensors in, rounding or a bug out."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from labkernels.audit import meaning
-from labkernels.audit.layouts import swapped
+from labkernels.audit.layouts import arranged, taken_as
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import moved, namespace, to_numpy
 from labkernels.numerics.truth.layouts import of_dense, of_packed, tokens
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict, decide
+from labkernels.numerics.verdict.verdict import BUG, Verdict, decide
 from labkernels.policy import P_FORMATS, NumericPolicy
-from labkernels.units import require_choice
+from labkernels.units import SCALES, require_choice
 
-TAKEN_AS_BSHD = "tensors taken as [B, S, H, D]"
+TAKEN_AS_BSHD = taken_as("bshd")
 LAYOUTS = ("bhsd", "bshd")
 _NO_OPTIONS = ("out", "q", "k", "v", "layout", "named")
 _VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks")
@@ -83,11 +85,60 @@ def verdict(
     """
     how = {name: x for name, x in locals().items() if name not in _NO_OPTIONS}
     how["causal"] = meaning.flag("causal", causal)
-    tensors = out, _query(q), k, v
-    if layout is None and _may_be_bshd(*tensors):
-        return _in_either_layout(tensors, named, how)
+    return first_right(_ways((out, _query(q), k, v), layout, how), named=named)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to read tensors: judge(named=True or False) gives a verdict.
+
+    doubt: so many times as wrong a wrong output counts; infinite: only right outputs count.
+    """
+
+    judge: Callable[..., Verdict]
+    doubt: float = 1.0
+
+
+def first_right(ways: Sequence[Way], *, named: bool, query: np.ndarray | None = None) -> Verdict:
+    """Return the verdict of the first way in which the output is right, or of the least wrong.
+
+    Names are sought in that way alone. query: of wrong ways, those with this q are preferred.
+    Raises: the ValueError of the first way, if every way is refused.
+    """
+    wrong, refused = [], None
+    for way in ways:
+        try:
+            found = way.judge(named=named and len(ways) == 1)
+        except ValueError as error:
+            refused = refused or error
+            continue
+        if found.answer != BUG:
+            return found
+        if way.doubt < math.inf or not wrong:
+            wrong.append((way, found))
+    if not wrong:
+        assert refused is not None  # there is a way
+        raise refused
+    alike = [
+        (way, found)
+        for way, found in wrong
+        if query is not None and np.array_equal(to_numpy(found.problem.q), query)
+    ]
+    way, found = min(alike or wrong, key=lambda pair: wrongness(pair[1], pair[0].doubt))
+    return way.judge(named=True) if named and len(ways) > 1 else found
+
+
+def _ways(tensors: tuple, layout: str | None, how: dict) -> list[Way]:
+    """Return the ways in which tensors may lie: the layout that is told, else those that fit."""
     require_choice("layout", layout or "bhsd", LAYOUTS)
-    return _judged(*(map(swapped, tensors) if layout == "bshd" else tensors), named=named, **how)
+    words = LAYOUTS[: 1 + _may_be_bshd(*tensors)] if layout is None else (layout,)
+
+    def judge(word: str, *, named: bool) -> Verdict:
+        lying = tensors if word == "bhsd" else [arranged(x, word, "bhsd") for x in tensors]
+        note = taken_as(word) if word != "bhsd" and layout is None else ""
+        return replace(_judged(*lying, named=named, **how), note=note)
+
+    return [Way(partial(judge, word), 1.0 + i) for i, word in enumerate(words)]
 
 
 def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
@@ -108,6 +159,8 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
         raise ValueError(f"out.shape = {out.shape}, allowed: {(*q.shape[:-1],)} and any Dv, as q")
     if lse2 is not None:
         lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, ends, 0))
+        if lse2.shape == out.shape[:2]:  # flash-attn has +inf for a row without keys
+            lse2 = np.where((problem.n_keys == 0)[:, None] & (lse2 == np.inf), -np.inf, lse2)
     # no kernel keeps P in more than fp32; an output from float64 is judged as if P were fp32
     told = in_format.replace("fp64", "fp32") if p_format is None else p_format
     require_choice("p_format", told, P_FORMATS)
@@ -120,7 +173,31 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
         second = decide(one_side, out, **how_named)
         if second.answer != BUG:
             found, problem = second, one_side
+    if found.answer == BUG:
+        found = _with_dark_rows(found, problem, out, lse2)
     return replace(found, problem=problem, out=out)
+
+
+def _with_dark_rows(found: Verdict, problem: Problem, out, lse2) -> Verdict:
+    """Return a bug that lists rows of NaN or inf; an LSE that has any is not fitted by a name."""
+    dark = {"the output": ~np.isfinite(out).all(-1)}
+    if lse2 is not None and any(
+        x.name.startswith("lse2") and x.status == "bug" for x in found.findings
+    ):
+        hidden = (lse2 == -np.inf) & (problem.variant is not None)  # as where a mask hides all keys
+        dark["lse"] = ~np.isfinite(lse2) & ~hidden & (problem.n_keys > 0)[:, None]
+    words, matches, why = [], found.matches, found.why
+    for name, where in dark.items():
+        rows = np.argwhere(where)
+        if len(rows):
+            shown = " and ".join(problem.row_name(*map(int, row)) for row in rows[:4])
+            more = f" and {len(rows) - 4} more" if len(rows) > 4 else ""
+            count = f"{len(rows)} rows" if len(rows) > 1 else "a row"
+            words.append(f"NaN or inf in {count} of {name}: {shown}{more}")
+            if name == "lse":
+                matches = tuple(match for match in matches if not match.name.startswith("LSE"))
+                why = why.partition("; ")[2] if matches != found.matches else why
+    return replace(found, matches=matches, why="; ".join((*words, why)))
 
 
 def alibi_may_differ(problem: Problem) -> bool:
@@ -135,90 +212,10 @@ def _may_be_bshd(out, q, k, v) -> bool:
     return four and bool(k.shape[2]) and q.shape[2] % k.shape[2] == 0
 
 
-def _in_either_layout(tensors: tuple, named: bool, how: dict) -> Verdict:
-    """Judge as [B, H, S, D], and as [B, S, H, D] where the first is refused or a bug.
-
-    If both are a bug, the second counts where at most half as many elements are off.
-    """
-    other = [swapped(x) for x in tensors]
-    try:
-        found = _judged(*tensors, named=False, **how)
-    except ValueError:
-        return replace(_judged(*other, named=named, **how), note=TAKEN_AS_BSHD)
-    if found.answer != BUG:
-        return found
-    try:
-        second = _judged(*other, named=False, **how)
-    except ValueError:  # lists of heads or a mask fit the first layout alone
-        second = found
-    is_bshd = second.answer != BUG or 2 * wrongness(second)[0] < wrongness(found)[0]
-    taken, found = (other, second) if is_bshd else (tensors, found)
-    if named and found.answer == BUG:
-        found = _judged(*taken, named=True, **how)
-    return replace(found, note=TAKEN_AS_BSHD if is_bshd else found.note)
-
-
-def wrongness(found: Verdict) -> tuple[int, int]:
-    """Return how many elements exceed their bounds, and how many tests fail."""
-    beyond = ~(np.abs(found.error) <= found.bound)
-    return int(beyond.sum()), sum(test.status == "bug" for test in found.findings)
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Two outputs for one input: a verdict on each, and where they differ first.
-
-    first: [token, head, channel], or None where they are equal; different: share of elements.
-    """
-
-    a: Verdict
-    b: Verdict
-    different: float
-    first: tuple[int, int, int] | None
-
-    @property
-    def wrong(self) -> str:
-        """Which of the two is wrong: "a", "b", "both", "neither" or "inconclusive"."""
-        bugs = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
-        if bugs:
-            return "both" if len(bugs) == 2 else bugs[0]
-        sound = self.a.answer == self.b.answer == ROUNDING
-        return "neither" if sound else "inconclusive"
-
-    def summary(self) -> str:
-        """Return text: which is wrong, where they differ first, and both verdicts."""
-        where = "nowhere" if self.first is None else f"first at {list(self.first)}"
-        return (
-            f"wrong: {self.wrong}. They differ in {self.different:.2%} of the elements, {where}.\n"
-            f"a is {self.a.summary()}\nb is {self.b.summary()}"
-        )
-
-
-def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
-    """Judge two outputs of one input, each against float64; arguments as for `verdict`.
-
-    >>> rng = np.random.default_rng(0)
-    >>> q, k, v = (rng.standard_normal((1, 2, n, 64)).astype(np.float16) for n in (4, 1, 1))
-    >>> right = np.repeat(v, 4, axis=2)  # of one key, attention gives its V
-    >>> found = compare(right, -right, q, k, v)
-    >>> found.wrong, found.different
-    ('b', 1.0)
-    """
-    q = _query(q)
-    a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
-    if TAKEN_AS_BSHD in (a.note, b.note):
-        taken = next((x for x in (a, b) if x.answer != BUG), a).note  # the layout of both
-        how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
-        a = a if a.note == taken else verdict(out_a, q, k, v, **how)
-        b = b if b.note == taken else verdict(out_b, q, k, v, **how)
-        if taken:
-            out_a, out_b, q = (swapped(x) for x in (out_a, out_b, q))
-    ends = how.get("cu_seqlens_q")
-    left, right = (to_numpy(_rows("out", _array("out", x), q, ends, 1)) for x in (out_a, out_b))
-    differs = ~((left == right) | (np.isnan(left) & np.isnan(right)))
-    places = np.argwhere(differs)
-    first = tuple(int(x) for x in places[0]) if len(places) else None
-    return Comparison(a, b, float(differs.mean()) if differs.size else 0.0, first)
+def wrongness(found: Verdict, doubt: float) -> tuple[float, int]:
+    """Return how many elements exceed their bounds, times the doubt, and how many tests fail."""
+    beyond = int((~(np.abs(found.error) <= found.bound)).sum())
+    return max(1, beyond) * doubt, sum(test.status == "bug" for test in found.findings)
 
 
 def _format(name: str, tensor) -> str:
@@ -275,8 +272,8 @@ def _problem(
         cu_seqlens_q = np.arange(len(q) + 1) * _queries(q)
     if scale is None:
         scale = getattr(cache, "default_scale", 1 / math.sqrt(q.shape[-1]))
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale = {scale}, allowed: a positive number")
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError(f"scale = {scale}, allowed: {SCALES[0]:.3g} to {SCALES[1]:.3g}")
     keys = _keys(q, k, v, kv_len, cu_seqlens, cache)
     how = {"scale": scale, "cu_seqlens_q": cu_seqlens_q, "causal": causal}
     return Problem(rows, *keys, **how, variant=variant).on_cpu_in_numpy()

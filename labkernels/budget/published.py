@@ -9,10 +9,11 @@ POINTER_BYTES = 8
 VECTOR_BYTES = 16
 STAGES = 2
 MAX_REGISTERS = 255  # per thread; ptxas spills what does not fit
-# Addresses and fragments of Q, K and V in flight: the mean of 180 - 112 and 240 - 176, by ptxas for
-# sm_80, of tiles 64 x 64 with four warps and 128 x 64 of 256 channels with eight (issues 1630 and
-# 340 of flash-attention).
-_FA2_IN_FLIGHT = 66
+# What ptxas for sm_80 reports above the other lines: 20 of 180 (64 x 64, 128 channels, four warps),
+# 26 of 250 (128 x 64, 64 channels, four warps) and 16 of 240 (128 x 64, 256 channels, eight warps);
+# the first two from issue 1630 of flash-attention, the third from issue 340.
+_FA2_ADDRESSES = 21
+_K_STEP = 16  # channels of one tensor-core product
 # Rows, keys and warps of FlashAttention-2's forward tiles by head_dim, without dropout.
 FA2_TILES = {32: (128, 128, 4), 64: (128, 128, 4), 96: (128, 64, 4), 128: (128, 64, 4)} | {
     192: (128, 64, 8),
@@ -85,12 +86,13 @@ def flash_attention_2_registers(
     """Return the registers per thread that FlashAttention-2's forward kernel needs.
 
     A need above MAX_REGISTERS is spilled.
-    Error: 2 registers on the two reports that gave the last line; no report without spills is left.
+    Error: 5 registers on the three reports without spills, whose mean rest is the last line.
     Raises: ValueError if a size is not an integer >= 1 or a fragment does not divide evenly.
-    Source: csrc/flash_attn/src/flash_fwd_kernel.h, acc_s, acc_o and rP.
+    Source: csrc/flash_attn/src/flash_fwd_kernel.h, acc_s, acc_o and rP; gemm in utils.h loads the
+    fragments of Q and K one step ahead; softmax.h, row_max, row_sum and the factors of a step.
 
     >>> flash_attention_2_registers(block_m=64, block_n=64, head_dim=128).total  # ptxas: 180
-    178
+    181
     """
     rows, channels = _rows(block_m), _channels(head_dim)
     keys = symbol("T", require_int("block_n", block_n, minimum=1), "keys of a step", "keys")
@@ -99,7 +101,10 @@ def flash_attention_2_registers(
         Line("O, sums", fragment(rows, channels, warps=of_warps)),
         Line("S, sums", fragment(rows, keys, warps=of_warps)),
         Line("P, 16 bits", fragment(rows, keys, bits=16, warps=of_warps)),
-        Line("addresses, fragments", _FA2_IN_FLIGHT, "from two reports of ptxas"),
+        Line("Q, two steps", 2 * fragment(rows, _K_STEP, bits=16, warps=of_warps)),
+        Line("K, two steps", 2 * fragment(keys, _K_STEP, bits=16)),
+        Line("maxima, sums, factors", 4 * rows / (8 * of_warps), "a thread has 2 of 16 rows"),
+        Line("addresses", _FA2_ADDRESSES, "from three reports of ptxas"),
     )
     return Ledger("FlashAttention-2 forward", "registers", lines)
 

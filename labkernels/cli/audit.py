@@ -29,7 +29,7 @@ others, and the answer lists what was not read. In an npz, uint16 holds the bits
 
 examples:
   labkernels audit dump.npz                             the verdict, the place, and the class
-  labkernels audit dump.pt --map q=my_query --map out=y names of your own
+  labkernels audit dump.pt --map q=mine --map out=y     names of your own
   labkernels audit dump.npz --verbose                   and every test behind it
   labkernels audit dump.npz --html report.html          the same as a page with figures
   labkernels audit dump.npz --p-format fp32             a kernel that keeps P in fp32

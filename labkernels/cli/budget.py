@@ -109,7 +109,7 @@ def _of_others(options: argparse.Namespace, group: int) -> str:
     needs = published.flash_attention_2_registers(**sizes, warps=warps)
     most = published.MAX_REGISTERS
     over = needs.total - most
-    words = f"{most}, and {over} more are spilled" if over > 0 else f"about {needs.total}"
+    words = f"{most}, and spills: {over} too many" if over > 0 else f"about {needs.total}"
     smem = published.flash_attention_2(**sizes)
     return f"{smem.table()}\n\n{needs.table()}\n\nregisters per thread, by ptxas: {words}"
 

@@ -13,14 +13,13 @@ from labkernels import hardware
 from labkernels.cuda.workspace import blank
 from labkernels.kept import Kept
 from labkernels.policy import NumericPolicy
-from labkernels.units import CHUNK, COPY_BYTES, require_int
+from labkernels.units import CHUNK, COPY_BYTES, SCALES, require_int
 
 MAX_KEYS = 2**30  # keys per request: 32 bits count these keys and one step of keys beyond them
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
 # Keys of a split that must not depend on the batch. Longer splits leave SMs idle in small batches,
 # and each shorter split adds a partial state to write, read and merge.
 INVARIANT_KEYS_PER_SPLIT = 1024
-SCALES = (2.0**-64, 2.0**64)  # in fp32, products of 2^63 times these neither vanish nor overflow
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
 

@@ -134,15 +134,11 @@ def probe(
     dims, usual = (head_dim, head_dim_v or head_dim), head_dim**-0.5
     if layout == "mla":
         dims, usual = (ROPE_DIM, LATENT_DIM), LatentKV.default_scale
-    slopes, sink = (None if x is None else np.asarray(x, float) for x in (alibi_slopes, sinks))
-    asked = Model(variant or AttentionVariant(), scale or usual, sink, slopes)
+    asked = _model(variant, scale or usual, sinks, alibi_slopes)
     p = _Probe(sheet, kernel, progress)
     how = {key: values[0] for key, values in (knobs or {}).items()}
-    # outputs may be NaN or infinite
-    with (
-        warnings.catch_warnings(action="ignore", category=RuntimeWarning),
-        np.errstate(all="ignore"),
-    ):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # outputs may be NaN or infinite
         sizes = _sizes(layout, heads, *dims).items()
         cases = [Case(kernel, s, asked, label, knobs=how) for label, s in sizes]
         cases = [c for c in cases if _answers(p, c)]
@@ -156,6 +152,11 @@ def probe(
             sheet.judged, sheet.reason = False, text
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
+
+
+def _model(variant: AttentionVariant | None, scale: float, sinks, slopes) -> Model:
+    sinks, slopes = (None if x is None else np.asarray(x, float) for x in (sinks, slopes))
+    return Model(variant or AttentionVariant(), scale, sinks, slopes)
 
 
 def _answers(p: _Probe, c: Case) -> bool:

@@ -9,7 +9,7 @@ import torch
 import labkernels
 from labkernels import cli
 from labkernels.audit import comparison, dumps
-from labkernels.audit.comparison import EQUAL, compare
+from labkernels.audit.comparison import EQUAL, compare_tensors
 from labkernels.audit.verdict import TAKEN_AS_BSHD
 from labkernels.measure.strangers import inputs, right
 from labkernels.numerics.truth import oracle
@@ -41,9 +41,9 @@ def decode_of(call, n):
 
 def test_equal_bits_and_the_first_tile_where_two_part():
     call = inputs.call("normal", PREFILL, "bf16", 1)
-    same = compare(dump(call, FLASH(call)), dump(call, FLASH(call)))
+    same = compare_tensors(dump(call, FLASH(call)), dump(call, FLASH(call)))
     assert same.answer == EQUAL
-    other = compare(dump(call, FLASH(call)), dump(call, SHORT(call)))
+    other = compare_tensors(dump(call, FLASH(call)), dump(call, SHORT(call)))
     assert other.answer == "ROUNDING"
     text = other.summary()
     assert "rows of up to" in text
@@ -52,12 +52,12 @@ def test_equal_bits_and_the_first_tile_where_two_part():
 
 def test_decode_against_prefill_matches_tokens_by_their_queries():
     call = inputs.call("normal", PREFILL, "bf16", 2)
-    found = compare(dump(call, FLASH(call)), decode_of(call, 3))
+    found = compare_tensors(dump(call, FLASH(call)), decode_of(call, 3))
     assert found.answer == "ROUNDING", found.summary()
     assert found.tokens_a.tolist() == [87, 88, 89]
     wrong = decode_of(call, 3)
     wrong["out"] = wrong["out"].roll(1, 1)
-    found = compare(dump(call, FLASH(call)), wrong)
+    found = compare_tensors(dump(call, FLASH(call)), wrong)
     assert found.answer == "BUG"
     assert found.summary().startswith("BUG: b wrong")
 
@@ -178,7 +178,9 @@ def test_other_inputs_are_no_rounding(name, tmp_path, capsys):
 
 def test_a_distance_beyond_both_bounds_is_never_rounding():
     call = inputs.call("normal", PREFILL, "bf16", 3)
-    found = comparison.compare(dump(call, FLASH(call)), dump(call, SHORT(call)), named=False)
+    found = comparison.compare_tensors(
+        dump(call, FLASH(call)), dump(call, SHORT(call)), named=False
+    )
     assert found.answer == "ROUNDING"
     far = dataclasses.replace(found, out_b=found.out_b + 1.0)
     assert far.answer == "INCONCLUSIVE"

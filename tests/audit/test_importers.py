@@ -1,10 +1,8 @@
 """Importers read the files of other tools by their documented formats, and refuse hostile files."""
 
 import json
-import re
 import tracemalloc
 import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +11,7 @@ import torch
 from labkernels import cli
 from labkernels.audit import importers, names
 from labkernels.audit.dumps import audit, judge
-from labkernels.audit.gradients import with_gradients
 from labkernels.measure.strangers import inputs, right
-from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.numerics.verdict.diagnosis.search import LEFT
 from labkernels.units import LOG2_E
 
 FLASH = right.RIGHT["flash, blocks of 64"]
@@ -96,31 +91,6 @@ def test_a_wrong_row_is_found_in_the_layout_that_the_other_rows_fit(dense):
     assert "query 5" in found.summary()
 
 
-def test_a_folder_that_flashinfer_dumped(tmp_path):
-    """The folder is as flashinfer/api_logging.py writes it: a wrapper's plan, then its run."""
-    call = inputs.call("normal", DECODE, "bf16", 2)
-    pools, pages = paged(call)
-    lse = right.exact(call)[1][:, :, 0] * LOG2_E
-    plan, run = tmp_path / "1_plan", tmp_path / "2_run"
-    about = {"self_id": 7, "output_metadata": {}}
-    order = ["kv_indptr", "kv_indices", "kv_last_page_len"]
-    tensors = {f"arg_{i + 1}": pages[name] for i, name in enumerate(order)}
-    signature = "(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, "
-    signature += "num_qo_heads: int, sm_scale: Optional[float] = None) -> None"
-    numbers = {"arg_4": 4, "kwarg_sm_scale": call.scale}
-    record = {"function_name": "BatchDecode.plan", "function_signature": signature}
-    _write(plan, about | record | {"input_metadata": numbers}, inputs=tensors)
-    signature = "(self, q: torch.Tensor, paged_kv_cache: Union[torch.Tensor, Tuple[torch.Tensor, "
-    signature += "torch.Tensor]], return_lse: bool = False) -> torch.Tensor"
-    record = {"function_name": "BatchDecode.run", "function_signature": signature}
-    given = {"arg_1": call.q[:, :, 0], "arg_2__0": pools[0], "arg_2__1": pools[1]}
-    result = {"result_0": FLASH(call)[:, :, 0], "result_1": lse.float()}
-    _write(run, about | record | {"input_metadata": {}}, inputs=given, outputs=result)
-    found = audit(run)
-    assert found.answer == "ROUNDING", found.summary()
-    assert any("lse2" in test.name for test in found.findings)
-
-
 @pytest.mark.parametrize("kv_layout", ["NHD", "HND"])
 @pytest.mark.parametrize("tokens", [None, 24])
 def test_a_call_of_one_request_that_flashinfer_dumped(tokens, kv_layout, tmp_path):
@@ -157,94 +127,6 @@ def _write(folder, about, **tensors):
     (folder / "metadata.jsonl").write_text(json.dumps(about) + "\n")
     for kind, values in tensors.items():
         torch.save({name: x.contiguous() for name, x in values.items()}, folder / f"{kind}.pt")
-
-
-def test_a_trace_of_flashinfer_bench(tmp_path):
-    save_file = pytest.importorskip("safetensors.torch").save_file
-    call = inputs.call("normal", DECODE, "fp16", 3)
-    pools, pages = paged(call, size=1)
-    (tmp_path / "blob").mkdir()
-    (tmp_path / "traces" / "gqa").mkdir(parents=True)
-    given = {"q": call.q[:, :, 0], "k_cache": pools[0], "v_cache": pools[1]}
-    given |= {"kv_indptr": pages["kv_indptr"].int(), "kv_indices": pages["kv_indices"].int()}
-    save_file({n: x.contiguous() for n, x in given.items()}, tmp_path / "blob" / "w.safetensors")
-    place = {"type": "safetensors", "path": "blob/w.safetensors"}
-    specs = {name: place | {"tensor_key": name} for name in given}
-    specs["sm_scale"] = {"type": "scalar", "value": call.scale}
-    trace = {"definition": "gqa_paged_decode_h4_kv2_d32_ps1", "workload": {"inputs": specs}}
-    path = tmp_path / "traces" / "gqa" / "t.jsonl"
-    path.write_text(json.dumps(trace) + "\n")
-    with pytest.raises(ValueError, match="tensor out is missing"):
-        audit(path)
-    save_file({"output": FLASH(call)[:, :, 0].contiguous()}, path.with_suffix(".out.safetensors"))
-    assert audit(path).answer == "ROUNDING"
-
-
-def test_a_folder_of_sglangs_dumper(dense, tmp_path):
-    for i, (name, value) in enumerate(dense.items()):
-        tags = f"step=0___rank=0___dump_index={i}___name=attn__{name}___layer_id=3"
-        torch.save({"value": value, "meta": {"name": name}}, tmp_path / f"{tags}.pt")
-    assert audit(tmp_path).answer == "ROUNDING"
-
-
-VARIANTS = {
-    "window_left": 9,
-    "soft_cap": 4.0,
-    "alibi": 2.0 ** -np.arange(1, 5),
-    "sinks": np.linspace(-1, 3, 4),
-    "mask": np.random.default_rng(0).random((48, 24)) < 0.8,
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_is_right_where_it_was_asked_for_and_named_where_it_was_left_out(name, call):
-    variant = VariantTensors(**{name: VARIANTS[name]})
-    s = _shaped(call, variant)
-    v = right.grouped(call, torch.float64)[2]
-    p = torch.exp(s - s.amax(-1, keepdim=True).clamp(min=-1e9))
-    sink = 0.0
-    if variant.sinks is not None:
-        top = s.amax(-1, keepdim=True)
-        sink = torch.exp(torch.from_numpy(variant.sinks)[:, None, None] - top)
-    l = p.sum(-1, keepdim=True) + sink
-    out = (p.bfloat16().double() @ v / l.clamp(min=1e-30)).bfloat16()
-    tensors = {"q": call.q, "k": call.k, "v": call.v, "causal": 1, name: VARIANTS[name]}
-    found = judge(tensors | {"out": out})
-    assert found.answer == "ROUNDING", found.summary()
-    found = judge(tensors | {"out": FLASH(call)})
-    assert found.answer == "BUG"
-    assert any(re.search("left out|without its", m.name) for m in found.matches), found.summary()
-    assert found.matches[0].after <= LEFT < found.matches[0].before
-
-
-@pytest.mark.parametrize(("first", "answer"), [("own", "ROUNDING"), ("last", "BUG")])
-def test_a_window_without_a_causal_mask_begins_before_a_querys_own_place(first, answer, call):
-    """FlashAttention and FlashInfer begin the window there, and not before the last key."""
-    call = replace(call, causal=False)
-    s, places = _shaped(call, VariantTensors(window_left=9)), torch.arange(24)
-    if first == "last":
-        s = _shaped(call, VariantTensors()).masked_fill(places < 23 - 9, -torch.inf)
-    out = (
-        torch.softmax(s, -1).bfloat16().double() @ right.grouped(call, torch.float64)[2]
-    ).bfloat16()
-    tensors = {"q": call.q, "k": call.k, "v": call.v, "causal": 0, "window_left": 9, "out": out}
-    assert judge(tensors).answer == answer
-
-
-def _shaped(call, variant):
-    q, k, _ = right.grouped(call, torch.float64)
-    s, n = q @ k.mT * call.scale, k.shape[2]
-    place, key = torch.arange(q.shape[2])[:, None] + n - q.shape[2], torch.arange(n)[None]
-    if variant.soft_cap:
-        s = variant.soft_cap * torch.tanh(s / variant.soft_cap)
-    if variant.alibi is not None:
-        s = s + torch.from_numpy(variant.alibi)[:, None, None] * (key - place)
-    hidden = right.hidden_of(call)
-    if variant.window_left is not None:
-        hidden = hidden | (key < place - variant.window_left)
-    if variant.mask is not None:
-        hidden = hidden | ~torch.from_numpy(variant.mask).view(2, 1, 24, 24)
-    return s.masked_fill(hidden, -torch.inf)
 
 
 def test_fp8_keys_with_scales_and_mla(tmp_path):
@@ -309,9 +191,8 @@ def test_gradients_beside_an_output(dense, call):
     grads = torch.autograd.grad((out * dout.double()).sum(), (q, k, v))
     tensors = dense | {"dout": dout, "lse": None}
     tensors |= {n: g.bfloat16() for n, g in zip(("dq", "dk", "dv"), grads, strict=True)}
-    assert with_gradients(judge(tensors), tensors).answer == "ROUNDING"
-    wrong = tensors | {"dk": tensors["dk"] * 2}
-    found = with_gradients(judge(wrong), wrong)
+    assert judge(tensors).answer == "ROUNDING"
+    found = judge(tensors | {"dk": tensors["dk"] * 2})
     assert (found.answer, found.why.split()[0]) == ("BUG", "dk")
 
 

@@ -2,7 +2,7 @@
 
 An importer has FORMAT, in words; SOURCE, the documentation of the format; takes(path), which says
 whether a file or folder looks like one; and read(path, take), which gives tensors and numbers by
-their names. Before a byte of a tensor is read, `take` says whether it is needed and small enough.
+the file's own names, or functions that read them. Such a function claims its bytes first.
 """
 
 import importlib
@@ -28,15 +28,29 @@ def read(path: Path, take: Take) -> dict:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    for module in importers():
-        if module.takes(path):
-            try:
-                return module.read(path, take)
-            except MemoryError:
-                raise ValueError(f"{path}: there is not enough memory for it") from None
-            except (OSError, EOFError, RuntimeError, ValueError) as error:
-                text = " ".join(str(error).split()) or type(error).__name__
-                known = text if text.startswith(str(path)) else f"{path}: cannot be read: {text}"
-                raise ValueError(known) from None
-    formats = "; ".join(module.FORMAT for module in importers())
-    raise ValueError(f"{path}: suffix {path.suffix!r}, allowed: {formats}")
+    module = next((module for module in importers() if module.takes(path)), None)
+    if module is None:
+        formats = "; ".join(module.FORMAT for module in importers())
+        raise ValueError(f"{path}: suffix {path.suffix!r}, allowed: {formats}")
+    try:
+        given = {name: x for name, x in module.read(path, take).items() if x is not None}
+        return {
+            ours: _value(theirs, given[theirs], take) for theirs, ours in take.chosen(given).items()
+        }
+    except MemoryError:
+        raise ValueError(f"{path}: there is not enough memory for it") from None
+    except (OSError, EOFError, RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        known = text if text.startswith(str(path)) else f"{path}: cannot be read: {text}"
+        raise ValueError(known) from None
+
+
+def _value(theirs: str, entry, take: Take):
+    value = entry() if callable(entry) else entry
+    if not hasattr(value, "element_size"):
+        return value
+    if str(value.layout) != "torch.strided" or value.device.type == "meta":
+        raise ValueError(f"tensor {theirs} is {value.layout} on {value.device}, allowed: values")
+    if not callable(entry):  # it may claim more elements than it has bytes for
+        take.claim(theirs, value.shape, value.element_size())
+    return value.detach()

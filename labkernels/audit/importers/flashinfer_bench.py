@@ -7,6 +7,7 @@ must be in that file too: the random numbers depend on the device.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 from labkernels.audit.importers import safetensors
@@ -25,31 +26,16 @@ def takes(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Return the inputs of the first workload, and the output beside the file; lse in base 2."""
+    """Return the inputs of a workload, and the output beside the file; lse in base 2."""
     if path.stat().st_size > _LONGEST:
         raise ValueError(f"it has {path.stat().st_size} bytes, allowed: {_LONGEST}")
     record, beside = _workload(path)
-    inputs, found = record["workload"]["inputs"], {}
+    specs = record["workload"]["inputs"]
+    found = {name: partial(_input, path, name, specs[name], beside, take) for name in specs}
     if "causal" in str(record.get("definition", "")):
         found["causal"] = 1
-    saved = safetensors.read(beside, take) if beside.is_file() else {}
-    for theirs, name in take.chosen(inputs).items():
-        spec = inputs[theirs]
-        kind = spec.get("type") if isinstance(spec, dict) else type(spec).__name__
-        if name in saved:
-            continue
-        if kind == "scalar":
-            found[name] = spec["value"]
-        elif kind == "safetensors":
-            found[name] = _tensor(path, spec, take)
-        elif kind == "random":
-            raise ValueError(
-                f"input {theirs} was drawn at random when the solution ran; save it beside the "
-                f"output in {beside.name}"
-            )
-        else:
-            raise ValueError(f"input {theirs} is {kind!r}, allowed: safetensors and scalar")
-    found |= saved
+    if beside.is_file():
+        found |= safetensors.read(beside, take)
     if "lse" in found:
         found["lse2"] = found.pop("lse")
     return found
@@ -77,14 +63,23 @@ def _workload(path: Path) -> tuple[dict, Path]:
     raise ValueError(f"{words}, allowed: one output, such as {names}")
 
 
-def _tensor(path: Path, spec: dict, take: Take):
-    """Return a tensor of a file named relative to the root of the trace set, some folders above."""
+def _input(path: Path, name: str, spec, beside: Path, take: Take):
+    """Return a number, or a tensor of a file that is named relative to the trace set's root."""
+    kind = spec.get("type") if isinstance(spec, dict) else type(spec).__name__
+    if kind == "scalar":
+        return spec["value"]
+    if kind == "random":
+        raise ValueError(
+            f"input {name} was drawn at random when the solution ran; save it beside the output "
+            f"in {beside.name}"
+        )
+    if kind != "safetensors":
+        raise ValueError(f"input {name} is {kind!r}, allowed: safetensors and scalar")
     for root in path.parents:
         file = (root / spec["path"]).resolve()
         if file.is_file() and file.is_relative_to(root.resolve()):
-            key = spec["tensor_key"]
-            entry = safetensors.header_of(file).get(key)
-            if entry is None:
-                raise ValueError(f"{spec['path']} has no tensor {key}")
-            return safetensors.tensor(file, key, entry, take)
+            tensors = safetensors.read(file, take)
+            if spec["tensor_key"] not in tensors:
+                raise ValueError(f"{spec['path']} has no tensor {spec['tensor_key']}")
+            return tensors[spec["tensor_key"]]()
     raise ValueError(f"{spec['path']} lies in no folder above the trace")

@@ -16,6 +16,7 @@ FORMAT = "a folder of FlashInfer's level-10 dumps"
 SOURCE = "https://github.com/flashinfer-ai/flashinfer/blob/main/flashinfer/api_logging.py"
 ORDER = 0
 _LONGEST_METADATA = 64 * 2**20
+_RESULTS = {"result": "out", "result_0": "out", "result_1": "lse2"}
 
 
 def takes(path: Path) -> bool:
@@ -28,7 +29,7 @@ def _is_call(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Return the call's tensors and numbers by our names; lse in base 2, as FlashInfer has it.
+    """Return the call's tensors and numbers by its parameters; lse in base 2, as FlashInfer's.
 
     Raises: ValueError that names a call, for a session of several.
     """
@@ -37,7 +38,7 @@ def read(path: Path, take: Take) -> dict:
         if len(calls) > 1:
             raise ValueError(f"{path}: {len(calls)} calls, allowed: one, such as {calls[-1].name}")
         path = calls[0]
-    found, about = _call(path, take)
+    found, about = _call(path, take), _metadata(path)
     if "self_id" in about:
         for folder in sorted(path.parent.iterdir(), reverse=True):
             if folder == path or not _is_call(folder):
@@ -45,50 +46,27 @@ def read(path: Path, take: Take) -> dict:
             other = _metadata(folder)
             same = other.get("self_id") == about["self_id"]
             if same and str(other.get("function_name", "")).endswith("plan"):
-                planned, _ = _call(folder, take)
-                found = {k: v for k, v in planned.items() if k not in ("q", "out")} | found
+                found = {k: v for k, v in _call(folder, take).items() if k != "out"} | found
                 break
-    if "lse" in found:
-        found["lse2"] = found.pop("lse")
     return found
 
 
-def _call(path: Path, take: Take) -> tuple[dict, dict]:
+def _call(path: Path, take: Take) -> dict:
     about = _metadata(path)
     order = _parameters(str(about.get("function_signature", "")))
-    tensors = {}
+    numbers = about.get("input_metadata") or {}
+    found = {n: x for n, x in numbers.items() if isinstance(x, int | float | bool | str)}
     for kind in ("inputs", "outputs"):
-        tensors |= _tensors(path, kind, order, take)
-    given = about.get("input_metadata") or {}
-    known = {_named(theirs, order): value for theirs, value in given.items()}
-    known = {name: value for name, value in known.items() if _is_plain(value)}
-    for theirs, name in take.chosen(known).items():
-        tensors.setdefault(name, known[theirs])
-    return tensors, about
-
-
-def _tensors(path: Path, kind: str, order: list[str], take: Take) -> dict:
-    names = {"result": "out", "result_0": "out", "result_1": "lse"}
-    found = {}
-    if (path / f"{kind}.safetensors").is_file():
-        file = path / f"{kind}.safetensors"
-        header = safetensors.header_of(file)
-        given = {names.get(theirs) or _named(theirs, order): theirs for theirs in header}
-        for named, name in take.chosen(given).items():
-            theirs = given[named]
-            found[name] = safetensors.tensor(file, theirs, header[theirs], take)
-    elif (path / f"{kind}.pt").is_file():
-        values = torch_pt.load(path / f"{kind}.pt", take.limit_bytes)
-        given = {names.get(theirs) or _named(theirs, order): theirs for theirs in values}
-        for named, name in take.chosen(given).items():
-            value = values[given[named]]
-            take.claim(named, value.shape, value.element_size())
-            found[name] = value
-    return found
+        for module, suffix in ((safetensors, "safetensors"), (torch_pt, "pt")):
+            if (file := path / f"{kind}.{suffix}").is_file():
+                found |= module.read(file, take)
+    return {_named(theirs, order): value for theirs, value in found.items()}
 
 
 def _named(theirs: str, order: list[str]) -> str:
     """Return the parameter that an entry stands for; the parts of a pair of K and V are k and v."""
+    if theirs in _RESULTS:
+        return _RESULTS[theirs]
     base, _, part = theirs.partition("__")
     if base.startswith("arg_") and base[4:].isdigit():
         number = int(base[4:])
@@ -103,10 +81,6 @@ def _parameters(signature: str) -> list[str]:
     """Return the names of the parameters, in order; self is one, and argument 0 of a method."""
     flat = re.sub(r"\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", "", signature)
     return re.findall(r"[(,]\s*\*?([A-Za-z_]\w*)\s*(?=[:=,)])", flat)
-
-
-def _is_plain(value) -> bool:
-    return isinstance(value, int | float | bool | str)
 
 
 def _metadata(path: Path) -> dict:

@@ -3,11 +3,13 @@
 import json
 import math
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from labkernels.audit.names import Take
+from labkernels.numerics import rounding
 
 FORMAT = ".safetensors"
 SOURCE = "https://github.com/huggingface/safetensors#format"
@@ -35,12 +37,9 @@ def takes(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Return arrays by our names; bf16 as its bits, fp8 as torch's tensors."""
+    """Return readers of arrays; bf16 is read as its bits, fp8 as its values."""
     header = header_of(path)
-    return {
-        name: tensor(path, theirs, header[theirs], take)
-        for theirs, name in take.chosen(header).items()
-    }
+    return {name: partial(_tensor, path, name, entry, take) for name, entry in header.items()}
 
 
 def header_of(path: Path) -> dict[str, dict]:
@@ -73,7 +72,7 @@ def _once(pairs: list[tuple]) -> dict:
     return found
 
 
-def tensor(path: Path, theirs: str, entry: dict, take: Take):
+def _tensor(path: Path, theirs: str, entry: dict, take: Take):
     """Return one tensor of a file."""
     kind, shape = entry.get("dtype"), entry.get("shape")
     if kind not in _TYPES:
@@ -87,8 +86,4 @@ def tensor(path: Path, theirs: str, entry: dict, take: Take):
     with path.open("rb") as file:
         file.seek(entry["start"] + first)
         array = np.frombuffer(file.read(size), dtype, count=math.prod(shape)).reshape(shape)
-    if not fp8:
-        return array
-    from labkernels.numerics import rounding
-
-    return rounding.from_bits(array, _TYPES[kind])
+    return rounding.from_bits(array, _TYPES[kind]) if fp8 else array

@@ -5,6 +5,7 @@ the first with q and an output is read. The folder above, DUMPER_DIR, is read if
 folder.
 """
 
+from functools import partial
 from pathlib import Path
 
 from labkernels.audit.importers import torch_pt
@@ -36,7 +37,7 @@ def tags_of(path: Path) -> dict[str, str]:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Return the tensors of the first step, layer and rank that has q and out, by our names."""
+    """Return the tensors of the first step, layer and rank that has q and out."""
     folders = _folders(path)
     if len(folders) > 1:
         named = ", ".join(x.name for x in folders[:8])
@@ -48,11 +49,9 @@ def read(path: Path, take: Take) -> dict:
         key = tuple(tags.get(name, "") for name in _GROUP)
         groups.setdefault(key, {})[tags["name"].rpartition("__")[2]] = file
     for files in groups.values():
-        take.unread = []
-        chosen = take.chosen(files)
-        if {"q", "out"} <= set(chosen.values()):
+        if {"q", "out"} <= {take.ours(name) for name in files}:
             take.unread += [f"{len(groups) - 1} more steps, layers or ranks"] * (len(groups) > 1)
-            return {name: _value(files[theirs], name, take) for theirs, name in chosen.items()}
+            return {name: partial(_value, file, name, take) for name, file in files.items()}
     there = ", ".join(sorted({name for files in groups.values() for name in files})[:12])
     raise ValueError(
         f"no step and layer has q and out; there are {there}; --map q=NAME says what is called so"

@@ -1,5 +1,6 @@
 """Every name of a dump that changes the mathematics is read as its tool means it, or refused."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,23 @@ def test_a_name_means_what_its_tool_means(name):
         assert judged(given, [output()], named=False).answer == "BUG"
 
 
+@pytest.mark.parametrize(
+    ("names", "added"),
+    [
+        ({"soft_cap": 2.0}, 0.0),
+        ({"sinks": torch.linspace(-1, 3, H)}, 0.0),
+        ({"window_left": 4, "causal": 1}, hidden(CAUSAL)),
+        ({"alibi": SLOPES, "causal": 1}, hidden(CAUSAL)),
+        ({"mask": SEEN[0, 0]}, 0.0),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_was_left_out_is_named(names, added):
+    found = judge(dump(output(added), **names))
+    assert found.answer == "BUG"
+    assert re.search("left out|without its", found.summary(verbose=False)), found.summary()
+
+
 @pytest.mark.parametrize("name", ["attn_logit_softcapping", "softcap", "logits_soft_cap"])
 def test_a_soft_cap_has_many_names(name, tmp_path):
     torch.save(dump(output(cap=2.0), **{name: 2.0}), tmp_path / "cap.pt")
@@ -155,10 +173,31 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
         audit(tmp_path / "dump.pt")
 
 
-def test_rows_that_are_not_finite_are_listed():
+@pytest.mark.parametrize("name", ["out", "lse"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_that_are_not_finite_are_listed_and_not_fitted_by_a_name(name, value):
+    s = np.einsum("bhmd,bhld->bhml", CALL.q.double(), CALL.k.double().repeat_interleave(2, 1))
+    given = dump(output(), lse=torch.from_numpy(s * CALL.scale).logsumexp(-1))
+    assert judge(given).answer == "ROUNDING"
+    given[name] = given[name].clone()
+    given[name][1, 2, 3] = value
+    found = judge(given)
+    words = {"out": "the output"}.get(name, name)
+    start = f"NaN or inf in a row of {words}: sample 1, query 3, head 2; "
+    assert (found.answer, found.matches) == ("BUG", ())
+    assert found.why.startswith(start)
+
+
+def test_a_row_without_keys_may_have_an_lse_of_either_infinity():
+    """FlashAttention-2 stores inf there, and FlashInfer -inf."""
+    lens, exact = torch.tensor([0, S]), torch.full((B, H, S), -torch.inf)
+    s = CALL.q.double() @ CALL.k.double().repeat_interleave(2, 1).mT * CALL.scale
+    exact[1] = s.logsumexp(-1)[1]
     out = output()
-    out[1, 2, 3, 4] = torch.nan
-    assert "NaN or inf in 1 rows of the output: sample 1, query 3, head 2" in judge(dump(out)).note
+    out[0] = 0
+    for sign in (1, -1):
+        exact[0] = sign * torch.inf
+        assert judge(dump(out, kv_len=lens, lse=exact)).answer == "ROUNDING"
 
 
 def test_a_flag_of_numpy_or_torch_is_a_flag():

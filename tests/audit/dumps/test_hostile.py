@@ -1,6 +1,7 @@
 """Whatever a file holds, audit and compare answer in one line, and exit code 1 says BUG alone."""
 
 import json
+import math
 import struct
 import zipfile
 
@@ -52,6 +53,13 @@ def test_a_header_that_is_none(name, tmp_path, capsys):
     assert "x.safetensors: " in refused(capsys, tmp_path / "x.safetensors")
 
 
+ENDS = torch.arange(3) * 8
+PACKED = {name: x.transpose(1, 2).flatten(0, 1) for name, x in GIVEN.items()}
+POOLS = {name: x.transpose(1, 2).reshape(4, 4, 2, 32) for name, x in GIVEN.items() if name in "kv"}
+PAGES = torch.arange(4).view(2, 2)
+POOLS |= {"page_table": PAGES, "kv_len": ENDS.diff()}
+LISTS = {"k": POOLS["k"], "v": POOLS["v"], "kv_indptr": torch.tensor([0, 2, 4])}
+LISTS |= {"kv_indices": torch.arange(4), "kv_last_page_len": torch.tensor([4, 4])}
 DUMPS = {
     "pages without v": ({"k": CALL.k, "page_table": torch.zeros(2, 1).int()}, "v is missing"),
     "pages without k": ({"k": None, "v": CALL.v, "page_table": torch.zeros(2, 1)}, "is missing"),
@@ -70,6 +78,27 @@ DUMPS = {
     "scale of text": ({"scale": "small"}, "scale = 'small', allowed: one number"),
     "descales of text": ({"k_scale": "small"}, "k_scale"),
     "window of text": ({"window_size": "small"}, "window_size = small, allowed"),
+    "a sparse tensor": ({"q": CALL.q.to_sparse()}, "tensor q is torch.sparse_coo on cpu"),
+    "a tensor without values": ({"k": CALL.k.to("meta")}, "on meta, allowed: values"),
+    "a page beyond the pool": (POOLS | {"page_table": PAGES + 9}, "page_table[0] = [ 9 10]"),
+    "a page below the pool": (POOLS | {"page_table": PAGES - 9}, "allowed: 0 to 3"),
+    "a table of one dimension": (POOLS | {"page_table": PAGES[0]}, "page_table.ndim = 1"),
+    "a length beyond the table": (POOLS | {"kv_len": ENDS[1:] * 9}, "kv_lens[0] = 72, allowed"),
+    "falling ends": (PACKED | {"cu_seqlens": ENDS.flip(0)}, "allowed: rising from 0 to 16"),
+    "ends of one number": (PACKED | {"cu_seqlens": ENDS[2]}, "cu_seqlens_k = 16, allowed"),
+    "falling ends of pages": (LISTS | {"kv_indptr": ENDS.flip(0)}, "kv_indptr = [16, 8, 0]"),
+    "a last page of no keys": (LISTS | {"kv_last_page_len": ENDS[:2]}, "2 numbers from 1 to 4"),
+    "a mask of few keys": ({"mask": torch.ones(3)}, "mask.shape = (3,), allowed: what broadcasts"),
+    "a mask of many keys": ({"mask": torch.ones(9, 9)}, "mask.shape = (9, 9), allowed"),
+    "a scale of 0": ({"scale": 0.0}, "scale = 0.0, allowed: 5.42e-20 to 1.84e+19"),
+    "a scale beyond fp32": ({"scale": 1e38}, "scale = 1e+38, allowed"),
+    "a descale of 0": ({"k_scale": 0.0}, "k_scale = 0.0, allowed: finite numbers, not 0"),
+    "a window of NaN": ({"window_left": math.nan}, "window_left = nan, allowed: a whole number"),
+    "a soft cap below 0": ({"soft_cap": -3.0}, "soft_cap = -3.0, allowed: a positive number"),
+    "sinks of few heads": ({"sinks": torch.ones(3)}, "sinks.shape = (3,), allowed: (4,)"),
+    "lse of few rows": ({"lse": torch.ones(3)}, "lse2.shape = (3,), allowed"),
+    "gradients alone": ({"dq": CALL.q}, "dout is missing, allowed with dq"),
+    "packed of one dimension": ({"q": None, "qkv": CALL.q.flatten()}, "qkv.shape = (2048,)"),
 }
 
 
@@ -83,6 +112,36 @@ def test_a_dump_that_cannot_be_judged(name, tmp_path, capsys):
     assert words in refused(capsys, tmp_path / "x.pt")
 
 
+NOISE = torch.full((2, 2, 5, 32), math.nan).bfloat16()
+NO_KEYS = torch.zeros(8, 8).masked_fill(torch.arange(8)[:, None] == 3, -math.inf)
+RIGHT = {
+    "keys beyond the length": {
+        "k": torch.cat([CALL.k, NOISE], 2),
+        "v": torch.cat([CALL.v, NOISE], 2),
+        "kv_len": torch.tensor([8, 8]),
+    },
+    "pages that nobody owns": POOLS
+    | {name: torch.cat([POOLS[name], NOISE[:, :, :4].transpose(1, 2)]) for name in "kv"}
+    | {"page_table": torch.cat([PAGES, torch.full((2, 3), -1)], 1)},
+    "no keys at all": {"kv_len": torch.tensor([0, 0]), "out": 0 * GIVEN["out"]},
+    "formats of three kinds": {"k": CALL.k.float(), "v": CALL.v.double()},
+    "no window, cap, bias": {"window_size": (-1, -1), "soft_cap": 0.0, "bias": torch.zeros(1, 8)},
+    "a row without keys": {
+        "mask": NO_KEYS,
+        "out": GIVEN["out"].where(NO_KEYS[:, :1] == 0, torch.tensor(0.0).bfloat16()),
+    },
+    "views and gradients": {"q": CALL.q.clone().requires_grad_(), "k": torch._neg_view(-CALL.k)},
+    "names of all kinds": {"mask_token": 7, "window_name": "x", "k_norm": [1, 2], "q_len": 3},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_odd_dump_of_a_right_output_is_rounding(name, tmp_path):
+    found = GIVEN | RIGHT[name]
+    torch.save(found, tmp_path / "x.pt")
+    assert cli.main(["audit", str(tmp_path / "x.pt")]) == 0
+
+
 def test_two_members_of_one_name(tmp_path, capsys):
     arrays = {name: x.float().numpy() for name, x in GIVEN.items()}
     np.savez(tmp_path / "x.npz", **arrays)
@@ -90,7 +149,7 @@ def test_two_members_of_one_name(tmp_path, capsys):
         member = archive.read("out.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive, pytest.warns(match="Duplicate"):
         archive.writestr("out.npy", member)
-    assert "2 tensors may be out: out, out" in refused(capsys, tmp_path / "x.npz")
+    assert "two of its members have one name" in refused(capsys, tmp_path / "x.npz")
 
 
 def test_a_pickle_of_code_is_refused_without_advice_to_run_it(tmp_path, capsys):

@@ -49,8 +49,28 @@ HEADS = {"q_heads": H, "kv_heads": HKV}
         {"qkv": QKV.flatten(0, 1), "out": PACKED["out"].flatten(0, 1)} | ENDS,
         {"qkv": torch.cat([FLAT[n] for n in "qkv"], -1), "out": FLAT["out"]} | ENDS | HEADS,
         {"kv": torch.stack([BSHD["k"], BSHD["v"]], 2), "q": BSHD["q"], "out": BSHD["out"]},
+        {"qkv": QKV.flatten(0, 1), "out": PACKED["out"].flatten(0, 1)}
+        | {"cu_seqlens": ENDS["cu_seqlens"]},
+        bhsd() | {"out": BSHD["out"]},
+        bhsd() | {"out": BSHD["out"].flatten(2)},
+        {name: x.flatten(0, 1) for name, x in BSHD.items()} | {"out": FLAT["out"]} | ENDS,
     ],
-    ids=["sbhd", "sbhd told", "TE's", "bshd", "flat", "flat 3", "qkv", "thd qkv", "GQA qkv", "kv"],
+    ids=[
+        "sbhd",
+        "sbhd told",
+        "TE",
+        "bshd",
+        "flat",
+        "flat 3",
+        "qkv",
+        "thd qkv",
+        "GQA qkv",
+        "kv",
+        "varlen_qkvpacked",
+        "transformers",
+        "transformers, flat",
+        "vLLM",
+    ],
 )
 def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
     assert judged(tensors) == ("ROUNDING", "BUG")
@@ -88,12 +108,27 @@ def pages(x, size=8):
     return pool, {"page_table": table, "kv_len": torch.full((len(x),), x.shape[1])}
 
 
-@pytest.mark.parametrize("way", ["NHD", "HND", "FlashInfer's kv", "vLLM's kv"])
+LSE = right.exact(CALL)[1].float()
+
+
+@pytest.mark.parametrize(
+    "lse",
+    [LSE, torch.nn.functional.pad(LSE, (0, 8)), LSE[..., None], LSE.transpose(1, 2)],
+    ids=["flash-attn", "older flash-attn", "TransformerEngine", "as q without D"],
+)
+def test_a_log_sum_exp_lies_as_its_tool_lays_it(lse):
+    given = BSHD | {"causal": True, "lse": lse}
+    assert judge(given, named=False).answer == "ROUNDING"
+    assert judge(given | {"lse": lse + 0.1}, named=False).answer == "BUG"
+
+
+@pytest.mark.parametrize("way", ["NHD", "HND", "HND unsaid", "FlashInfer's kv", "vLLM's kv"])
 def test_pools_of_keys_and_values(way):
     (k, about), (v, _) = pages(CALL.k), pages(CALL.v)
     pools = {"k": k, "v": v}
-    if way == "HND":
-        pools = {name: x.transpose(1, 2) for name, x in pools.items()} | {"kv_layout": "HND"}
+    if way.startswith("HND"):
+        pools = {name: x.transpose(1, 2) for name, x in pools.items()}
+        pools |= {"kv_layout": "HND"} if way == "HND" else {}
     elif way.endswith("kv"):
         pools = {"kv": torch.stack([k, v], 1 if way.startswith("Flash") else 0)}
     assert judged({"q": CALL.q, "out": FLASH(CALL)} | pools | about) == ("ROUNDING", "BUG")
