@@ -87,7 +87,7 @@ CEILINGS = {
     "decode": (37, 10, 23),
     "prefill": (45, 11, 24),
     "prefill, splits": (45, 11, 24),
-    "attention": (57, 14, 30),
+    "attention": (58, 14, 30),
     "backward": (105, 13, 34),  # three launches; on a CPU each asks 12 or 14 tensors for their span
     "MLA decode": (50, 11, 32),
     "append, prepared": (29, 9, 19),

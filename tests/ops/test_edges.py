@@ -74,7 +74,7 @@ VERBS = {
     "LatentKV": (LatentKV, LATENT.kv.tensors, []),
     "RaggedKV": (RaggedKV, PREFILL.kv.tensors, []),
 }
-FLAGS = ("causal", "checks", "deterministic")
+FLAGS = ("causal", "batch_invariant", "checks", "deterministic")
 COUNTS = ("keys_per_split", "splits")
 WRONG = {
     "None": None,
