@@ -38,6 +38,7 @@ bundles = get_ipython().display_formatter.mimebundle_formatter
 bundles.for_type_by_name("matplotlib.figure", "Figure", versions)
 del get_ipython, bundles, sys, versions
 """
+_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _DRAWN = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/(\w+)\.svg"[^>]*>')
 _WIDGET = re.compile(r'<div class="lab-widget" data-lab-widget="(\w+)"[^>]*>')
 _IMAGE = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/([0-9a-f]{64})\.svg"[^>]*>')
@@ -114,10 +115,13 @@ def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
         return image[0]
     values = f'data-values="{_asset(name)}" ' if figures[name]["series"] else ""
     shown = image[0].replace("<img ", f'<img data-figure="" {values}', 1)
+    look = f"--lab-ratio: {figures[name]['ratio']:.3f}"
     if pixels := figures[name].get("pixels"):
-        return f'<picture class="lab-dense" style="--lab-least: {pixels}px">{shown}</picture>'
+        return (
+            f'<picture class="lab-dense" style="{look}; --lab-least: {pixels}px">{shown}</picture>'
+        )
     source = f'<source media="{PHONE}" srcset="../_images/{name}.narrow.svg">'
-    return f"<picture>{source}{shown}</picture>"
+    return f'<picture style="{look}">{source}{shown}</picture>'
 
 
 def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
@@ -126,9 +130,10 @@ def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
         for data in _data(cell.get("outputs", [])):
             if MIME in data:
                 text = "\n".join(data["image/svg+xml"].splitlines())
+                width, height = map(float, _SIZE.search(text).groups())
                 yield (
                     hashlib.sha256(text.encode()).hexdigest(),
-                    data[MIME],
+                    data[MIME] | {"ratio": width / height},
                     cell.metadata.get("mystnb", {}),
                 )
 

@@ -23,11 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Ledger and compiler reject most tiles without a run; a model orders the rest, and {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles, in each of {glue:text}`searched` searches.
-# The model's times are too short, by {glue:text}`wgmma_late` in the median of `prefill_wgmma`, and its rank correlation is {glue:text}`worst_rank` at worst: it saves runs and cannot replace them.
-# The backward pass waits for shared memory and registers, not for exponentials: it has five products for each exponential of which the forward has two, ten operands to move, and two accumulators to keep.
-# One order for $dQ$, so that gradients have the same bits in every run, costs at most {glue:text}`price_128` % at head_dim 64 and 128, and up to {glue:text}`price` % at 256.
-# How sure: every tile that compiles was measured, and the counters read, on one H200 (CUDA 13.0, driver 580), in bf16; on another GPU the list and the order are another.
+# Registers and shared memory reject most tiles without a run. A model orders the rest: {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles.
+# The backward pass waits for shared memory and registers: for each exponential it has five products where the forward has two, and more operands to move.
+# How sure: every tile that compiles was measured on one H200 (CUDA 13.0, bf16).
 # :::
 
 # %% tags=["remove-cell"]
@@ -113,7 +111,7 @@ plt.show()
 # The cell shows the formulas of `backward_wgmma`.
 # A block holds the gradients $dK$ and $dV$ of its keys in registers all the time, beside $S$ and $dP$ of the step.
 
-# %%
+# %% tags=["hide-output"]
 backward = Backward((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
@@ -136,7 +134,7 @@ plt.show()
 #
 # Of all tiles that the two prefill kernels can be compiled for at 128 channels, the ledger alone says which fit an H200, and with which line the others break:
 
-# %%
+# %% tags=["hide-input"]
 for kernel in ("prefill_mma", "prefill_wgmma"):
     whole = tuning_search.space(tuning_search.tunable(kernel), COUNTED[128])
     fitting, rejected = tuning_search.by_ledger(whole, h200)
@@ -298,7 +296,7 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 runs = pd.concat([bench.run(), both_passes.run().query("operation == 'backward'")])
 plots.table(runs[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log + both_passes.log
 
 # %% [markdown]
