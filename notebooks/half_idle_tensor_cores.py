@@ -117,7 +117,7 @@ plt.show()
 # | $R$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
 # | $E$ | exponentials of its special-function units in a clock |
 #
-# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$; the table has the ratio:
+# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$. {numref}`exp-roof` draws the ratio.
 
 # %% tags=["hide-cell"]
 rows = []
@@ -150,7 +150,11 @@ plt.show()
 # ### Who fits on an SM
 #
 # $$
-# \text{blocks} = \min\!\left( \left\lfloor \frac{M}{m + 1024} \right\rfloor, \left\lfloor \frac{65536}{r \, t} \right\rfloor, \dots \right)
+# \begin{aligned}
+# \text{blocks} &= \min(b_{\text{bytes}}, b_{\text{registers}}, \dots) , \\
+# b_{\text{bytes}} &= \Bigl\lfloor \frac{M}{m + 1024} \Bigr\rfloor , \\
+# b_{\text{registers}} &= \Bigl\lfloor \frac{65536}{r \, t} \Bigr\rfloor .
+# \end{aligned}
 # $$ (half-idle-blocks)
 #
 # | symbol | meaning |
@@ -169,9 +173,9 @@ print(smem.table())
 # %% [markdown]
 # The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
 # That the compiler gives the whole kernel 255 is not said in this thread; issue 1630 of the same project has its report for this tile, 255 registers and 172 bytes spilled.
-# With these:
+# With these numbers every GPU holds two blocks by its registers; the table opens in a page:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 rows = []
 for gpu in hardware.GPUS.values():
     fit = budget.occupancy(gpu, threads=128, registers=255, smem_bytes=smem.total)
@@ -340,6 +344,7 @@ digits = {"threads": "{:.0f}", "registers": "{:.0f}", "occupancy, %": "{:.1f}"}
 plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
 
 # %% [markdown]
+# Attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit.
 # Triton's products here are `wgmma`, whose peak is higher, so that fewer active clocks do more.
 # What hides latency is the independent work of each warp and not the number of warps: more warps would share the same 65,536 registers.
 #
@@ -430,10 +435,10 @@ whole.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# A profile of FlashAttention on the report's own GPUs, which we do not have; there the ratio of products to exponentials, the shared memory and the rates are others.
-# Fewer channels: on Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %.
-# Blackwell: on a B200 they tie at 128 channels.
-# A causal mask or short sequences, whose last waves leave SMs empty.
+# - **A profile on the report's own GPUs**, which we do not have. Their ratio of products to exponentials, their shared memory and their rates are others.
+# - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
+# - **A causal mask or short sequences**, whose last waves leave SMs empty.
+#
 # The model is rough: it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % for `prefill_mma` at 64 and 128 channels, where the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`; for `prefill_wgmma`, on which it was not tuned, {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` against {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
 #
 # ## Exercises

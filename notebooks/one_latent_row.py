@@ -85,7 +85,7 @@ plt.show()
 #
 # These are both for `mla_wgmma` and 64 requests of 4096 keys with 128 heads, beside the compiler's numbers, and the blocks that follow.
 
-# %% tags=["hide-output"]
+# %%
 mla = MlaDecode((4096,) * 64, q_heads=128)
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)

@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Both: each errs as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, and the rmse is {glue:text}`gain_fp16` times as large in fp16, {glue:text}`gain_bf16` in bf16.
-# The step waits for memory, not for arithmetic, but CUDA cores issue more instructions. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
+# Both: each errs as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, and the rmse in fp16 is {glue:text}`gain_fp16` times as large.
+# The step waits for memory; on CUDA cores it waits for issue slots, too. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
 # How sure: one H200 with FlashInfer 0.7.2; no A100 and not the report's version.
 # :::
 
@@ -184,7 +184,7 @@ whole.equations("decode_mma_n8", gpu="a100")
 whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-cell"]
 rows = []
 SHOWN = ("a100", "a10", "orin", "rtx4090", "l40s", "h200", "b200", "rtx5090")
 for gpu in map(hardware.gpu, SHOWN):
@@ -204,13 +204,12 @@ plt.show()
 #
 # $$
 # \begin{aligned}
-# \sigma_P^2 &= \frac{1}{l^2} \sum_j \frac{\mathrm{ulp}(P_j)^2}{12} \, v_j^2
-#   && \text{(on alone)} , \\
-# \sigma_o^2 &= \frac{\mathrm{ulp}(o)^2}{12} && \text{(on and off)} .
+# \sigma_P^2 &= \frac{1}{l^2} \sum_j \frac{\mathrm{ulp}(P_j)^2}{12} \, v_j^2 , \\
+# \sigma_o^2 &= \frac{\mathrm{ulp}(o)^2}{12} .
 # \end{aligned}
 # $$ (decode-variance)
 #
-# The first is the price of tensor cores; the second is paid by everyone who stores 16 bits.
+# The first is the price of tensor cores, and arises with them alone; the second is paid by everyone who stores 16 bits.
 # For one request of the case's 8192 keys, from the inputs alone:
 
 # %% tags=["hide-input"]
@@ -372,6 +371,7 @@ plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 # ### Time, on the H200
 #
 # {numref}`case-times` has the case. The prediction, no gain at a group of 4, holds for our kernels and fails for FlashInfer's, which gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; the report does not say which of the two it ran.
+# No step here does more than a few percent of what the tensor cores can; that of `decode_mma` does {glue:text}`tensor_percent` %.
 # With the group the gain grows:
 
 # %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, auto, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
@@ -442,7 +442,7 @@ for name, percent in shares.items():
     glue(name, f"{percent:.0f}", display=False)
 
 # %% [markdown]
-# The criterion, memory's time on, and the longer of memory and slots off, gives no gain with 40 GB and at most a tenth with 80 GB. **It does not explain the report's 1.25.**
+# The criterion, memory's time on, and the longer of memory and slots off, gives no gain with 40 GB and at most {glue:text}`gain_most` with 80 GB. **It does not explain the report's 1.25.**
 # The last two lines say where it fails: with 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak, where a copy on an H200 reaches {glue:text}`copy_percent` %, so the part had 80 GB, and there it stood at {glue:text}`on_large` %.
 # Its blocks come in three rounds of which the last is almost empty, and {glue:text}`wave_on` % of the SMs' time has a block.
 # Off, {glue:text}`wave_off` % of the time has a block, and yet the kernel stood at {glue:text}`off_large` %.
@@ -494,10 +494,10 @@ whole.log + paged.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# A larger group: on over off is {glue:text}`ours_8` for our kernels at 8 query heads per KV head and {glue:text}`ours_16` at 16, and {glue:text}`theirs_8` for FlashInfer's at 8.
-# An fp32 output, the only place where tensor cores off is much more exact.
-# Another version: before 0.7.2, `backend="auto"` meant fa3 on this GPU, a prefill kernel for Hopper that reads the keys once for each query head; `use_tensor_cores=True` does not say which kernel runs.
-# An A100 with a profiler, which could say what the report's kernels waited for.
+# - **A larger group.** With tensor cores a step is {glue:text}`ours_8` times as fast in our kernels at 8 query heads per KV head and {glue:text}`ours_16` times at 16, and {glue:text}`theirs_8` times in FlashInfer's at 8.
+# - **An fp32 output.** There alone the kernels without tensor cores are much more exact.
+# - **Another version.** Before 0.7.2, `backend="auto"` meant fa3 on this GPU, a prefill kernel for Hopper that reads the keys once for each query head; `use_tensor_cores=True` does not say which kernel runs.
+# - **An A100 with a profiler** could say what the report's kernels waited for.
 #
 # ## Exercises
 #

@@ -17,8 +17,8 @@
 #
 # ## Question
 #
-# **From a prefill kernel on CUDA cores to one that fills Hopper's tensor cores: which idea gains how much, and does any of them cost accuracy?**
-# {cite:t}`flashattention1205` asks where the idle half of the tensor cores' time goes; this chapter climbs from the other end, one idea a rung.
+# **A prefill kernel leaves CUDA cores and comes to fill Hopper's tensor cores: which idea gains how much, and does any cost accuracy?**
+# {cite:t}`flashattention1205` asks about idle tensor cores; here one idea a rung makes them busy.
 #
 # :::{admonition} Answer
 # :class: important

@@ -386,10 +386,10 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 #
 # ## What would change the answer
 #
-# The picture of the report: if it shows many elements, or errors of more than one ulp, rounding has not done it.
-# Another GPU: the test ran on an H200 alone, and where the order of sums differs another element may flip, or none.
-# Another kernel: our bugs are ten of many, and stand in our kernels; a bug of a few parts in a thousand needs more than any fixed tolerance, and {doc}`rounding_or_bug` has what finds it.
-# Peaked softmaxes: with few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
+# - **The picture of the report.** If it shows many elements, or errors of more than one ulp, rounding has not done it.
+# - **Another GPU.** The test ran on an H200 alone, and where the order of sums differs another element may flip, or none.
+# - **Another kernel.** Our bugs are ten of many, and stand in our kernels. No fixed tolerance finds a bug of a few parts in a thousand; {doc}`rounding_or_bug` has what does.
+# - **Peaked softmaxes.** With few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
 #
 # ## Exercises
 #

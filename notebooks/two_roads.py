@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong: both are as far from float64. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; {glue:text}`right_heads` of {glue:text}`all_heads` were named before they ran. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
-# How sure: our kernels, here and on an H200. The report is *not reproduced*: most of its samples had no difference, {glue:text}`equal_samples` of our {glue:text}`samples` has none, and FlashAttention was read, not run.
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; {glue:text}`right_heads` of {glue:text}`all_heads` were named before they ran. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
+# How sure: our kernels, here and on an H200; FlashAttention was read, not run. The report is *not reproduced*: most of its samples had no difference, {glue:text}`equal_samples` of our {glue:text}`samples` has none.
 # :::
 
 # %% tags=["remove-cell"]
@@ -411,10 +411,9 @@ sized.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# The author's tensors: on our random inputs hardly any sample of more than 128 keys is free of differences, so that the report's must have been unlike ours.
-# Scores that grow towards the recent keys put the maximum into the first block on both paths, and would leave most samples equal; short samples would, too.
-# FlashAttention's package on the author's GPU, which we did not run, and its number of splits, which depends on the allocated length of the cache.
-# Its version: since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
+# - **The author's tensors.** On our random inputs hardly any sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that grow towards the recent keys put the maximum into the first block on both paths, and would leave most samples equal; short samples would, too.
+# - **FlashAttention's package on the author's GPU**, which we did not run. Its number of splits depends on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
+#
 # The equation counts a few channels wrongly, where the order of fp32 sums moved an output across a rounding boundary.
 #
 # What each library offers for equal bits:

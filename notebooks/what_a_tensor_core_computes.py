@@ -17,7 +17,7 @@
 # ## Question
 #
 # **Does the same attention kernel give the same bits on an A100, an RTX 4090, an H200, a B200 and an RTX 5090?**
-# {cite:t}`li2024` asked a like question with one small product, which a V100 and an A100 answered by 0 and an H100 by 191.875, and no manual says which is right {cite:p}`ptx`.
+# {cite:t}`li2024` gave GPUs one small product: a V100 and an A100 answered 0, an H100 191.875, and no manual says which is right {cite:p}`ptx`.
 #
 # :::{admonition} Answer
 # :class: important
@@ -390,7 +390,11 @@ plots.table(dots[["kernel", "dtype", "channels", "instruction", *whole]], "trito
 # For $x = n + f / 2^{23}$ the upper six bits of $f$ choose three integers, the lower 17 are $l$, and
 #
 # $$
-# 2^x \;=\; 2^n \Bigl( 1 + 2^{-23} \Bigl\lfloor \frac{2^{13} c_0 + c_1 l + c_2 s + \text{bias}}{2^{15}} \Bigr\rfloor \Bigr), \qquad s \approx l^2 / 2^{19}.
+# \begin{aligned}
+# 2^x &= 2^n \bigl( 1 + 2^{-23} \lfloor y \rfloor \bigr), \\
+# y &= \frac{2^{13} c_0 + c_1 l + c_2 s + \text{bias}}{2^{15}}, \\
+# s &\approx l^2 / 2^{19}.
+# \end{aligned}
 # $$ (ex2-parabola)
 #
 # The square is cheap, because those of its partial products that lie below $2^{19}$ are never added.
@@ -441,7 +445,8 @@ plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers"
 # %% [markdown]
 # ### Five GPUs, one attention
 #
-# {numref}`five-bits` compares two architectures. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
+# {numref}`five-bits` compares two architectures, of which `sm_80` keeps {glue:text}`computes_bits_80` fraction bits below the largest term and `sm_90` {glue:text}`computes_bits_90`.
+# In the prefill {glue:text}`computes_prefill_differ` % of the outputs differ, {glue:text}`computes_ulps` % of these by one unit in the last place. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
 
 # %%
 digits = dict.fromkeys(ran["decode"], "{:.2f}")

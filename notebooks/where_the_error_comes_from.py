@@ -468,7 +468,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # - **Inputs of another kind.** Values with a common mean leave the store alone in 16 bits, and bring out the truncation in fp32. All keys of the test in question were 0, so that every $P_j$ was 1, and exact: there the store was the only source.
 # - **A prefill.** It has no spare time, and the cost above holds for a decode that waits for memory.
-# - **fp8.** The chapter has no word on 8-bit inputs.
+# - **fp8.** No 8-bit inputs were tried here.
 # - **Another denominator.** With $l$ of rounded $P$, as in FlashInfer's kernels, values of one sign err less.
 #
 # Where did the model fail?
