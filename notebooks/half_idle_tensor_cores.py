@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200 into the softmax, where no other work overlaps it: our kernel of FlashAttention-2's kind is active for {glue:text}`mma_active` %, one that overlaps the two for {glue:text}`wgmma_active` %. Not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200 it goes into softmax that no other work overlaps: our kernel of FlashAttention-2's kind is active for {glue:text}`mma_active` %, one that overlaps the two for {glue:text}`wgmma_active` %. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
 # :::

@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# All heads share the cached row, so that more heads are more products per byte. By its rates `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_32` times as long as `wgmma` at 32 heads, {glue:text}`latent_gain_128` times at 128, and as long at 16.
+# All heads share the cached row, so that more heads are more products per byte. By its rates `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_32` times as long as `wgmma` at 32 heads, {glue:text}`latent_gain_128` times at 128, and equally long at 16.
 # The accumulator of 512 channels leaves one block on an SM, on every GPU here.
 # How sure: one recording on an H200 (CUDA 13.0), bf16, 64 requests of 4096 keys.
 # :::

@@ -24,7 +24,7 @@
 #
 # No tolerance can tell: 1e-3 fails {glue:text}`close3_alarms` % of right bf16 outputs, and 1e-2 accepts {glue:text}`close2_missed` % of wrong ones.
 # If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote for it. If there is only an output, divide each error by what rounding does to it.
-# How sure: each set was judged once; the class was right for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
+# How sure: each set was judged once; the kind of mistake was right for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
 # :::
 
 # %% tags=["remove-cell"]
@@ -75,7 +75,7 @@ for name, rows in asked.groupby("set"):
 labels = "class right", "found, another class", "not found", "called wrong", "right kernels"
 by_set = pd.DataFrame(by_set, index=labels).T
 
-# %% mystnb={"figure": {"caption": "Wrong kernels that the probe had never seen, by what it said of them. Two writers made them from callables and from real kernels; the probe was mended after the first set, and each was judged once.", "name": "probe-sets"}, "image": {"alt": "Two stacked bars of wrong kernels, set a and set b. Most of each are found with the right class, fewer with another class, and of set b about a fifth are not found. Words beside each bar say how many right kernels were called wrong.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Wrong kernels that the probe had never seen, by what it said of them; a class is a kind of mistake, such as a mask or a merge of splits. Two writers made them from functions and from real kernels. The probe was mended after set a, and judged each set once.", "name": "probe-sets"}, "image": {"alt": "Two stacked bars of wrong kernels, set a and set b. Most of each are found with the right class, fewer with another class, and of set b about a fifth are not found. Words beside each bar say how many right kernels were called wrong.", "width": "100%"}} tags=["hide-input"]
 with plt.rc_context(plots.style.HOUSE):
     figure, (axes,) = plots.style.new_figure(height_inches=2.1)
     left, colours = np.zeros(len(by_set)), ("#009e73", "#56b4e9", "#d55e00")

@@ -23,7 +23,7 @@
 # :class: important
 #
 # Both: each errs as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, and the rmse in fp16 is {glue:text}`gain_fp16` times as large.
-# The step waits for memory; on CUDA cores it waits for issue slots, too. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
+# The step waits for memory, and CUDA cores issue more instructions for it. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
 # How sure: one H200 with FlashInfer 0.7.2; no A100 and not the report's version.
 # :::
 
@@ -371,7 +371,7 @@ plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 # ### Time, on the H200
 #
 # {numref}`case-times` has the case. The prediction, no gain at a group of 4, holds for our kernels and fails for FlashInfer's, which gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; the report does not say which of the two it ran.
-# No step here does more than a few percent of what the tensor cores can; that of `decode_mma` does {glue:text}`tensor_percent` %.
+# The step of `decode_mma` does {glue:text}`tensor_percent` % of what the tensor cores can.
 # With the group the gain grows:
 
 # %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, auto, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
