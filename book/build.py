@@ -37,6 +37,7 @@ import nbformat
 import notebook_io
 import page_cells
 import page_figures
+import page_sections
 import page_widgets
 import plain_roles
 import search_words
@@ -258,6 +259,7 @@ def build_pages(notebooks: dict[str, Path], *, force: bool) -> None:
         raise SystemExit(f"The book was not built: these pages are missing: {', '.join(missing)}")
     (pages / "sitemap.xml").write_text(sitemap())
     page_figures.add_to(pages, STAGE / "notebooks")
+    page_sections.fold(pages)
     mend.mend(pages)
     search_words.add_to(pages)
     place_downloads(pages, notebooks)

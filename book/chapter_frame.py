@@ -1,13 +1,18 @@
 """The frame of a chapter: the boxes below its title and at its end, from chapters.toml."""
 
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import jupytext
 import nbformat
 
 DATA = Path(__file__).with_name("chapters.toml")
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 ANSWER = ":::{admonition} Answer"
+LOOK = ":class: important"
+WORDS_A_MINUTE, MINUTES_A_FIGURE = 200, 1
 DOTS = {1: "●○○", 2: "●●○", 3: "●●●"}
 
 
@@ -17,7 +22,6 @@ class Chapter:
 
     file: str
     part: str
-    read_minutes: int
     do_minutes: int
     difficulty: int
     widgets: tuple[list[str], ...]  # of labkernels.widgets, with the kernel: what a page offers
@@ -25,8 +29,18 @@ class Chapter:
     objectives: tuple[str, ...]
     takeaways: tuple[str, ...]
     further: tuple[str, ...]
+    folded: tuple[str, ...] = ()  # titles of sections that a page shows when asked
     # of a primer: what is given, the ways from there, what is asked
     case: dict[str, str | tuple[str, ...]] | None = None
+
+    @property
+    def read_minutes(self) -> int:
+        """The time of its words and figures, in steps of five minutes."""
+        cells = jupytext.read(NOTEBOOKS / f"{self.file}.py").cells
+        words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+        figures = sum("figure" in cell.metadata.get("mystnb", {}) for cell in cells)
+        minutes = words / WORDS_A_MINUTE + figures * MINUTES_A_FIGURE
+        return 5 * math.ceil(minutes / 5)
 
 
 def chapters() -> list[Chapter]:
@@ -76,16 +90,26 @@ Further reading: {further}.{after}
 
 
 def framed(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Returns the notebook of a chapter with its frame, whose head stands below an answer."""
+    """Returns the notebook of a chapter with its frame.
+
+    The head stands below the title, or below the first figure of a chapter that answers at once.
+    """
     order = chapters()
     here = [chapter.file for chapter in order].index(name)
     following = order[here + 1] if here + 1 < len(order) else None
     first = notebook.cells[0]
     if ANSWER in first.source:
-        first.source = f"{first.source}\n{header(order[here], folded=True)}"
+        first.source = first.source.replace(LOOK, f"{LOOK} lab-answer", 1)
+        head = nbformat.v4.new_markdown_cell(header(order[here], folded=True), id="chapter-head")
+        notebook.cells.insert(_after_first_figure(notebook), head)
     else:
         title, _, rest = first.source.partition("\n")
         first.source = f"{title}\n{header(order[here])}{rest}"
     last = nbformat.v4.new_markdown_cell(footer(order[here], following), id="chapter-foot")
     notebook.cells.append(last)
     return notebook
+
+
+def _after_first_figure(notebook: nbformat.NotebookNode) -> int:
+    figures = ("figure" in cell.metadata.get("mystnb", {}) for cell in notebook.cells)
+    return next((i for i, is_one in enumerate(figures, 1) if is_one), 1)

@@ -44,9 +44,15 @@ def with_widgets(notebook: nbformat.NotebookNode, chapter: chapter_frame.Chapter
     blocks = ["## In this page"]
     for name, *kernel in chapter.widgets:
         place = getattr(widgets, name)(*kernel)._repr_html_()
-        blocks += [_OFFERED[name], f"```{{raw}} html\n{place}\n```"]
+        summary = f"<summary>{_code(_OFFERED[name])}</summary>"
+        offer = f'<details class="lab-offer">{summary}\n{place}\n</details>'
+        blocks.append(f"```{{raw}} html\n{offer}\n```")
     if chapter.widgets:
         notebook.cells.insert(-1, nbformat.v4.new_markdown_cell("\n\n".join(blocks)))
+
+
+def _code(text: str) -> str:
+    return re.sub(r"`(\w+)`", r"<code>\1</code>", text)
 
 
 def without_stubs(notebook: nbformat.NotebookNode) -> None:

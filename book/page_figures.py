@@ -38,6 +38,9 @@ bundles = get_ipython().display_formatter.mimebundle_formatter
 bundles.for_type_by_name("matplotlib.figure", "Figure", versions)
 del get_ipython, bundles, sys, versions
 """
+_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_WORDS = re.compile(r"font(?:-size)?: ?(?:bold |italic |\d{3} )*([\d.]+)px")
+LEAST_PIXELS = 8  # of the smallest words of a figure where a page is wide
 _DRAWN = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/(\w+)\.svg"[^>]*>')
 _WIDGET = re.compile(r'<div class="lab-widget" data-lab-widget="(\w+)"[^>]*>')
 _IMAGE = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/([0-9a-f]{64})\.svg"[^>]*>')
@@ -114,10 +117,13 @@ def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
         return image[0]
     values = f'data-values="{_asset(name)}" ' if figures[name]["series"] else ""
     shown = image[0].replace("<img ", f'<img data-figure="" {values}', 1)
-    if pixels := figures[name].get("pixels"):
-        return f'<picture class="lab-dense" style="--lab-least: {pixels}px">{shown}</picture>'
+    figure = figures[name]
+    least = figure.get("pixels") or figure["least"]
+    look = f'style="--lab-ratio: {figure["ratio"]:.3f}; --lab-least: {least:.0f}px"'
+    if figure.get("pixels"):
+        return f'<picture class="lab-dense" {look}>{shown}</picture>'
     source = f'<source media="{PHONE}" srcset="../_images/{name}.narrow.svg">'
-    return f"<picture>{source}{shown}</picture>"
+    return f"<picture {look}>{source}{shown}</picture>"
 
 
 def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
@@ -126,9 +132,12 @@ def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
         for data in _data(cell.get("outputs", [])):
             if MIME in data:
                 text = "\n".join(data["image/svg+xml"].splitlines())
+                width, height = map(float, _SIZE.search(text).groups())
+                words = min(map(float, _WORDS.findall(text)), default=LEAST_PIXELS)
+                sizes = {"ratio": width / height, "least": width * LEAST_PIXELS / words}
                 yield (
                     hashlib.sha256(text.encode()).hexdigest(),
-                    data[MIME],
+                    data[MIME] | sizes,
                     cell.metadata.get("mystnb", {}),
                 )
 

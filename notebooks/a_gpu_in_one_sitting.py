@@ -224,7 +224,12 @@ print(f"c = {c}", predicted, sep="\n")
 # Each resource allows some number of blocks, and the smallest number counts:
 #
 # $$
-# \text{blocks} \;=\; \min\!\left( \frac{R_{SM}}{R \cdot \text{threads}}, \;\; \frac{M_{SM}}{M + M_0}, \;\; \frac{W_{SM}}{\text{threads} / 32} \right),
+# \begin{aligned}
+# \text{blocks} &= \min(b_R, b_M, b_W) , \\
+# b_R &= \frac{R_{SM}}{R \cdot \text{threads}}, \\
+# b_M &= \frac{M_{SM}}{M + M_0}, \\
+# b_W &= \frac{W_{SM}}{\text{threads} / 32} ,
+# \end{aligned}
 # $$ (ten-lines-blocks)
 #
 # each quotient rounded down.

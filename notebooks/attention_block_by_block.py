@@ -172,7 +172,11 @@ plt.show()
 # To merge two of these is the same idea once more, since each is rescaled to the common maximum:
 #
 # $$
-# m = \max(m_a, m_b), \qquad l = 2^{m_a - m} l_a + 2^{m_b - m} l_b, \qquad o = 2^{m_a - m} o_a + 2^{m_b - m} o_b .
+# \begin{aligned}
+# m &= \max(m_a, m_b), \\
+# l &= 2^{m_a - m} l_a + 2^{m_b - m} l_b, \\
+# o &= 2^{m_a - m} o_a + 2^{m_b - m} o_b .
+# \end{aligned}
 # $$ (primer-merge)
 #
 # A split without keys has $l = 0$ and $o = 0$, and changes nothing; its $m$ is the lowest finite number, since $-\infty - (-\infty)$ would be NaN.

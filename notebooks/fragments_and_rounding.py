@@ -160,10 +160,10 @@ plots.table(
 # Each weight errs by $u$ at most, relative to itself, so that
 #
 # $$
-# |\hat o - o| \;\le\; u \sum_j |P_j| \, |v_j| \;+\; \text{the fp32 additions},
+# |\hat o - o| \;\le\; u \sum_j |P_j| \, |v_j| + a,
 # $$ (p-in-16-bits)
 #
-# and since roundings go up as often as down, the typical error should be a fraction of it.
+# where $a$ is what the fp32 additions may add, and since roundings go up as often as down, the typical error should be a fraction of it.
 #
 # ## Kernel
 #

@@ -23,11 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200, where we could count, it goes into the softmax: products and softmax of a step follow each other, and what no other warp overlaps leaves the tensor cores waiting. `prefill_mma`, a kernel of FlashAttention-2's kind, is active for {glue:text}`mma_active` % at 128 channels, `prefill_wgmma`, which overlaps the two, for {glue:text}`wgmma_active` %.
-# Occupancy is not it: all these kernels hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit, and so does the matrix product that is {glue:text}`gemm_active` % active.
-# *Active* is not arithmetic: it counts clocks with a product in the pipe, and does not tell a slow instruction from a fast one.
-# On the report's own GPUs the cause is *not settled*: on the GeForce parts exponentials are too cheap, and half rate for fp32 sums is a hypothesis that fits; on the Orin a kernel of 32 channels has exponentials as long as its products, and a short last wave.
-# How sure: counters of Nsight Compute on one H200; none of the report's three GPUs was measured.
+# On an H200 it goes into softmax that no other work overlaps: our kernel of FlashAttention-2's kind is active for {glue:text}`mma_active` %, one that overlaps the two for {glue:text}`wgmma_active` %. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
+# How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
 # :::
 
 # %% tags=["remove-cell"]
@@ -119,9 +117,9 @@ plt.show()
 # | $R$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
 # | $E$ | exponentials of its special-function units in a clock |
 #
-# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$; the table has the ratio:
+# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$. {numref}`exp-roof` draws the ratio.
 
-# %%
+# %% tags=["hide-cell"]
 rows = []
 for gpu in hardware.GPUS.values():
     rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
@@ -152,7 +150,11 @@ plt.show()
 # ### Who fits on an SM
 #
 # $$
-# \text{blocks} = \min\!\left( \left\lfloor \frac{M}{m + 1024} \right\rfloor, \left\lfloor \frac{65536}{r \, t} \right\rfloor, \dots \right)
+# \begin{aligned}
+# \text{blocks} &= \min(b_{\text{bytes}}, b_{\text{registers}}, \dots) , \\
+# b_{\text{bytes}} &= \Bigl\lfloor \frac{M}{m + 1024} \Bigr\rfloor , \\
+# b_{\text{registers}} &= \Bigl\lfloor \frac{65536}{r \, t} \Bigr\rfloor .
+# \end{aligned}
 # $$ (half-idle-blocks)
 #
 # | symbol | meaning |
@@ -171,9 +173,9 @@ print(smem.table())
 # %% [markdown]
 # The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
 # That the compiler gives the whole kernel 255 is not said in this thread; issue 1630 of the same project has its report for this tile, 255 registers and 172 bytes spilled.
-# With these:
+# With these numbers every GPU holds two blocks by its registers; the table opens in a page:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 rows = []
 for gpu in hardware.GPUS.values():
     fit = budget.occupancy(gpu, threads=128, registers=255, smem_bytes=smem.total)
@@ -189,7 +191,7 @@ plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
 # The sibling report agrees: its tile of 24,576 bytes would fit six times by bytes, and 16.67 % of an Orin's warps are two blocks.
 # Is 255 an accident of that code? `prefill_mma` can be compiled for the tile:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 case_tile = with_tile("prefill_mma", "128x128x4x1x2-backward", 64)
 ours = case_tile.instance(case_tile.shape(dtype="bf16", head_dim=64, group=1, layout="ragged"))
 print(case_tile.registers(ours).table(), "\n")
@@ -207,7 +209,7 @@ plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 # %% [markdown]
 # The kernels that were counted, term by term, and what they take on the report's GPUs:
 
-# %%
+# %% tags=["hide-output"]
 decode = Decode.uniform(64, 4096, q_heads=16, kv_heads=16)
 names = [*live.EVERY, "prefill_wgmma"]
 whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
@@ -239,7 +241,7 @@ plt.show()
 #
 # *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s:
 
-# %%
+# %% tags=["hide-input"]
 PEAK_SHARE, rows = {"prefill_mma": h200.measured_mma_sync_share, "prefill_wgmma": 1.0}, []
 for kernel, head_dim in [(k, d) for k in PEAK_SHARE for d in COUNTED]:
     spec = tuning_search.tunable(kernel)
@@ -334,7 +336,7 @@ bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same
 whole.log.drew("timing", "prefill")
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 held = forward[["kernel", "head_dim", "threads", "registers", "occupancy", "tensor_pipe"]]
 held = held[held.tensor_pipe > 1].sort_values("tensor_pipe", ascending=False)
 held = held.rename(columns={"occupancy": "occupancy, %", "tensor_pipe": "active, %"})
@@ -342,6 +344,7 @@ digits = {"threads": "{:.0f}", "registers": "{:.0f}", "occupancy, %": "{:.1f}"}
 plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
 
 # %% [markdown]
+# Attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit.
 # Triton's products here are `wgmma`, whose peak is higher, so that fewer active clocks do more.
 # What hides latency is the independent work of each warp and not the number of warps: more warps would share the same 65,536 registers.
 #
@@ -351,7 +354,7 @@ plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
 # If a counter takes the faster rate for 100 %, no such kernel reads more than 50 %.
 # Two reports give numbers: {cite:t}`llmc377` took 50 % for the most that the tensor core counter shows on an RTX 4090; {cite:t}`triton10851` has the share of the own peak on an RTX 4060 beside the SM's throughput, `sm__throughput`, which is *another counter* than Tensor Active:
 
-# %%
+# %% tags=["hide-input"]
 half = hardware.gpu("rtx4090").tensor_fp32_accumulate_rate
 reports = pd.DataFrame(
     [
@@ -426,16 +429,16 @@ numbers |= {
 for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 whole.log + bench.log
 
 # %% [markdown]
 # ## What would change the answer
 #
-# A profile of FlashAttention on the report's own GPUs, which we do not have; there the ratio of products to exponentials, the shared memory and the rates are others.
-# Fewer channels: on Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %.
-# Blackwell: on a B200 they tie at 128 channels.
-# A causal mask or short sequences, whose last waves leave SMs empty.
+# - **A profile on the report's own GPUs**, which we do not have. Their ratio of products to exponentials, their shared memory and their rates are others.
+# - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
+# - **A causal mask or short sequences**, whose last waves leave SMs empty.
+#
 # The model is rough: it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % for `prefill_mma` at 64 and 128 channels, where the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`; for `prefill_wgmma`, on which it was not tuned, {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` against {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
 #
 # ## Exercises

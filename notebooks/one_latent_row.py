@@ -23,11 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# One cached row serves all heads, so that products catch up with memory: at {glue:text}`latent_measured` heads at the rates that a copy and a matrix product reach on an H200, at {glue:text}`latent_peak` at the vendor's peak for products, and at {glue:text}`latent_mma` for `mma.sync`, which reaches {glue:text}`latent_share` % of that peak.
-# `mma.sync` falls behind long before: at 32 heads it takes {glue:text}`latent_gain_32` times as long as `wgmma`, at 128 {glue:text}`latent_gain_128` times, and at 16 or fewer as long.
-# The accumulator decides the tile: 512 channels of 64 rows are half of an SM's registers, and one block fits an SM, on every GPU here.
-# More heads do not cost accuracy: the error of a head does not depend on how many share its row.
-# How sure: times of one recording on an H200 (CUDA 13.0, driver 580), bf16, 64 requests of 4096 keys; errors by CPU builds at up to 128 heads; registers from the compiler.
+# All heads share the cached row, so that more heads are more products per byte. By its rates `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_32` times as long as `wgmma` at 32 heads, {glue:text}`latent_gain_128` times at 128, and equally long at 16.
+# The accumulator of 512 channels leaves one block on an SM, on every GPU here.
+# How sure: one recording on an H200 (CUDA 13.0), bf16, 64 requests of 4096 keys.
 # :::
 
 # %% tags=["remove-cell"]
@@ -114,7 +112,7 @@ plt.show()
 #
 # The table evaluates {eq}`latent-floor` for 64 requests of 4096 keys on an H200, with the vendor's peaks for the products and the measured copy rate:
 
-# %%
+# %% tags=["hide-input"]
 HEADS = (1, 8, 16, 32, 64, 128)
 rows = []
 for heads in HEADS:
@@ -217,7 +215,7 @@ plt.show()
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(pd.concat([latent.run(), bench.run()])[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 latent.log + bench.log
 
 

@@ -316,9 +316,9 @@ assert b.max(axis=None) == 1, "no other peer is said to be ahead"
 #
 # Nsight Compute counted our kernel and the best peer at the very workload of each target that is missed: how busy the parts of the GPU are, in percent of what each can do, and what the warps wait for most, with its share of their time.
 # The words are the profiler's: a *long scoreboard* waits for global memory or L2, a *short scoreboard* for shared memory or the special-function unit, a *barrier* for other warps, and *wait* is the fixed latency of the instruction before.
-# A peer without a row could not be counted in that run. `labkernels scoreboard` prints the same.
+# A peer without a row could not be counted in that run. The table opens in a page, and `labkernels scoreboard` prints the same.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 columns = {"tensor_pipe": "tensor pipe", "smem": "shared memory", "l2": "L2", "dram": "DRAM", "issue": "issue slots"}  # fmt: skip
 lines = []
 for s in (s for s in timed if s.status == NOT_MET):

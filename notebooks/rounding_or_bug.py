@@ -22,11 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# No tolerance can tell: at 1e-3 {glue:text}`close3_alarms` % of the outputs of right bf16 kernels fail, and 1e-2 accepts {glue:text}`close2_missed` % of the outputs of broken ones.
-# Divide each error by what rounding does to that element: the quotient says rounding or bug, and where. Of {glue:text}`held_wrong` wrong outputs of bugs that its writers had never seen, the verdict missed {glue:text}`held_missed`; of {glue:text}`held_right` right ones it called {glue:text}`held_alarms` a bug.
-# It cannot always say why, since different bugs give the same output: there it says so, and asks for the kernel.
-# A kernel that can be called answers for itself: `labkernels.probe` chooses inputs that show one step each, and reads the class of the bug below off {glue:text}`probe_calls` small calls.
-# How sure: both tools run here, on CPU builds with a GPU's bits; the counts are of recordings on an H200 and of CPU builds with older verdicts than today's, and the bugs of the tolerances' figure were known while the verdict was written.
+# No tolerance can tell: 1e-3 fails {glue:text}`close3_alarms` % of right bf16 outputs, and 1e-2 accepts {glue:text}`close2_missed` % of wrong ones.
+# If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote for it. If there is only an output, divide each error by what rounding does to it.
+# How sure: each set was judged once; the kind of mistake was right for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
 # :::
 
 # %% tags=["remove-cell"]
@@ -64,44 +62,35 @@ from labkernels.numerics.verdict.criteria import RULES
 from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
-SHOWN = ("P truncated", "padding in the denominator", "wrong merge base")
-case = decode.exposing_case(decode.MUTANTS["P truncated"], 1009, "bf16", seed=0, device="cpu")
-split = decode.LENGTHS[1009].keys_per_split
-right = ops.decode(case.q, case.cache, kernel="decode_mma", keys_per_split=split).out
-outputs = {"right": right}
-outputs |= {name: decode.decode(decode.MUTANTS[name], "decode_mma", case) for name in SHOWN}
-verdicts, seconds = {}, {}
-for name, out in outputs.items():
-    started = time.perf_counter()
-    verdicts[name] = verdict(out, case.q, cache=case.cache)
-    seconds[name] = time.perf_counter() - started
+NO_ROW = {"cases_b": 7}  # wrong kernels that stopped the probe (six) or its judge (one): not found
+asked = pd.DataFrame(store.read("probe_sets"))
+by_set = {}
+for name, rows in asked.groupby("set"):
+    wrong, right = rows[rows.classes != ""], rows[rows.classes == ""]
+    found = (wrong.verdict == "defect").sum()
+    named = (wrong.class_right.astype(str) == "True").sum()
+    missed = len(wrong) + NO_ROW.get(name, 0) - found
+    called = (right.verdict == "defect").sum()
+    by_set[name.replace("cases_", "set ")] = named, found - named, missed, called, len(right)
+labels = "class right", "found, another class", "not found", "called wrong", "right kernels"
+by_set = pd.DataFrame(by_set, index=labels).T
 
-# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head: near 1 or below it is rounding. Truncating P moves every element by half an ulp, so that every cell lies a little above 1; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys, computed on this machine.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated a little above 1, those of padding in the denominator at about two, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
-cells = []
-for name, judged in verdicts.items():
-    errors = elements.rows({name: judged.z}, [1] * len(judged.z)).assign(z=lambda x: x.error**2)
-    rms = errors.groupby(["sample", "head"]).z.mean() ** 0.5
-    cells.append(rms.rename("rmse").reset_index().assign(kernel=name, tensor_cores=""))
-cells = pd.concat(cells)
-plots.error_maps(cells, origin="computed on this machine", label="rms of error / sigma", log=True)
+# %% mystnb={"figure": {"caption": "Wrong kernels that the probe had never seen, by what it said of them; a class is a kind of mistake, such as a mask or a merge of splits. Two writers made them from functions and from real kernels. The probe was mended after set a, and judged each set once.", "name": "probe-sets"}, "image": {"alt": "Two stacked bars of wrong kernels, set a and set b. Most of each are found with the right class, fewer with another class, and of set b about a fifth are not found. Words beside each bar say how many right kernels were called wrong.", "width": "100%"}} tags=["hide-input"]
+with plt.rc_context(plots.style.HOUSE):
+    figure, (axes,) = plots.style.new_figure(height_inches=2.1)
+    left, colours = np.zeros(len(by_set)), ("#009e73", "#56b4e9", "#d55e00")
+    for label, colour in zip(labels[:3], colours, strict=True):
+        axes.barh(by_set.index, by_set[label], left=left, color=colour, label=label, height=0.5)
+        left += by_set[label]
+    for place, row in enumerate(by_set.itertuples(index=False)):
+        words = f"{row[3]} of {row[4]} right kernels called wrong"
+        axes.annotate(words, (2, place - 0.42), va="center", fontsize=8.5)
+    axes.set(xlabel="wrong kernels", ylim=(len(by_set) - 0.5, -0.7))
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="outside upper right", ncols=3)
+    device, days = asked.device.iloc[0], sorted(asked.started_utc.str[:10].unique())
+    plots.style.say_origin(figure, f"judged on a host with an {device}, {days[-1]}")
 plt.show()
-
-# %% [markdown]
-# Kernels in use, asked by the probe on a GPU, in bf16 without a mask and with batches of up to 17 requests: what was read of each. `labkernels data show datasheets` prints all sheets, causal and in fp16.
-
-# %% tags=["hide-input"]
-asked = {"dtype": "bf16", "asked": "full"}
-read_off = pd.DataFrame(store.select(store.read("datasheets"), asked))
-for run in read_off[["device", "started_utc", "commit"]].drop_duplicates().values:
-    print("measured on {}, {}, commit {}".format(*run))
-wanted = ["P", "denominator", "batch-invariant", "accumulator"]
-facts = read_off[(read_off.kind == "fact") & read_off.name.isin(wanted)]
-read = facts.pivot_table(
-    index=["kernel", "layout"], columns="name", values="value", aggfunc="first"
-)
-sheet = read_off[read_off.kind == "sheet"].set_index(["kernel", "layout"])
-read = read[wanted].assign(sheet=sheet.name, calls=sheet.calls)
-plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
 
 # %% [markdown]
 # ## Prediction
@@ -129,7 +118,7 @@ plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
 # A right output in bf16 may differ from the rounded truth by one ulp, where the two fall on different sides of a boundary.
 # What does a tolerance allow, then, for outputs of several sizes? At long contexts an output is a mean over many values, and small.
 
-# %%
+# %% tags=["hide-input"]
 sizes = np.array([0.0156, 0.0625, 0.25, 1.0, 4.0])
 fixed = pd.DataFrame({"|o|": sizes})
 for fmt in ("fp16", "bf16"):
@@ -147,7 +136,7 @@ plots.table(fixed, "fixed", dict.fromkeys(fixed, "{:.3g}"))
 #
 # Nothing: a mutant of one line has the same terms, so that neither budget nor occupancy gives it away.
 
-# %%
+# %% tags=["hide-output"]
 decode_work = Decode.uniform(32, 4096, q_heads=32, kv_heads=8)
 prefill_work = Prefill((2048,) * 8, (2048,) * 8, 32, 8, 128, causal=True)
 kernels = ["decode_fma", "decode_mma", "triton_decode"]
@@ -190,9 +179,57 @@ print(edit.file, edit.pattern, edit.by, sep="\n")
 #
 # ## Measurement
 #
+# ### What the kernel says when asked
+#
+# The probe calls a kernel with chosen inputs. With $K = 0$ all weights are equal; with one-hot values an output *is* a weight; a request alone, permuted or among others shows what it takes from its neighbours.
+# The cell asks a right decode kernel, a right prefill kernel, and a decode kernel that merges its splits by the wrong maximum.
+
+# %%
+asked = {"decode_mma": ("decode_mma", "paged_decode"), "prefill_mma": ("prefill_mma", "ragged")}
+asked["wrong merge base"] = (chapter.mutant("wrong merge base"), "paged_decode")
+sheets = [chapter.sheet(*kernel, name) for name, kernel in asked.items()]
+for sheet in sheets:
+    print(f"{sheet.name}: {sheet.verdict} in {sheet.calls} calls")
+    print(*sheet.defects, sep="\n", end="\n\n" if sheet.defects else "")
+
+# %% [markdown]
+# The probe finds the class: the factors of tiles of keys move with the scores, which is what a merge by the wrong maximum does.
+# It needs no source and no tolerance.
+# Besides, it reads facts, such as how a kernel rounds, which the verdict must be told, and says what it cannot read. The table of them opens in a page:
+
+# %% tags=["hide-cell"]
+plots.table(pd.DataFrame(chapter.facts(sheets)), "facts")
+
+# %% [markdown]
 # ### What one output says
 #
-# Each output of {numref}`verdict-maps` goes before the verdict, and before six rules in use; *in ulp* is the largest error in units of the last place of its element.
+# Where a kernel cannot be called, its output must do. Four outputs, a right one and three wrong ones, are divided by what rounding does to each element:
+
+# %% tags=["hide-input"]
+SHOWN = ("P truncated", "padding in the denominator", "wrong merge base")
+case = decode.exposing_case(decode.MUTANTS["P truncated"], 1009, "bf16", seed=0, device="cpu")
+split = decode.LENGTHS[1009].keys_per_split
+right = ops.decode(case.q, case.cache, kernel="decode_mma", keys_per_split=split).out
+outputs = {"right": right}
+outputs |= {name: decode.decode(decode.MUTANTS[name], "decode_mma", case) for name in SHOWN}
+verdicts, seconds = {}, {}
+for name, out in outputs.items():
+    started = time.perf_counter()
+    verdicts[name] = verdict(out, case.q, cache=case.cache)
+    seconds[name] = time.perf_counter() - started
+
+# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head: near 1 or below it is rounding. Truncating P moves every element by half an ulp, so that every cell lies a little above 1; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys, computed on this machine.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated a little above 1, those of padding in the denominator at about two, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
+cells = []
+for name, judged in verdicts.items():
+    errors = elements.rows({name: judged.z}, [1] * len(judged.z)).assign(z=lambda x: x.error**2)
+    rms = errors.groupby(["sample", "head"]).z.mean() ** 0.5
+    cells.append(rms.rename("rmse").reset_index().assign(kernel=name, tensor_cores=""))
+cells = pd.concat(cells)
+plots.error_maps(cells, origin="computed on this machine", label="rms of error / sigma", log=True)
+plt.show()
+
+# %% [markdown]
+# Each goes before the verdict, and before six rules in use; *in ulp* is the largest error in units of the last place of its element.
 
 # %% tags=["remove-input", "hide-output"]
 demands = [(rule.name, rule.demand, Path(rule.source).name) for rule in RULES.values()]
@@ -225,28 +262,6 @@ plots.error_spread(each, origin="computed on this machine", log=True)
 bench.log.drew("errors", "decode")
 plt.show()
 
-# %% [markdown]
-# ### What the kernel says when asked
-#
-# The probe calls a kernel with chosen inputs. With $K = 0$ all weights are equal; with one-hot values an output *is* a weight; a request alone, permuted or among others shows what it takes from its neighbours.
-# The cell asks a right decode kernel, a right prefill kernel, and the mutant for which one output gave no cause.
-
-# %%
-asked = {"decode_mma": ("decode_mma", "paged_decode"), "prefill_mma": ("prefill_mma", "ragged")}
-asked["wrong merge base"] = (chapter.mutant("wrong merge base"), "paged_decode")
-sheets = [chapter.sheet(*kernel, name) for name, kernel in asked.items()]
-for sheet in sheets:
-    print(f"{sheet.name}: {sheet.verdict} in {sheet.calls} calls")
-    print(*sheet.defects, sep="\n", end="\n\n" if sheet.defects else "")
-
-# %% [markdown]
-# The probe finds the class: the factors of tiles of keys move with the scores, which is what a merge by the wrong maximum does.
-# It needs no source and no tolerance.
-# Besides, it reads facts, such as how a kernel rounds, which the verdict must be told; what it cannot read it says:
-
-# %% tags=["hide-input"]
-plots.table(pd.DataFrame(chapter.facts(sheets)), "facts")
-
 # %% mystnb={"figure": {"caption": "What an answer costs: seconds of one verdict on an output that is at hand, and of one datasheet, CPU builds included. Times of this machine.", "name": "verdict-cost"}, "image": {"alt": "Horizontal bars of seconds for a verdict on each of four outputs and for the datasheets of three kernels.", "width": "90%"}} tags=["hide-input", "nbval-ignore-output"]
 costs = {f"verdict: {name}": s for name, s in seconds.items()}
 costs |= {f"datasheet: {sheet.name}": sheet.seconds for sheet in sheets}
@@ -265,7 +280,7 @@ plt.show()
 # Save inputs and output, from any framework, as `npz`, `safetensors` or `pt`; one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these.
 # The dump of this cell has the output with padding in the denominator:
 
-# %% tags=["hide-output"]
+# %% tags=["hide-output", "hide-input"]
 out = outputs["padding in the denominator"]
 tensors = {"q": case.q, "k": case.cache.k, "v": case.cache.v, "out": out}
 arrays = {name: rounding.to_bits(x.double().numpy(), "bf16") for name, x in tensors.items()}
@@ -307,8 +322,10 @@ plt.show()
 #
 # ### Bugs that nobody on the verdict had seen
 #
-# Writers who did not know the verdict wrote sets of bugs and of right kernels, and each set was judged once, by the verdict of its day; then the verdict was mended, so that only a set's own recording counts.
-# The table opens in a page: a row is a set's recording. *Found* counts BUG and LESS EXACT, and *named* those whose cause was named as the writer had written down before; today's verdict gives a class and a place instead of a name.
+# Writers who did not know the verdict wrote sets of bugs and of right kernels, and each set was judged once, by the verdict of its day.
+# Of {glue:text}`held_wrong` wrong outputs {glue:text}`held_missed` were missed; of {glue:text}`held_right` right ones {glue:text}`held_alarms` were called a bug.
+# After each set the verdict was mended; today's has not judged them.
+# The table opens in a page: *found* counts BUG and LESS EXACT, and *named* those whose cause was named as the writer had written it down. Today's verdict gives a class and a place instead of a name.
 
 # %% tags=["remove-input", "hide-output"]
 strangers = pd.DataFrame(store.read("strangers")).query("set == 'held out'")
@@ -344,21 +361,40 @@ plots.table(called.rename_axis("LESS EXACT or BUG").reset_index(), "others")
 # FlashInfer's decodes that split the keys are less exact in either case but one: they store the splits' partial outputs in the type of the output before they merge them. A part of their error was not explained.
 
 # %% [markdown]
+# The probe asked them on a GPU, too, in bf16 without a mask and with batches of up to 17 requests. The table of what it read of each opens in a page; `labkernels data show datasheets` prints all sheets, causal and in fp16.
+
+# %% tags=["hide-cell"]
+how = {"dtype": "bf16", "asked": "full"}
+read_off = pd.DataFrame(store.select(store.read("datasheets"), how))
+for run in read_off[["device", "started_utc", "commit"]].drop_duplicates().values:
+    print("measured on {}, {}, commit {}".format(*run))
+wanted = ["P", "denominator", "batch-invariant", "accumulator"]
+facts = read_off[(read_off.kind == "fact") & read_off.name.isin(wanted)]
+read = facts.pivot_table(
+    index=["kernel", "layout"], columns="name", values="value", aggfunc="first"
+)
+sheet = read_off[read_off.kind == "sheet"].set_index(["kernel", "layout"])
+read = read[wanted].assign(sheet=sheet.name, calls=sheet.calls)
+plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
+
+# %% [markdown]
 # ### The run
 #
 # The same kernels on small shapes, each output held against its bound and its expected spread; a kernel that fails would stay with its reason. Without a GPU a time is that of a simulation.
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log
 
 # %% tags=["hide-cell"]
 tried = wrong.groupby("rule")[["refused", "runs"]].sum()
 close_2 = 100 * tried.refused["close 1e-2"] / tried.runs["close 1e-2"]
 in_bf16 = plots.refused_shares(sound, "dtype").loc["bf16"]
+totals = by_set.sum()
+n_wrong = totals[list(labels[:3])].sum()
 glued = {
     "close3_alarms": f"{in_bf16['close 1e-3']:.0f}",
     "close2_missed": f"{100 - close_2:.0f}",
@@ -366,7 +402,10 @@ glued = {
     "held_missed": f"{held['wrong outputs'].sum() - held.found.sum()}",
     "held_right": f"{held['right outputs'].sum():,.0f}",
     "held_alarms": f"{held['called a bug'].sum():.0f}",
-    "probe_calls": f"{sheets[-1].calls}",
+    "set_found": f"{100 * (totals['class right'] + totals['found, another class']) / n_wrong:.0f}",
+    "set_class": f"{100 * totals['class right'] / n_wrong:.0f}",
+    "set_alarms": f"{totals['called wrong']}",
+    "set_right": f"{totals['right kernels']}",
 }
 for name, text in glued.items():
     glue(name, text, display=False)

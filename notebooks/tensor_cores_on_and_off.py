@@ -22,11 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Both outputs are right: each errs as much as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, which in 16-bit outputs costs a factor of {glue:text}`gain_fp16` in rmse in fp16 and {glue:text}`gain_bf16` in bf16; the relative difference of 1.58 that is told of the case only says how near to zero an output came.
-# The speed is no arithmetic: the step does {glue:text}`tensor_percent` % of what the tensor cores can, and reads its KV cache at the memory's pace.
-# Without tensor cores the same work takes many more instructions. At a group of 8 our kernel waits for them, by the profiler's counters; at the report's group of 4 on an H200 we measure gains of {glue:text}`ours_4` for our kernels and, in fp16 and bf16, {glue:text}`theirs_4` and {glue:text}`theirs_bf16` for FlashInfer's.
-# What makes the report's own 1.25 is *not explained*: our criterion gives at most {glue:text}`gain_most` on the GPU that its numbers fit, an A100.
-# How sure: errors and times were measured on one H200, with FlashInfer 0.7.2; no A100 and not the report's version ran, and FlashInfer's kernels were not profiled.
+# Both: each errs as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, and the rmse in fp16 is {glue:text}`gain_fp16` times as large.
+# The step waits for memory, and CUDA cores issue more instructions for it. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
+# How sure: one H200 with FlashInfer 0.7.2; no A100 and not the report's version.
 # :::
 
 # %% tags=["remove-cell"]
@@ -119,7 +117,7 @@ plt.show()
 #
 # The query heads of a group share what is read; only the arithmetic grows with them. Each alone at its best rate on an H200:
 
-# %%
+# %% tags=["hide-input"]
 h200 = hardware.gpu("h200")
 floors = []
 for group in (1, 2, 4, 8, 16):
@@ -158,7 +156,7 @@ print(f"{by_rows:g} registers if rows are divided, {by_keys} if keys are")
 # FlashInfer's bytes by the formulas in its source, and the blocks that an A100 holds with the profiler's registers.
 # The A100 is our inference from the waves, 456 blocks over what 108 SMs hold at once:
 
-# %%
+# %% tags=["hide-input"]
 a100 = hardware.gpu("a100")
 on_smem = flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=4).total
 off_smem = flashinfer_decode(head_dim=128, group=4).total
@@ -175,7 +173,7 @@ plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 # Bytes and waves are the report's to the last digit.
 # Our own `decode_mma_n8`, whose tile has 8 rows, term by term for the case, on an A100:
 
-# %%
+# %% tags=["hide-output"]
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True, page_size=16)
 names = [*live.EVERY, "decode_mma_n8"]
@@ -186,7 +184,7 @@ whole.equations("decode_mma_n8", gpu="a100")
 whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-cell"]
 rows = []
 SHOWN = ("a100", "a10", "orin", "rtx4090", "l40s", "h200", "b200", "rtx5090")
 for gpu in map(hardware.gpu, SHOWN):
@@ -206,16 +204,15 @@ plt.show()
 #
 # $$
 # \begin{aligned}
-# \sigma_P^2 &= \frac{1}{l^2} \sum_j \frac{\mathrm{ulp}(P_j)^2}{12} \, v_j^2
-#   && \text{(on alone)} , \\
-# \sigma_o^2 &= \frac{\mathrm{ulp}(o)^2}{12} && \text{(on and off)} .
+# \sigma_P^2 &= \frac{1}{l^2} \sum_j \frac{\mathrm{ulp}(P_j)^2}{12} \, v_j^2 , \\
+# \sigma_o^2 &= \frac{\mathrm{ulp}(o)^2}{12} .
 # \end{aligned}
 # $$ (decode-variance)
 #
-# The first is the price of tensor cores; the second is paid by everyone who stores 16 bits.
+# The first is the price of tensor cores, and arises with them alone; the second is paid by everyone who stores 16 bits.
 # For one request of the case's 8192 keys, from the inputs alone:
 
-# %%
+# %% tags=["hide-input"]
 WAYS = {"off": CUDA_CORES, "on": TENSOR_CORES}
 one = {t: Decode((8192,), 32, 8, 128, 16, dtype=t) for t in ("fp16", "bf16")}
 long = {t: decode_inputs(workload, Normal(0, "cpu")) for t, workload in one.items()}
@@ -248,7 +245,7 @@ plots.table(predicted.reset_index(), "predicted", digits)
 #
 # Run `decode_mma`, then `decode_fma` with the same inputs, on your own CPU and with the bits of an H200:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input", "hide-output"]
 widgets.run_kernel("decode_mma")
 
 # %% [markdown]
@@ -258,7 +255,7 @@ widgets.run_kernel("decode_mma")
 #
 # Eight requests of 17 to 1024 keys, each kernel twice: stored in 16 bits, and in fp32, which shows what the store hides.
 
-# %%
+# %% tags=["hide-input"]
 lengths = (1024, 1000, 777, 512, 300, 129, 64, 17)
 cases, truths, outputs, policies = {}, {}, {}, {}
 for dtype in ("fp16", "bf16"):
@@ -374,6 +371,7 @@ plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 # ### Time, on the H200
 #
 # {numref}`case-times` has the case. The prediction, no gain at a group of 4, holds for our kernels and fails for FlashInfer's, which gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; the report does not say which of the two it ran.
+# The step of `decode_mma` does {glue:text}`tensor_percent` % of what the tensor cores can.
 # With the group the gain grows:
 
 # %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, auto, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
@@ -389,7 +387,7 @@ plt.show()
 # An {term}`SM` issues four instructions per clock, and FMAs at their peak take every slot; but a kernel also converts, adds up over lanes and computes addresses.
 # At a group of 8, time over that of the FMAs alone gives the slots per FMA, used or lost; the last three columns carry this number to a group of 4:
 
-# %%
+# %% tags=["hide-input"]
 off_ms = groups.set_index(["kernel", "group"]).time_ms
 fma_ms, memory_ms = (floors.set_index("group")[c] for c in ("off: FMAs, ms", "memory, ms"))
 slots = pd.DataFrame({"kernel": ["decode_fma", "flashinfer_cuda_cores"]})
@@ -444,7 +442,7 @@ for name, percent in shares.items():
     glue(name, f"{percent:.0f}", display=False)
 
 # %% [markdown]
-# The criterion, memory's time on, and the longer of memory and slots off, gives no gain with 40 GB and at most a tenth with 80 GB. **It does not explain the report's 1.25.**
+# The criterion, memory's time on, and the longer of memory and slots off, gives no gain with 40 GB and at most {glue:text}`gain_most` with 80 GB. **It does not explain the report's 1.25.**
 # The last two lines say where it fails: with 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak, where a copy on an H200 reaches {glue:text}`copy_percent` %, so the part had 80 GB, and there it stood at {glue:text}`on_large` %.
 # Its blocks come in three rounds of which the last is almost empty, and {glue:text}`wave_on` % of the SMs' time has a block.
 # Off, {glue:text}`wave_off` % of the time has a block, and yet the kernel stood at {glue:text}`off_large` %.
@@ -490,16 +488,16 @@ paged = Bench(prefill, kernels=live.KERNELS["prefill"], gpu="h200")
 paged.plot_timing()
 plt.show()
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 whole.log + paged.log + bench.log
 
 # %% [markdown]
 # ## What would change the answer
 #
-# A larger group: on over off is {glue:text}`ours_8` for our kernels at 8 query heads per KV head and {glue:text}`ours_16` at 16, and {glue:text}`theirs_8` for FlashInfer's at 8.
-# An fp32 output, the only place where tensor cores off is much more exact.
-# Another version: before 0.7.2, `backend="auto"` meant fa3 on this GPU, a prefill kernel for Hopper that reads the keys once for each query head; `use_tensor_cores=True` does not say which kernel runs.
-# An A100 with a profiler, which could say what the report's kernels waited for.
+# - **A larger group.** With tensor cores a step is {glue:text}`ours_8` times as fast in our kernels at 8 query heads per KV head and {glue:text}`ours_16` times at 16, and {glue:text}`theirs_8` times in FlashInfer's at 8.
+# - **An fp32 output.** There alone the kernels without tensor cores are much more exact.
+# - **Another version.** Before 0.7.2, `backend="auto"` meant fa3 on this GPU, a prefill kernel for Hopper that reads the keys once for each query head; `use_tensor_cores=True` does not say which kernel runs.
+# - **An A100 with a profiler** could say what the report's kernels waited for.
 #
 # ## Exercises
 #

@@ -17,17 +17,15 @@
 #
 # ## Question
 #
-# **From a prefill kernel on CUDA cores to one that fills Hopper's tensor cores: which idea gains how much, and does any of them cost accuracy?**
-# {cite:t}`flashattention1205` asks where the idle half of the tensor cores' time goes; this chapter climbs from the other end, one idea a rung.
+# **A prefill kernel leaves CUDA cores and comes to fill Hopper's tensor cores: which idea gains how much, and does any cost accuracy?**
+# {cite:t}`flashattention1205` asks about idle tensor cores; here one idea a rung makes them busy.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Instructions and their feed make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`. The TMA's factor is against one warp that copies for two warpgroups: `prefill_mma`, whose warps all copy, reaches {glue:text}`mma_rate` TFLOP/s without it.
-# Overlap of softmax and products gains {glue:text}`within_gain` % on this ladder and {glue:text}`none_gain` % in the finished kernel; {cite:t}`shah2024` found 14 % in theirs.
-# The last {glue:text}`top_gain` % are no idea but {glue:text}`top_lines` lines of code: pages, a tile scheduler, rows that leave as whole lines.
-# Accuracy is paid once, for $P$ in 16 bits, which multiplies the rmse by {glue:text}`p_price` against CUDA cores that keep it in fp32; all rungs here round $P$, the one on CUDA cores too, so that their equal errors are built in.
-# How sure: rates by the profiler on one H200 (CUDA 13.0, driver 580), all rungs in one recording, of one shape; errors by CPU builds that give the H200's bits.
+# Three rungs make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, though `prefill_mma` reaches {glue:text}`mma_rate` TFLOP/s without it, and `wgmma` by {glue:text}`wgmma_gain`. Overlap gains {glue:text}`within_gain` % here and {glue:text}`none_gain` % in the finished kernel.
+# Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
+# How sure: one recording on an H200 (CUDA 13.0), one shape; errors by CPU builds with its bits.
 # :::
 
 # %% tags=["remove-cell"]
@@ -123,7 +121,7 @@ plt.show()
 #
 # These are both formulas of `prefill_wgmma`, the kernel at the top of the ladder, beside the compiler's numbers.
 
-# %%
+# %% tags=["hide-output"]
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128)
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 kernels = ["prefill_fma", "prefill_mma", "prefill_wgmma_basic", "prefill_wgmma", "triton_prefill"]
@@ -149,7 +147,7 @@ plt.show()
 # The table has the model's rate for each rung, in TFLOP/s, for 4 requests of 4096 tokens, 16 heads of 128 channels, without a mask, on an H200.
 # From the rung "softmax beside products" on, the phases overlap.
 
-# %%
+# %% tags=["hide-input"]
 floor = least_time(work, h200, tensor_cores=True)
 products_s = dict.fromkeys(rungs, floor.math_s)
 products_s |= dict.fromkeys(
@@ -172,7 +170,7 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 # The rung "P ahead" rounds the weights $P$ of the next block to 16 bits while the product of this block runs.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # A line after + is new in a rung, and a line after - is gone from the rung below.
-# The listing of `wgmma` is open; the others open in a page and scroll in JupyterLab:
+# They open in a page, in the order of the rungs, and scroll in JupyterLab:
 
 
 # %% tags=["hide-input"]
@@ -189,7 +187,7 @@ change("mma.sync")
 # %% tags=["hide-cell"]
 change("TMA")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 change("wgmma")
 
 # %% tags=["hide-cell"]
@@ -336,11 +334,11 @@ plt.show()
 # %% [markdown]
 # The bench runs the same kernels here on small shapes, in CUDA and in Triton; on a machine without a GPU a time is that of a simulation.
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log + finished.log
 
 # %% [markdown]

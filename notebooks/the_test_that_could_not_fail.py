@@ -22,11 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# The tolerance, for that failure: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test as it was fail, both in bf16, by {glue:text}`failing_elements`.
-# But the inputs are the larger fault: the test sets $K = 0$, which hides {glue:text}`hidden_k` of our ten bugs of a prefill, and three days later also $V = 0$, which hides {glue:text}`hidden_kv`; a decode fares alike.
-# bf16 piles up no error over the keys: the relative error is the same at 17 keys and at 8193.
-# The wider 1e-2 refuses no right kernel, and lets more bugs pass the longer the rows are; a tolerance that follows format and values does neither.
-# How sure: FlashInfer at the report's commit, df05064, was run on an H200 with fa2 and fa3; the picture of the report cannot be read, so that its numbers may be others; the bugs run in our kernels.
+# The tolerance: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test fail, by {glue:text}`failing_elements`.
+# The inputs are the larger fault: $K = 0$ hides {glue:text}`hidden_k` of our ten bugs of a prefill, and $V = 0$, set three days later, makes that {glue:text}`hidden_kv`.
+# How sure: FlashInfer at the report's commit, df05064, ran on an H200; the report's picture cannot be read, and the bugs are in our kernels.
 # :::
 
 # %% tags=["remove-cell"]
@@ -119,7 +117,7 @@ plt.show()
 # Two right kernels that add in different orders can round to neighbouring numbers.
 # In $[2^e, 2^{e+1})$ a format of $p$ significant bits has $\mathrm{ulp} = 2^{e+1-p}$, with $p = 11$ in fp16 and 8 in bf16, and {eq}`close` accepts such a flip while $\mathrm{ulp}(o) \le \tau + \tau |o|$:
 
-# %%
+# %% tags=["hide-input"]
 low = 2.0 ** np.arange(-5, 6)
 flips = pd.DataFrame({"|o| from": low})
 for dtype in DTYPES:
@@ -149,7 +147,7 @@ plots.table(whole[columns], "whole", formats)
 # %% [markdown]
 # Their product, over the rows of each shape, is the number of elements that should fail in a run, here of 17 requests under the causal mask, whose first rows see the fewest keys:
 
-# %%
+# %% tags=["hide-input"]
 flip = whole.query("inputs == 'K = 0, causal' and dtype == 'bf16'")["not the nearest number"].max()
 rows = []
 for kv_len, q_len in itertools.product((544, 977), (377, 177)):
@@ -168,7 +166,7 @@ plots.table(failing, "failing", dict.fromkeys(failing.columns[3:], "{:.2g}"))
 #
 # None of these numbers depends on the tolerance or on the values. The formulas of `prefill_mma` at the test's 192 channels of $Q$ and $K$ and 128 of $V$:
 
-# %%
+# %% tags=["hide-output"]
 long = Prefill((8192,) * 2, (8192,) * 2, 16, 16, 192, causal=True, head_dim_v=128)
 names = ["prefill_fma", "prefill_mma", "prefill_wgmma", "triton_prefill"]
 full = Bench(long, kernels=names, gpu="h200")
@@ -303,7 +301,7 @@ plt.show()
 # %% [markdown]
 # No: the relative error is flat, and the absolute one falls. Is it the ragged layout, then?
 
-# %%
+# %% tags=["hide-input"]
 drawn = draw(RaggedTest(True, "bf16", batch=6, q_len=37, kv_len=177), "random", seed=0)
 lengths = [torch.tensor([0, n], dtype=torch.int32) for n in (37, 177)]
 parts = zip(*(x.chunk(6) for x in (drawn.q, drawn.kv.k, drawn.kv.v)), strict=True)
@@ -350,7 +348,7 @@ plt.show()
 full.plot_timing()
 plt.show()
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 full.log + bench.log
 
 # %% [markdown]
@@ -373,7 +371,7 @@ full.log + bench.log
 # | 7 | standard deviations at which a test of a million elements raises few false alarms in a million runs |
 # | 3 | a rounding error is uniform, and its variance a third of its largest square |
 
-# %%
+# %% tags=["hide-input"]
 effective = np.array([1, 4, 16, 64, 256, 1024, 4096])
 home = pd.DataFrame({"keys that count": effective})
 for dtype in DTYPES:
@@ -388,10 +386,10 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 #
 # ## What would change the answer
 #
-# The picture of the report: if it shows many elements, or errors of more than one ulp, rounding has not done it.
-# Another GPU: the test ran on an H200 alone, and where the order of sums differs another element may flip, or none.
-# Another kernel: our bugs are ten of many, and stand in our kernels; a bug of a few parts in a thousand needs more than any fixed tolerance, and {doc}`rounding_or_bug` has what finds it.
-# Peaked softmaxes: with few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
+# - **The picture of the report.** If it shows many elements, or errors of more than one ulp, rounding has not done it.
+# - **Another GPU.** The test ran on an H200 alone, and where the order of sums differs another element may flip, or none.
+# - **Another kernel.** Our bugs are ten of many, and stand in our kernels. No fixed tolerance finds a bug of a few parts in a thousand; {doc}`rounding_or_bug` has what does.
+# - **Peaked softmaxes.** With few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
 #
 # ## Exercises
 #

@@ -18,16 +18,14 @@
 # ## Question
 #
 # **Which tile is the fastest, without trying them all, and why does the backward pass reach less of the machine than the forward?**
-# Both questions follow from {cite:t}`flashattention1205`, whose author saw tensor cores half idle and asked what a better kernel would do.
+# Both questions follow from {cite:t}`flashattention1205`, whose author saw tensor cores half idle.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Ledger and compiler reject most tiles without a run; a model orders the rest, and {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles, in each of {glue:text}`searched` searches.
-# The model's times are too short, by {glue:text}`wgmma_late` in the median of `prefill_wgmma`, and its rank correlation is {glue:text}`worst_rank` at worst: it saves runs and cannot replace them.
-# The backward pass waits for shared memory and registers, not for exponentials: it has five products for each exponential of which the forward has two, ten operands to move, and two accumulators to keep.
-# One order for $dQ$, so that gradients have the same bits in every run, costs at most {glue:text}`price_128` % at head_dim 64 and 128, and up to {glue:text}`price` % at 256.
-# How sure: every tile that compiles was measured, and the counters read, on one H200 (CUDA 13.0, driver 580), in bf16; on another GPU the list and the order are another.
+# Registers and shared memory reject most tiles without a run. A model orders the rest: {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles.
+# The backward pass waits for shared memory and registers: for each exponential it has five products where the forward has two, and more operands to move.
+# How sure: every tile that compiles was measured on one H200 (CUDA 13.0, bf16).
 # :::
 
 # %% tags=["remove-cell"]
@@ -113,7 +111,7 @@ plt.show()
 # The cell shows the formulas of `backward_wgmma`.
 # A block holds the gradients $dK$ and $dV$ of its keys in registers all the time, beside $S$ and $dP$ of the step.
 
-# %%
+# %% tags=["hide-output"]
 backward = Backward((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
@@ -136,7 +134,7 @@ plt.show()
 #
 # Of all tiles that the two prefill kernels can be compiled for at 128 channels, the ledger alone says which fit an H200, and with which line the others break:
 
-# %%
+# %% tags=["hide-input"]
 for kernel in ("prefill_mma", "prefill_wgmma"):
     whole = tuning_search.space(tuning_search.tunable(kernel), COUNTED[128])
     fitting, rejected = tuning_search.by_ledger(whole, h200)
@@ -199,7 +197,7 @@ plots.table(searches, "searches", digits)
 
 # %% [markdown]
 # The times of `prefill_wgmma` are {glue:text}`wgmma_late` times the expected ones, in the median of its tiles: the model knows neither the clock that power leaves nor that its two phases hide each other less than perfectly.
-# The order of the tiles needs neither, because they slow all tiles equally.
+# The order of the tiles needs neither, because they slow all tiles equally; its rank correlation is {glue:text}`worst_rank` at worst.
 # A kernel's own list is good enough in practice: its best tile loses at most {glue:text}`listed_loss` % to the best of all tiles.
 
 # %% [markdown]
@@ -238,6 +236,7 @@ plots.table(both[columns], "backward", digits)
 # %% [markdown]
 # The five products of the backward pass, however, have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
 # All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
+# In FlashAttention-2 the special-function unit is busy for {glue:text}`front_mufu` % of the forward pass and {glue:text}`back_mufu` % of the backward at head_dim 128, as {eq}`tuner-backward-ratio` says it must be less, and shared memory for {glue:text}`back_smem` %.
 
 # %% [markdown]
 # ### What an order of dQ costs
@@ -268,6 +267,9 @@ plots.rates_by_length(now, origin=recorded.origins(now.to_dict("records")))
 plt.show()
 
 # %% [markdown]
+# The order costs at most {glue:text}`price_128` % of the rate at head_dim 64 and 128, and up to {glue:text}`price` % at 256.
+# In the newest recording `backward_wgmma` is {glue:text}`ahead` % faster than cuDNN in the median of these shapes.
+#
 # ### Does the tile change the error?
 #
 # The tuner compares times alone, which is right only if tiles do not trade accuracy for speed.
@@ -293,12 +295,12 @@ plt.show()
 # %% [markdown]
 # The bench runs both operations of the forward pass here on small shapes, and the backward pass beside them; without a GPU a time is that of a simulation.
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 runs = pd.concat([bench.run(), both_passes.run().query("operation == 'backward'")])
 plots.table(runs[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log + both_passes.log
 
 # %% [markdown]
@@ -332,9 +334,6 @@ listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
 plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
-# In FlashAttention-2 the special-function unit goes from {glue:text}`front_mufu` % of its time in the forward pass to {glue:text}`back_mufu` % in the backward at head_dim 128, as {eq}`tuner-backward-ratio` says it must, and shared memory is busy for {glue:text}`back_smem` %.
-# In the newest recording `backward_wgmma` is {glue:text}`ahead` % faster than cuDNN in the median of the shapes of {numref}`tuner-price`.
-#
 # ## What would change the answer
 #
 # - **A model with a term for shared memory.** {eq}`half-idle-step` has none. A product of two tiles in shared memory takes all that it delivers, so that a load beside it waits.

@@ -22,11 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong: both stand equally far from float64, and their difference falls with length. A kernel rounds each weight relative to the largest score *so far*, so that blocks and splits decide what is rounded up and what down, and a head is equal if its largest score comes first on both paths.
-# For our kernels this rule, in {eq}`roads-output`, names {glue:text}`right_heads` of {glue:text}`all_heads` heads rightly before they run.
-# The report is *not* reproduced: its author saw no difference in most samples, and of our {glue:text}`samples` random ones {glue:text}`equal_samples` has none; whether the author's scores led with the recent keys, which would explain it, is not known.
-# Equal bits can be had, by equal tiles, order and splits; a step over the cache then takes {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long on an H200.
-# How sure: our kernels ran here and on an H200, bit for bit alike; of FlashAttention the source was read and its package never run, and on an A100, H100 or RTX 4090 its heuristic would split the report's shapes, which the main figure does not.
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation predicted {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
+# How sure: our kernels, here and on an H200; FlashAttention was read, not run. The report is *not reproduced*: most of its samples had no difference, {glue:text}`equal_samples` of our {glue:text}`samples` has none.
 # :::
 
 # %% tags=["remove-cell"]
@@ -133,7 +130,7 @@ print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channe
 # Why does a library change the tile between its kernels, and with it the bits? A tile is chosen by what it takes.
 # The formulas of `prefill_mma` for the report's heads:
 
-# %%
+# %% tags=["hide-output"]
 decode = Decode.uniform(16, 8192, q_heads=4, kv_heads=4, head_dim=64)
 prefill = Prefill((8192,) * 16, (8192,) * 16, 4, 4, 64, causal=True)
 sized = Bench(decode, prefill, kernels=live.EVERY, gpu="h200")
@@ -166,7 +163,7 @@ plt.show()
 #
 # {numref}`road-maps` has the answer; here it is counted. A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile alone; for the shortest samples all of it runs, to check this.
 
-# %%
+# %% tags=["hide-input"]
 short = two_roads.Samples(given.lengths[-6:], given.qkv[-sum(given.lengths[-6:]) :])
 assert torch.equal(two_roads.varlen(short, whole=True), full[-6:])
 right = (predicted == 0) == (found == 0)
@@ -184,7 +181,7 @@ plots.table(table, "confusion")
 #
 # ### From which position
 
-# %%
+# %% tags=["hide-input"]
 one = two_roads.samples((640,))
 tokens, (q, k, v) = one.ends, one.qkv.unbind(1)
 ways = [
@@ -286,7 +283,7 @@ plt.show()
 #
 # Add 20 to every value, and the same two paths give outputs near 20:
 
-# %%
+# %% tags=["hide-input"]
 qkv = given.qkv.clone()
 qkv[:, 2] += 20
 large = replace(given, qkv=qkv)
@@ -301,7 +298,7 @@ assert shifted.max() == rounding.quantum(16.0, "bf16") == rounding.quantum(31.9,
 # In the thread it is the control's number, on outputs that reach such sizes; ours are small.
 # The control asks what bf16 does to $x + 0.3$, and not what attention does:
 
-# %%
+# %% tags=["hide-input"]
 x = full.clone()
 control = {"small outputs": ((x + 0.3) - 0.3 - x).abs().float(), "outputs near 20": None}
 y = torch.from_numpy(right_out).bfloat16()
@@ -333,7 +330,7 @@ for result in (aligned, fixed):
 # %% [markdown]
 # A kernel is {term}`batch-invariant` if a request has the same bits alone and among others. A plan that chooses the number of splits looks at the whole batch:
 
-# %%
+# %% tags=["hide-input"]
 rows, batches = [], {KVCACHE: cached, ALIGNED: aligned, KVCACHE_FIXED: fixed}
 for path, among in (batches | {CHOSEN: two_roads.kvcache(given, CHOSEN)}).items():
     alone = two_roads.kvcache(given.one(0), path)
@@ -349,7 +346,7 @@ plots.table(invariance, "invariance")
 #
 # Are the recorded bits those of this machine?
 
-# %%
+# %% tags=["hide-input"]
 everything = store.read("two_roads")
 started = store.runs(everything)[0]
 run = pd.DataFrame(store.select(everything, {"started_utc": started}))
@@ -408,16 +405,15 @@ numbers = {
 for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 sized.log + bench.log
 
 # %% [markdown]
 # ## What would change the answer
 #
-# The author's tensors: on our random inputs hardly any sample of more than 128 keys is free of differences, so that the report's must have been unlike ours.
-# Scores that grow towards the recent keys put the maximum into the first block on both paths, and would leave most samples equal; short samples would, too.
-# FlashAttention's package on the author's GPU, which we did not run, and its number of splits, which depends on the allocated length of the cache.
-# Its version: since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
+# - **The author's tensors.** On our random inputs hardly any sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that grow towards the recent keys put the maximum into the first block on both paths, and would leave most samples equal; short samples would, too.
+# - **FlashAttention's package on the author's GPU**, which we did not run. Its number of splits depends on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
+#
 # The equation counts a few channels wrongly, where the order of fp32 sums moved an output across a rounding boundary.
 #
 # What each library offers for equal bits:

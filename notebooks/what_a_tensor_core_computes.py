@@ -17,16 +17,14 @@
 # ## Question
 #
 # **Does the same attention kernel give the same bits on an A100, an RTX 4090, an H200, a B200 and an RTX 5090?**
-# {cite:t}`li2024` asked a like question with one small product, which a V100 and an A100 answered by 0 and an H100 by 191.875, and no manual says which is right {cite:p}`ptx`.
+# {cite:t}`li2024` gave GPUs one small product: a V100 and an A100 answered 0, an H100 191.875, and no manual says which is right {cite:p}`ptx`.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# No: with 16-bit inputs the five compute in two ways, `sm_80` with `sm_89`, and `sm_90` with `sm_100` and `sm_120`. In the run below **{glue:text}`computes_decode_differ` %** of the outputs of a decode differ between the two, and **{glue:text}`computes_prefill_differ` %** of a prefill, {glue:text}`computes_ulps` % of these by one unit in the last place.
-# A tensor core multiplies exactly, aligns a chunk of products and the old sum to the largest of them, cuts toward zero what lies below {glue:text}`computes_bits_80` or {glue:text}`computes_bits_90` fraction bits, and adds.
-# So it is no loop of {term}`FMAs <FMA>`, its order within a chunk does not matter, and long sums of one sign come out too small.
-# No GPU is wrong, for there is no standard; each rule can be written down to the last bit.
-# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs that were tried on one H200; the others are from the literature, held by a test against published records of eight GPUs, but for `sm_120`, which has none; the attention below ran on the CPU.
+# No. With 16-bit inputs the five compute in two ways: `sm_80` and `sm_89`, or `sm_90`, `sm_100` and `sm_120`. In the decode below {glue:text}`computes_decode_differ` % of the outputs differ.
+# No GPU is wrong, since no standard says how to add; each rule is known to the last bit.
+# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs tried on an H200; the other rules are from the literature, and no published record tests that of `sm_120`.
 # :::
 
 # %% tags=["remove-cell"]
@@ -98,7 +96,7 @@ plt.show()
 # So four numbers describe a generation: $F$, the chunk, the fraction bits of the result, and an exponent below which the grid does not follow.
 # These are the lab's, for inputs of 16 and of 8 bits:
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for arch, units in tensor_core.UNITS.items():
     for fmt in ("fp16", "e4m3"):
@@ -123,7 +121,7 @@ RIVALS = {
 }
 
 
-# %%
+# %% tags=["hide-input"]
 def fma_loop(a, b, c):
     """c + a b, one fused multiply-add after the other."""
     for k in range(a.shape[-1]):
@@ -136,7 +134,7 @@ def rounded_once(a, b, c):
     return (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32)
 
 
-# %%
+# %% tags=["hide-input"]
 rng = np.random.default_rng(0)
 shapes = (512, 16, 16), (512, 16, 8), (512, 16, 8)
 a, b, c = (rng.standard_normal(shape).astype(np.float16).astype(np.float32) for shape in shapes)
@@ -166,7 +164,7 @@ plots.table(predicted.rename("would differ").rename_axis("model").reset_index(),
 # We let $\phi$ jump from 0 to 1 where the grid's step passes the last bit of a product of two fp16 numbers near 1, $2^{-20}$, which is too early for short sums.
 
 
-# %%
+# %% tags=["hide-input"]
 def predicted_bias(unit: tensor_core.Unit, k: int, mean: float) -> float:
     """The relative bias of a sum of k products with this mean, factors in [1, 2)."""
     so_far = mean * np.arange(unit.chunk, k + 1, unit.chunk)
@@ -188,7 +186,7 @@ predictions = [
 # The arithmetic is the instruction's, and the registers are the kernel's: `mma.sync` reads fragments of its operands from registers.
 # These are both formulas of `prefill_mma`, for the prefill above on an A100.
 
-# %%
+# %% tags=["hide-output"]
 kernels = [
     "decode_fma",
     "decode_mma",
@@ -237,7 +235,7 @@ plt.show()
 # `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, subnormal ones, sums that cancel; and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
 # A few tiles of each are in `data/`, and the NumPy model runs on them now.
 
-# %%
+# %% tags=["hide-input"]
 with np.load(store.path_of("tensor_core_sm90.npz")) as file:
     sample = dict(file)
 names = list(dict.fromkeys(key.rpartition(" ")[0] for key in sample))
@@ -256,7 +254,7 @@ plots.table(pd.DataFrame(rows, columns=["instruction", "outputs here", "that dif
 # %% [markdown]
 # The run on the GPU counted over far more:
 
-# %%
+# %% tags=["hide-input"]
 counts = pd.DataFrame(store.newest(store.read("tensor_core_arithmetic")))
 origin = recorded.origin(counts.to_dict("records"))
 counts[["kind", "family", "model"]] = counts.metric.str.split(", ", n=2, expand=True)
@@ -277,7 +275,7 @@ plt.show()
 # %% [markdown]
 # Beside the prediction, for normal numbers in fp16; the two beliefs were tried on the tiles in `data/`:
 
-# %%
+# %% tags=["hide-input"]
 normal = counts[(counts.family == "normal") & (counts.kernel == "mma.sync.m16n8k16.fp32.fp16")]
 normal = normal.set_index("model").value
 measured = normal[list(RIVALS)] / normal[None]
@@ -374,7 +372,7 @@ plots.table(shown.rename(columns={"kernel": "instruction", "value": "outputs tha
 # `tl.dot(q, k^T)` compiles to `mma.sync` for tiles of 16 queries, and to `wgmma` from 64 on.
 # If both chain the channels in ascending order, their bits must be equal, and the model's.
 
-# %%
+# %% tags=["hide-input"]
 dots = pd.DataFrame(store.newest(store.read("triton_dot")))
 keys = ["kernel", "dtype", "head_dim", "note"]
 dots = dots.pivot(index=keys, columns="metric", values="value").reset_index()
@@ -392,7 +390,11 @@ plots.table(dots[["kernel", "dtype", "channels", "instruction", *whole]], "trito
 # For $x = n + f / 2^{23}$ the upper six bits of $f$ choose three integers, the lower 17 are $l$, and
 #
 # $$
-# 2^x \;=\; 2^n \Bigl( 1 + 2^{-23} \Bigl\lfloor \frac{2^{13} c_0 + c_1 l + c_2 s + \text{bias}}{2^{15}} \Bigr\rfloor \Bigr), \qquad s \approx l^2 / 2^{19}.
+# \begin{aligned}
+# 2^x &= 2^n \bigl( 1 + 2^{-23} \lfloor y \rfloor \bigr), \\
+# y &= \frac{2^{13} c_0 + c_1 l + c_2 s + \text{bias}}{2^{15}}, \\
+# s &\approx l^2 / 2^{19}.
+# \end{aligned}
 # $$ (ex2-parabola)
 #
 # The square is cheap, because those of its partial products that lie below $2^{19}$ are never added.
@@ -443,7 +445,8 @@ plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers"
 # %% [markdown]
 # ### Five GPUs, one attention
 #
-# {numref}`five-bits` compares two architectures. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
+# {numref}`five-bits` compares two architectures, of which `sm_80` keeps {glue:text}`computes_bits_80` fraction bits below the largest term and `sm_90` {glue:text}`computes_bits_90`.
+# In the prefill {glue:text}`computes_prefill_differ` % of the outputs differ, {glue:text}`computes_ulps` % of these by one unit in the last place. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
 
 # %%
 digits = dict.fromkeys(ran["decode"], "{:.2f}")
@@ -466,7 +469,7 @@ plt.show()
 # %% [markdown]
 # The same shapes run with tensor cores off and on, in CUDA and in Triton. On this machine times are those of a simulation; Triton's interpreter lets NumPy multiply, so that its bits are nobody's tensor core.
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
@@ -476,7 +479,7 @@ plots.least_times(pd.DataFrame(five.least_times(large)), origin="computed from t
 bench.log.drew("timing", "prefill")
 plt.show()
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log + own.log
 
 # %% [markdown]
@@ -486,7 +489,7 @@ bench.log + own.log
 # What the models can do is to answer a product of the same kind: many eighths between a large number and its negative.
 # The answers of the question are whole numbers of eighths too.
 
-# %%
+# %% tags=["hide-input"]
 large, small = 2.0**11, np.full(14, 1 / 8)
 left, right = np.array([large, *small, -large]), np.array([large, *np.ones(14), large])
 answers = {"exact": float(left @ right)}

@@ -22,11 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Two of seven steps make nearly all of the error: the weights $P$ are rounded to 16 bits for the tensor cores, and the output is rounded to be stored.
-# The store cannot be removed: two outputs as good as bf16 can be lie up to {glue:text}`ulp` apart between 0.25 and 0.5, so a tolerance of 0.001 fails them.
-# $P$ in two parts divides the error before the store by {glue:text}`hi_lo` if values have no common mean, and costs a decode at most {glue:text}`cost` % of its time, since it waits for memory; a prefill on tensor cores has no such time to give.
-# Errors do not pile up over the keys, they average out; what grows is a small bias of the tensor cores, which cut instead of rounding.
-# How sure: each source was predicted first, then left alone in an emulation with the kernel's own bits, and held against an H200 (CUDA 13.0) within 15 % for every head with 32 rows; the inputs are random, not those of a trained model.
+# Two of seven steps make nearly all of it: the weights $P$ are rounded to 16 bits for the tensor cores, and the output is rounded. The second must stay: right bf16 outputs may lie {glue:text}`ulp` apart, so that 0.001 fails them.
+# $P$ in two parts removes most of the first, for at most {glue:text}`cost` % of a decode's time.
+# How sure: each source was predicted; the sum agrees with an H200 within 15 %, for random inputs.
 # :::
 
 # %% tags=["remove-cell"]
@@ -146,7 +144,7 @@ plt.show()
 # The table is for the longest request: each source's share of its square error, in percent.
 # A model has no use for an fp32 output, but this chapter has: the store to 16 bits would hide all other sources.
 
-# %%
+# %% tags=["hide-input"]
 budgets, shares = {}, {}
 for (dtype, mean), (q, cache) in inputs.items():
     inside = error_budget.error_budget(q, cache, POLICIES["fp32"], **WAY)
@@ -174,7 +172,7 @@ plots.table(shares.reset_index(), "shares", dict.fromkeys(shares.columns, "{:.2f
 # A switch of the numeric policy costs registers before it costs time.
 # The formulas of `decode_mma` with the default policy, for the workload of the recorded case:
 
-# %%
+# %% tags=["hide-output"]
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 kernels = ["decode_fma", "decode_mma", "triton_decode"]
@@ -226,7 +224,7 @@ plt.show()
 # All elements of a row share the errors of its weights, and a head has four rows here; so we expect to stray from 1 by some 10 percent.
 # In fp32 with values of mean 1 all channels of a row err nearly alike, and we expect to stray about twice as far.
 
-# %%
+# %% tags=["hide-input"]
 errors, spread = {}, []
 for key, budget in budgets.items():
     q, cache = inputs[key[:2]]
@@ -303,7 +301,7 @@ plt.show()
 # where $u$ is the unit roundoff.
 # In the default policy $l$ sums the unrounded $P$, and the output shrinks by $\beta_P$; with `denominator=rounded` the quotient does not see it.
 
-# %%
+# %% tags=["hide-input"]
 grid = ["dtype", "words", "v", "kernel"]
 bias = of_case.set_index(grid).bias.xs(("V ~ N(1, 1)", "decode_mma"), level=("v", "kernel"))
 bias = bias.unstack("words")[["default", "promoted sums", "l of rounded P"]]
@@ -323,7 +321,7 @@ plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}")
 # $P$ is the same in both, bit for bit, so that its rounding drops out.
 
 
-# %%
+# %% tags=["hide-input"]
 def bias_of_sums(dtype, accumulate):
     """What the sums alone add to the bias, in the mean over the heads, and its noise."""
     policy = NumericPolicy(accumulate=accumulate, out="fp32")
@@ -384,11 +382,11 @@ plt.show()
 # %% [markdown]
 # The bench runs the default policy on small shapes, in CUDA and in Triton; a time here is that of a simulation.
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-input"]
+# %% tags=["nbval-ignore-output", "hide-cell"]
 bench.log
 
 # %% [markdown]
@@ -470,7 +468,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # - **Inputs of another kind.** Values with a common mean leave the store alone in 16 bits, and bring out the truncation in fp32. All keys of the test in question were 0, so that every $P_j$ was 1, and exact: there the store was the only source.
 # - **A prefill.** It has no spare time, and the cost above holds for a decode that waits for memory.
-# - **fp8.** The chapter has no word on 8-bit inputs.
+# - **fp8.** No 8-bit inputs were tried here.
 # - **Another denominator.** With $l$ of rounded $P$, as in FlashInfer's kernels, values of one sign err less.
 #
 # Where did the model fail?

@@ -4,12 +4,14 @@ import itertools
 import re
 
 import chapter_frame
+import jupytext
+import nbformat
 import pictures
 import pytest
 import yaml
 
 from labkernels.chapters import exercises
-from tests.repo.files import read
+from tests.repo.files import ROOT, read
 
 CHAPTERS = chapter_frame.chapters()
 NAMES = [chapter.file for chapter in CHAPTERS]
@@ -44,6 +46,43 @@ def test_a_frame_is_whole(chapter):
     known = set(re.findall(r"^@\w+\{(\w+)", read("book/references.bib"), re.MULTILINE))
     assert chapter.further
     assert set(chapter.further) <= known
+
+
+def test_a_framed_notebook_has_its_header_below_the_title():
+    name = "attention_block_by_block"
+    notebook = jupytext.read(ROOT / "notebooks" / f"{name}.py")
+    n_cells, title = len(notebook.cells), notebook.cells[0].source.splitlines()[0]
+    framed = chapter_frame.framed(notebook, name)
+    first, last = framed.cells[0].source, framed.cells[-1].source
+    minutes = next(c.read_minutes for c in CHAPTERS if c.file == name)
+    assert first.startswith(f"{title}\n\n:::{{admonition}} {minutes} minutes to read")
+    assert first.index(":::{admonition}") < first.index("## Question")
+    assert "It needs: {doc}`a_gpu_in_one_sitting`." in first
+    assert "1. A row of attention" in last
+    assert "The next chapter is {doc}`fragments_and_rounding`." in last
+    assert len(framed.cells) == n_cells + 1
+    nbformat.validate(framed)
+
+
+def test_a_chapter_that_answers_at_once_has_its_header_folded_below_its_first_figure():
+    source = "# A\n\n## Question\n\nWhy?\n\n:::{admonition} Answer\n:class: important\n\nSo.\n:::"
+    new = nbformat.v4
+    figure = new.new_code_cell("draw()", metadata={"mystnb": {"figure": {"name": "a"}}})
+    cells = [new.new_markdown_cell(source), figure, new.new_markdown_cell("## Prediction")]
+    framed = chapter_frame.framed(new.new_notebook(cells=cells), "the_ladder").cells
+    assert framed[0].source == source.replace("important", "important lab-answer")
+    assert framed[1] is figure
+    assert ":class: tip chapter-head dropdown" in framed[2].source
+    assert framed[3].source == "## Prediction"
+
+
+def test_the_minutes_to_read_follow_from_words_and_figures(tmp_path, monkeypatch):
+    words = "# %% [markdown]\n# " + "word " * 1001
+    figure = '# %% mystnb={"figure": {"name": "a"}}\n1\n'
+    (tmp_path / "the_ladder.py").write_text(f"{words}\n\n{figure}")
+    monkeypatch.setattr(chapter_frame, "NOTEBOOKS", tmp_path)
+    chapter = next(each for each in CHAPTERS if each.file == "the_ladder")
+    assert chapter.read_minutes == 10
 
 
 def test_the_pictures_are_those_of_the_chapters(tmp_path):

@@ -180,6 +180,7 @@ def test_figure_says_its_values_by_keyboard_and_grows(opened, width, theme):
 @pytest.mark.parametrize("name", ["book/intro.html", *CHAPTERS])
 def test_words_of_a_figure_have_eleven_pixels_on_a_phone(opened, name):
     page = opened(name, WIDTHS[1])
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
     sources = page.evaluate("""[...document.querySelectorAll("article picture img")].map(
         (img) => [img.currentSrc || img.src, img.getBoundingClientRect().width])""")
     assert sources or name in WITHOUT_FIGURES

@@ -6,7 +6,9 @@ import nbformat
 import page_figures
 import pytest
 
-SVG, NARROW = "<svg>\n</svg>\n", "<svg>narrow</svg>"
+WORDS = '<text style="font: bold 10px sans-serif">a</text>'
+SVG = f'<svg viewBox="0 0 360 240">\n{WORDS}</svg>\n'
+NARROW = "<svg>narrow</svg>"
 NAME = hashlib.sha256(SVG.strip().encode()).hexdigest()  # as MyST-NB names it
 SERIES = [{"name": "mma", "values": [["1", "2"]], "places": [[1, 2], [3, 4]]}]
 
@@ -51,10 +53,15 @@ def test_a_page_has_the_version_for_phones_and_the_values(built):
     assert '"values":[["1","2"]]' in script
 
 
+def test_a_figure_says_its_shape_and_the_width_at_which_its_words_can_be_read(built):
+    text = (built(notebook()) / "notebooks/idea.html").read_text()
+    assert '<picture style="--lab-ratio: 1.500; --lab-least: 288px">' in text
+
+
 def test_a_dense_figure_keeps_its_width(built):
     pages = built(notebook(pixels=900))
     assert (
-        '<picture class="lab-dense" style="--lab-least: 900px"><img '
+        '<picture class="lab-dense" style="--lab-ratio: 1.500; --lab-least: 900px"><img '
         in (pages / "notebooks/idea.html").read_text()
     )
     assert not (pages / f"_images/{NAME}.narrow.svg").exists()
