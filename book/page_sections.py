@@ -21,9 +21,10 @@ def fold(pages: Path) -> None:
 
     Raises: ValueError naming a section that a page does not have.
     """
-    for chapter in chapter_frame.chapters():
-        path = pages / "notebooks" / f"{chapter.file}.html"
-        path.write_text(folded(path.read_text(encoding="utf-8"), chapter.folded), encoding="utf-8")
+    folds = {chapter.file: chapter.folded for chapter in chapter_frame.chapters()}
+    for path in sorted((pages / "notebooks").glob("*.html")):
+        titles = folds.get(path.stem, ())
+        path.write_text(folded(path.read_text(encoding="utf-8"), titles), encoding="utf-8")
 
 
 def folded(text: str, titles: tuple[str, ...]) -> str:

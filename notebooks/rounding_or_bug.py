@@ -395,6 +395,8 @@ close_2 = 100 * tried.refused["close 1e-2"] / tried.runs["close 1e-2"]
 in_bf16 = plots.refused_shares(sound, "dtype").loc["bf16"]
 totals = by_set.sum()
 n_wrong = totals[list(labels[:3])].sum()
+
+# %% tags=["hide-cell"]
 glued = {
     "close3_alarms": f"{in_bf16['close 1e-3']:.0f}",
     "close2_missed": f"{100 - close_2:.0f}",
