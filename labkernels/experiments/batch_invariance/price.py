@@ -77,7 +77,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     recording.tell(", ".join(f"{name} {format_time(time)}" for name, time in times.items()))
     for item in result.measured.values():
         plan = item.step.plan
-        base = {"q_len": 1, "causal": False} | measured.implementation_row(
+        base: Row = {"q_len": 1, "causal": False}
+        base |= measured.implementation_row(
             of.workload, item.implementation, kernel=plan.kernel, plan=plan
         )
         base |= {"note": f"{item.name}, {of.why}"}

@@ -189,7 +189,7 @@ def cut_of(way: Way, ran: Ran, t: Tensors, dtype: str, gpu) -> Cut:
     rounded = policy.of(dtype).p
     return Cut(
         f"{plan.kernel} {plan.tile}",
-        kernel.rows(shape.group),
+        kernel.rows_of(shape, tile),
         tile.warps * tile.keys,
         splits,
         order="ascending",

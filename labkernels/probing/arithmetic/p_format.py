@@ -81,8 +81,13 @@ def policy(c: Case) -> Findings:
     other = next((x for x in miss if x[1] not in names), miss[-1])
     ev = f"{share:.2%} of bits differ; next is {other[1]}, {other[0]:.1%}"
     denominator = "fp32" if name == "fp32" else " or ".join(dens)
-    facts = [Fact("P", " or ".join(names), ev, 1), Fact("denominator", denominator, ev, 1)]
-    return facts if any(fine(x, c.kernel.format) for x in names) else [*facts, _coarse(share, name)]
+    facts: Findings = [
+        Fact("P", " or ".join(names), ev, 1),
+        Fact("denominator", denominator, ev, 1),
+    ]
+    if not any(fine(x, c.kernel.format) for x in names):
+        facts.append(_coarse(share, name))
+    return facts
 
 
 def coarse_p(c: Case, rows: np.ndarray) -> Defect | None:

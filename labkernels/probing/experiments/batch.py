@@ -137,7 +137,7 @@ def special_numbers(c: Case) -> Findings:
         said.append(f"NaN in {name}: {words if reach.any() else 'no row'}")
         nan[0, : c.group] = False
         spread |= nan.any(-1)
-    found = [Fact("NaN", "; ".join(said), "one NaN each in request 0, head 0", 3)]
+    found: Findings = [Fact("NaN", "; ".join(said), "one NaN each in request 0, head 0", 3)]
     if spread.any():
         sentence = "a NaN spreads to other requests or heads"
         found.append(defect(BATCH, sentence, "one NaN", spread))

@@ -1,5 +1,7 @@
 """The lab's own kernels, through their verbs; on a CPU each is the CPU build of the same source."""
 
+from typing import Any
+
 from labkernels import __version__, ops
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
@@ -31,7 +33,7 @@ def _attention(variant, q, k, v, cu_q, cu_k, **how):
 
 
 # By operation: each layout, with the function and the fields of a variant that it computes.
-_CALLS = {
+_CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "decode": {"paged_decode": (_decode,)},
     "prefill": {"ragged": (_ragged, "causal"), "paged_prefill": (_paged, "causal")},
     "mla": {"mla": (_mla, "causal")},

@@ -58,7 +58,7 @@ HEADS = {"q_heads": H, "kv_heads": HKV}
     ids=[
         "sbhd",
         "sbhd told",
-        "TE",
+        "transformer engine",
         "bshd",
         "flat",
         "flat 3",
