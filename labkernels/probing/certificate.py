@@ -93,7 +93,7 @@ class Certificate:
             [words, *(str(row[n]) if n in row else "" for n in keys)]
             for words, row in by_way.items()
         ]
-        table = [f"{a:<26}" + "".join(f"{cell:>18}" for cell in rest) for a, *rest in (head, *body)]
+        table = [f"{a:<30}" + "".join(f"{cell:>18}" for cell in rest) for a, *rest in (head, *body)]
         refused = {f"refused: {found.why}" for found in self.findings if found.why}
         lines = [f"{self.name}, {self.layout}, {self.dtype}", *table, *sorted(refused)]
         return "\n".join([*lines, self._verdict()])
@@ -196,7 +196,7 @@ def _ways(
     yield replace(alone, words="last of 5", lengths=(keys,) * 5, place=4)
     if layout in DENSE:
         return
-    yield replace(alone, words="beside one of 4 times", lengths=(keys, 4 * keys))
+    yield replace(alone, words="beside one 4 times as long", lengths=(keys, 4 * keys))
     short = [sizes.queries + more for more in (0, 16, 32)]
     yield replace(alone, words="after short ones", lengths=(*short, keys), place=3)
     if layout in PAGED:
