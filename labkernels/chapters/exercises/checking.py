@@ -46,6 +46,10 @@ def check(name: str, answer: object) -> Report:
         return Report(False, tuple(_of_fault(exercise, str(error))))
     wrong = iter(grader.judge(exercise, results))
     first = next(wrong, None)
+    if first is None and hasattr(grader, "judge_compiled"):
+        first = next(wrong := grader.judge_compiled(answer), None)
+        if first is not None:
+            return Report(False, (first, *wrong))
     if first is None:
         remarks = grader.remarks(exercise, results)
         remarks += compared(exercise, grader, answer, results)

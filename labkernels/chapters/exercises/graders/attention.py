@@ -7,14 +7,18 @@ import numpy as np
 
 from labkernels.chapters.exercises.compiled import Takes, small
 from labkernels.chapters.exercises.exercise import Exercise
+from labkernels.chapters.exercises.graders import calls
 from labkernels.chapters.exercises.overlay import folder_with
-from labkernels.chapters.primers.small_attention import ATTEND, MERGE, Request, attend
+from labkernels.chapters.primers.small_attention import ATTEND, DIM, MERGE, Request, attend
+from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.verdict.verdict import decide
 
 OUTPUTS, ON_GPU = {"out": "fp32", "lse2": "fp32"}, ""
+_BEHIND = {"kv_len": 72, "n_queries": 12, "group": 2, "splits": 3, "causal": True}
+_FAR = {"kv_heads": 3, "page_size": 8, "first_page": 2**31 // (3 * 8 * DIM) - 1}
 REQUESTS = (
     Request("three full tiles"),
     Request("75 keys, so that the last tile is ragged", kv_len=75),
@@ -23,6 +27,12 @@ REQUESTS = (
     Request("2 KV heads of 3 query heads", kv_len=40, n_queries=2, group=3, kv_heads=2),
     Request("pages of 5 keys", kv_len=64, page_size=5),
     Request("3 splits of rising scores", kv_len=200, splits=3, rising=True),
+    Request("scores from -300 to 300", kv_len=100, levels=(-300, 300)),
+    Request("2 splits of scores from 300 to -300", kv_len=100, splits=2, levels=(300, -300)),
+    Request("5 splits of scores near -300", kv_len=150, splits=5, levels=(-300, -300)),
+    Request("groups of 1 under a causal mask", kv_len=70, n_queries=7, group=1, causal=True),
+    Request("12 query tokens, of which some see no key of the last split", **_BEHIND),
+    Request("3 KV heads in a pool beyond 2^31 elements", kv_len=40, **_FAR),
 )
 
 
@@ -42,12 +52,15 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
                 raise
             raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
         results[f"out of {request.name}"], results[f"lse2 of {request.name}"] = out, lse2
-    return results
+    return results | (
+        {} if banks.listed() is not None else calls.run(exercise.place[1], folders[0])
+    )
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
-    """Yield the number of wrong requests, and the verdict on the first one."""
-    return verdict_on(REQUESTS, results)
+    """Yield the number of wrong requests, the verdict on the first one, and the first wrong call."""
+    yield from verdict_on(REQUESTS, results)
+    yield from calls.judge(exercise.place[1], results)
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
