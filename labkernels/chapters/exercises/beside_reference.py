@@ -17,6 +17,8 @@ from labkernels.cuda.host import banks
 from labkernels.numerics.rounding import quantum
 from labkernels.units import format_bytes
 
+_MANY = 64.0  # ulp: within the error bound, only a number that nearly cancels is so far off
+
 
 def compared(
     exercise: Exercise, grader: ModuleType, answer: object, results: dict[str, np.ndarray]
@@ -60,10 +62,11 @@ def bits(formats: dict[str, str], mine: dict, reference: dict) -> str:
                 ulps = max(ulps, float((abs(a - b)[other] / quantum(b[other], fmt)).max()))
     if not differing:
         return f"Bits: all {count:,} numbers are those of the reference kernel."
+    near_zero = " It is that of a number near 0, a sum of larger terms." if ulps > _MANY else ""
     return (
         f"Bits: {differing:,} of {count:,} numbers are not those of the reference kernel; the "
-        f"largest distance is {ulps:.3g} ulp. Sums in another order, or a rounding elsewhere, "
-        "change the last bits."
+        f"largest distance is {ulps:.3g} ulp.{near_zero} Sums in another order, or a rounding "
+        "elsewhere, change the last bits."
     )
 
 

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises import Exercise
+from labkernels.chapters.exercises.report import refused
 from labkernels.cuda.host.build import HostKernelError
 
 HERE = Path(__file__).parent
 LEAST = 20  # mutants of an assignment, where its solution is long enough
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# What is replaced, by what; each place is one mutant.
+# Operators, formats and words, and what takes their place.
 _SWAPS = (
     *((rf"(?<=[\w)\]]) {re.escape(a)} (?=[\w(-])", f" {b} ") for a, b in ("+-", "-+", "*+", "/*")),
     *(
@@ -30,25 +31,23 @@ _SWAPS = (
         for a, b in (("%", "/"), ("/", "%"), ("&", "|"), ("^", "+"))
     ),
     *((rf" {a} ", f" {b} ") for a, b in (("<", "<="), (">", ">="), (">=", ">"), ("<", ">="))),
-    *((rf"(?<![\w.]){a}(?![\w.])", b) for a, b in (("0", "1"), ("1", "0"), ("1", "2"), ("2", "1"))),
-    *((rf"(?<![\w.]){a}(?![\w.])", b) for a, b in (("16", "8"), ("32", "16"), ("4", "3"))),
-    *((rf"\b{a}\b", b) for a, b in (("i64", "int"), ("keys", "dim - 1"), ("f16", "bf16"))),
+    *((rf"\b{a}\b", b) for a, b in (("i64", "int"), ("f16", "bf16"), ("true", "false"))),
     *((rf"\b{a}\b", b) for a, b in (("maximum", "minimum_of"), ("minus_infinity", "lowest_score"))),
-    *(
-        (rf"\b{a}\b", b)
-        for a, b in (("lowest_score", "minus_infinity"), ("sync_block", "sync_warp"))
-    ),
-    *(
-        (rf"\b{a}\b", b)
-        for a, b in (("sync_warp", "sync_block"), ("true", "false"), ("row", "token"))
-    ),
-    *((rf"\b{a}\b", b) for a, b in (("state.l", "state.o"), ("state.o", "state.l"))),
-    *((rf"\b{a}\b", b) for a, b in (("a", "b"), ("b", "a"), ("of_a", "of_b"), ("of_b", "of_a"))),
+    *((rf"\b{a}\b", b) for a, b in (("lowest_score", "minus_infinity"), ("least", "greatest_of"))),
+    *((rf"\b{a}\b", b) for a, b in (("sync_block", "sync_warp"), ("sync_warp", "sync_block"))),
     (r"(\d\.\d+)f", r"(\1f * 1.00001f)"),
     (r"\+\+(\w+)", r"\1 += 2"),
     (r" \? (.+?) : (.+?)(?=[;,)])", r" ? \2 : \1"),
+    (r"(?<=return )([^;{]+)(?=;)", r"0 * (\1)"),
+    (r"(?<=return )([^;{]+)(?=;)", r"(\1) + 1"),
+)
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_VARIABLE = re.compile(r"(?<![\w:])[a-z]\w*(?![\w(<:])")
+_WORDS = set(
+    "auto const constexpr else float for if int return struct true false typename i64 u32 x4"
 )
 _MINIMUM = "LAB_DEVICE float minimum_of(float a, float b) { return a < b ? a : b; }\n"
+_GREATEST = "LAB_DEVICE int greatest_of(int a, int b) { return a < b ? b : a; }\n"
 
 
 @dataclass(frozen=True)
@@ -59,31 +58,49 @@ class Mutant:
     answer: str
 
 
-def mutants(exercise: Exercise, most: int | None = None) -> list[Mutant]:
-    """Return the mutants of a solution; `most` of them, drawn with the assignment's number."""
+def mutants(exercise: Exercise) -> list[Mutant]:
+    """Return the mutants of a solution, in an order drawn by the assignment's number."""
     solution = _COMMENT.sub("", exercise.solution) if exercise.place[0] else exercise.solution
+    rng = random.Random(exercise.number)
     if exercise.grader == "triton":
         found = list(_of_tree(solution))
     elif exercise.place[0]:
-        found = [*_of_text(solution), *_of_lines(solution)]
+        found = [*_of_text(solution), *_of_names(solution, rng), *_of_lines(solution)]
     else:
         found = list(_of_words(exercise))
     unique = list({mutant.answer: mutant for mutant in found}.values())
-    if most is None or len(unique) <= most:
-        return unique
-    return random.Random(exercise.number).sample(unique, most)
+    rng.shuffle(unique)
+    return unique
 
 
 def _of_text(solution: str) -> Iterator[Mutant]:
     for pattern, new in _SWAPS:
         for match in re.finditer(pattern, solution):
-            text = match.expand(new)
-            answer = solution[: match.start()] + text + solution[match.end() :]
-            line = solution[: match.start()].count("\n") + 1
-            yield Mutant(
-                f"{line}: {match[0].strip()} -> {text.strip()}",
-                _MINIMUM * ("minimum_of" in text and "this" not in text) + answer,
-            )
+            yield _changed(solution, match, match.expand(new))
+    for match in _NUMBER.finditer(solution):
+        number = int(match[0])
+        for other in sorted({number + 1, abs(number - 1), 2 * number} - {number}):
+            yield _changed(solution, match, str(other))
+
+
+def _of_names(solution: str, rng: random.Random) -> Iterator[Mutant]:
+    """Put another variable, or 1, in the place of a variable."""
+    found = [m for m in _VARIABLE.finditer(solution) if m[0] not in _WORDS]
+    names = sorted({match[0] for match in found})
+    for match in found:
+        for other in [
+            *rng.sample([n for n in names if n != match[0]], min(2, len(names) - 1)),
+            "1",
+        ]:
+            yield _changed(solution, match, other)
+
+
+def _changed(solution: str, match: re.Match, text: str) -> Mutant:
+    before = solution[: match.start()]
+    answer = before + text + solution[match.end() :]
+    words = _MINIMUM * (text == "minimum_of") + _GREATEST * (text == "greatest_of")
+    at = f"{before.count(chr(10)) + 1}.{len(before) - before.rfind(chr(10))}"
+    return Mutant(f"{at}: {match[0].strip()} -> {text.strip()}", words + answer)
 
 
 def _of_lines(solution: str) -> Iterator[Mutant]:
@@ -122,7 +139,6 @@ def _changes(node: ast.AST) -> Iterator[tuple]:
             "left operand alone",
             lambda n: n.__dict__.update(left=n.left, right=ast.Constant(1.0)),
         )
-        yield "operands exchanged", lambda n: n.__dict__.update(left=n.right, right=n.left)
     if isinstance(node, ast.Attribute) and node.attr in _CALLS:
         yield f"{_CALLS[node.attr]} for {node.attr}", lambda n: setattr(n, "attr", _CALLS[n.attr])
     if isinstance(node, ast.Constant) and node.value == 1:
@@ -152,17 +168,33 @@ def _of_words(exercise: Exercise) -> Iterator[Mutant]:
             yield Mutant(f"{other} for {part}", answer)
 
 
-def accepted(exercise: Exercise, answer: str) -> bool:
-    """Return whether a grader accepts an answer: `check` without its words."""
+def accepted(exercise: Exercise, answer: str) -> bool | None:
+    """Return whether a grader accepts an answer, None if it does not compile.
+
+    This is `check` without its words.
+    """
     grader = importlib.import_module(f"{exercises.__name__}.graders.{exercise.grader}")
+    if exercise.place[0] and refused(answer):
+        return False
     try:
         results = grader.run(exercise, answer)
-    except (HostKernelError, ValueError):
+    except (HostKernelError, ValueError) as error:
+        return None if "does not compile" in str(error) else False
+    if next(iter(grader.judge(exercise, results)), None) is not None:
         return False
     of_compiled = getattr(grader, "judge_compiled", lambda _: iter(()))
-    return next(iter(grader.judge(exercise, results)), None) is None and not list(
-        of_compiled(answer)
-    )
+    return not list(of_compiled(answer))
+
+
+def judged(exercise: Exercise, most: int) -> dict[str, bool]:
+    """Return mutant -> whether it is accepted, of the first `most` that compile."""
+    found: dict[str, bool] = {}
+    for mutant in mutants(exercise):
+        if len(found) == most:
+            break
+        if (passes := accepted(exercise, mutant.answer)) is not None:
+            found[mutant.what] = passes
+    return found
 
 
 def wrong_answers() -> list[tuple[str, str, str]]:

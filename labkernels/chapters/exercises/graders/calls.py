@@ -65,8 +65,9 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
         )
         return
     name, of_lane, of_call = _FUNCTIONS[region]
-    values = [*zip(of_lane.split(), x[call, :, lane]), *zip(of_call.split(), n[call])]
-    words = ", ".join(f"{argument} = {value:.9g}" for argument, value in values)
+    arguments = [*of_lane.split(), *of_call.split()]
+    values = [*x[call, : len(of_lane.split()), lane], *n[call]]
+    words = ", ".join(f"{a} = {v:.9g}" for a, v in zip(arguments, values, strict=False))
     which = ("token", "head")[part] if region == "packing" else "the result"
     yield (
         f"{name} is called by itself. With {words}, {which} is {given[call, part, lane]:.9g} in "
