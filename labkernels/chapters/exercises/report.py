@@ -147,7 +147,7 @@ def refused(answer: str) -> str:
         if found := re.search(words, code):
             return f"Line {_line(code, found.start())}: {why}"
     functions = [*_FUNCTION.finditer(code)]
-    for one, after in zip(functions, [*functions[1:], None], strict=True):
+    for one, after in zip(functions, [*functions[1:], None], strict=False):
         body = code[one.end() : after and after.start()]
         if found := re.search(rf"\b{one[1]}\s*\(", body):
             where = _line(code, one.end() + found.start())

@@ -25,29 +25,40 @@ LEAST = 20  # mutants of an assignment, where its solution is long enough
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Operators, formats and words, and what takes their place.
 _SWAPS = (
-    *((rf"(?<=[\w)\]]) {re.escape(a)} (?=[\w(-])", f" {b} ") for a, b in ("+-", "-+", "*+", "/*")),
-    *(
-        (rf" {re.escape(a)} ", f" {b} ")
-        for a, b in (("%", "/"), ("/", "%"), ("&", "|"), ("^", "+"))
-    ),
-    *((rf" {a} ", f" {b} ") for a, b in (("<", "<="), (">", ">="), (">=", ">"), ("<", ">="))),
-    *((rf"\b{a}\b", b) for a, b in (("i64", "int"), ("f16", "bf16"), ("true", "false"))),
-    *((rf"\b{a}\b", b) for a, b in (("maximum", "minimum_of"), ("minus_infinity", "lowest_score"))),
-    *((rf"\b{a}\b", b) for a, b in (("lowest_score", "minus_infinity"), ("least", "greatest_of"))),
-    *((rf"\b{a}\b", b) for a, b in (("sync_block", "sync_warp"), ("sync_warp", "sync_block"))),
+    ("i64", "int"), ("f16", "bf16"), ("true", "false"), ("maximum", "minimum_of"),
+    ("minus_infinity", "lowest_score"), ("lowest_score", "minus_infinity"), ("least", "greatest_of"),
+    ("sync_block", "sync_warp"), ("sync_warp", "sync_block"), ("ex2_approx", ""), ("fma_rn", "sum_of"),
+)  # fmt: skip
+_PATTERNS = (
+    *((rf"\b{old}\b", new) for old, new in _SWAPS),
     (r"(\d\.\d+)f", r"(\1f * 1.00001f)"),
     (r"\+\+(\w+)", r"\1 += 2"),
     (r" \? (.+?) : (.+?)(?=[;,)])", r" ? \2 : \1"),
     (r"(?<=return )([^;{]+)(?=;)", r"0 * (\1)"),
     (r"(?<=return )([^;{]+)(?=;)", r"(\1) + 1"),
 )
+_OPERATOR = re.compile(r"(?<=[\w)\]] )[-+*/%&^<>](?= [\w(-])|>=|==")
+_OTHERS = {
+    "+": "-*",
+    "-": "+*",
+    "*": "+/",
+    "/": "*%",
+    "%": "/&",
+    "&": "|^+",
+    "^": "+|&",
+    "<": [">", "<="],
+}
+_OTHERS |= {">": ["<", ">="], ">=": ["<", ">"], "==": ["!=", "<="]}
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _VARIABLE = re.compile(r"(?<![\w:])[a-z]\w*(?![\w(<:])")
 _WORDS = set(
-    "auto const constexpr else float for if int return struct true false typename i64 u32 x4"
+    "auto const constexpr else float for if int return struct true false typename i64 u32".split()
 )
-_MINIMUM = "LAB_DEVICE float minimum_of(float a, float b) { return a < b ? a : b; }\n"
-_GREATEST = "LAB_DEVICE int greatest_of(int a, int b) { return a < b ? b : a; }\n"
+_HELPERS = {
+    "minimum_of": "LAB_DEVICE float minimum_of(float a, float b) { return a < b ? a : b; }\n",
+    "greatest_of": "LAB_DEVICE int greatest_of(int a, int b) { return a < b ? b : a; }\n",
+    "sum_of": "LAB_DEVICE float sum_of(float a, float b, float c) { return a + b + c; }\n",
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,12 @@ def mutants(exercise: Exercise) -> list[Mutant]:
 
 
 def _of_text(solution: str) -> Iterator[Mutant]:
-    for pattern, new in _SWAPS:
+    for pattern, new in _PATTERNS:
         for match in re.finditer(pattern, solution):
             yield _changed(solution, match, match.expand(new))
+    for match in _OPERATOR.finditer(solution):
+        for other in _OTHERS[match[0]]:
+            yield _changed(solution, match, other)
     for match in _NUMBER.finditer(solution):
         number = int(match[0])
         for other in sorted({number + 1, abs(number - 1), 2 * number} - {number}):
@@ -98,9 +112,8 @@ def _of_names(solution: str, rng: random.Random) -> Iterator[Mutant]:
 def _changed(solution: str, match: re.Match, text: str) -> Mutant:
     before = solution[: match.start()]
     answer = before + text + solution[match.end() :]
-    words = _MINIMUM * (text == "minimum_of") + _GREATEST * (text == "greatest_of")
     at = f"{before.count(chr(10)) + 1}.{len(before) - before.rfind(chr(10))}"
-    return Mutant(f"{at}: {match[0].strip()} -> {text.strip()}", words + answer)
+    return Mutant(f"{at}: {match[0].strip()} -> {text.strip()}", _HELPERS.get(text, "") + answer)
 
 
 def _of_lines(solution: str) -> Iterator[Mutant]:

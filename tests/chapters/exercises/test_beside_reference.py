@@ -16,6 +16,7 @@ from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 
 WITHOUT_KERNEL = ("register_ledger", "occupancy_choice", "planted_bug")
+WITHOUT_ACCESS = ("wgmma_mask", "ask_for_boxes", "overlap_products")
 
 
 def said(name, answer=None):
@@ -53,6 +54,8 @@ def test_a_right_answer_stands_beside_the_reference(name):
             assert given == reference
     if name == "triton_update":
         assert "Triton chooses the layout" in the_line(lines, "Bank conflicts")
+    elif name in WITHOUT_ACCESS:
+        assert "by no lane" in the_line(lines, "Bank conflicts")
     else:
         assert re.match(
             r"Bank conflicts on the CPU machine: (none|[\d,]+ of).*, as for the reference\.",
@@ -62,7 +65,7 @@ def test_a_right_answer_stands_beside_the_reference(name):
 
 def test_a_copy_of_16_bytes_is_one_access():
     """mla_wgmma stores rows by such copies; in copies of 4 bytes, 8 lanes would meet in a bank."""
-    line = the_line(said("wgmma_mask"), "Bank conflicts")
+    line = the_line(said("hand_over_p"), "Bank conflicts")
     assert "machine: none of 5," in line
 
 
@@ -75,7 +78,7 @@ def test_other_bits_are_counted_in_spacings_of_their_format():
     )
     line = the_line(said("missing_barrier", source), "Bits")
     found = re.search(
-        r"Bits: ([\d,]+) of 1,980 numbers are not .* distance is ([\d.e+]+) ulp", line
+        r"Bits: ([\d,]+) of 3,795 numbers are not .* distance is ([\d.e+]+) ulp", line
     )
     assert int(found[1].replace(",", "")) > 0
     assert float(found[2]) >= 1
@@ -94,7 +97,7 @@ def test_conflicts_of_an_answer_are_counted_and_placed():
     lines = said("missing_barrier", source)
     at = 1 + source[: source.index("1e30f")].count("\n")
     assert re.search(
-        r"machine: [\d,]+ of [\d,]+ turns .*, for the reference none of 27,912",
+        r"machine: [\d,]+ of [\d,]+ turns .*, for the reference none of 52,976",
         the_line(lines, "Bank conflicts"),
     )
     place = the_line(lines, "Most of them")

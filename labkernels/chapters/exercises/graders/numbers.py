@@ -61,7 +61,8 @@ def _occupancy_choice() -> tuple[tuple[int, ...], tuple[str, ...]]:
             smem = 16 * 1024 + stages * 2 * budget.array_bytes(64, 128, dtype="bf16")
             fit = budget.occupancy(hardware.gpu(name), threads=128, registers=168, smem_bytes=smem)
         counts.append(stages - 1)
-        lines.append(f"{name}: {stages - 1}. One more: {fit.blocks_per_sm} by {fit.limit}.")
+        more = f"With one more, {fit.limit} lets {fit.blocks_per_sm} block be there."
+        lines.append(f"{name}: {stages - 1}. {more}")
     return tuple(counts), tuple(lines)
 
 

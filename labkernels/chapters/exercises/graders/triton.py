@@ -24,10 +24,10 @@ from labkernels.cuda.host.build import HostKernelError
 
 FILE = "your_answer.py"
 OUTPUTS = {"out": "fp32", "lse2": "fp32"}
-NO_BANKS = (
-    "Triton chooses the layout of shared memory while it compiles, and its interpreter has no "
+NO_BANKS = {
+    "": "Triton chooses the layout of shared memory while it compiles, and its interpreter has no "
     "shared memory whose addresses could be counted."
-)
+}
 _REGION = re.compile(r"(?<=# \[lab: update\]\n).*(?=# \[/lab: update\])", re.DOTALL)
 GPU = hardware.gpu("h200")
 REQUESTS = tuple(
