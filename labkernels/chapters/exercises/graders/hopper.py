@@ -89,9 +89,7 @@ REQUESTS = {
         _mla("4 query tokens under a causal mask", 130, q_len=4),
     ),
     "prefill": (
-        _prefill(
-            "keys of two requests, one behind the other", (9, 40), (70, 300), None, causal=False
-        ),
+        _prefill("keys of two requests, in a row", (9, 40), (70, 300), None, causal=False),
         _prefill("one request under a causal mask", (40,), (600,), None, causal=True),
         _prefill("pages of 16 keys under a causal mask", (40,), (600,), 16, causal=True),
         _prefill("pages of 24 keys, which hold three boxes of 8", (9,), (300,), 24, causal=False),

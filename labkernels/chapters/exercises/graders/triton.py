@@ -30,15 +30,7 @@ NO_BANKS = {
 }
 _REGION = re.compile(r"(?<=# \[lab: update\]\n).*(?=# \[/lab: update\])", re.DOTALL)
 GPU = hardware.gpu("h200")
-REQUESTS = tuple(
-    dataclasses.replace(
-        request,
-        splits=1,
-        first_page=0,
-        name=request.name.partition(" splits of ")[2] or request.name,
-    )
-    for request in attention.REQUESTS
-)
+REQUESTS = tuple(dataclasses.replace(each, splits=1, first_page=0) for each in attention.REQUESTS)
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
@@ -88,10 +80,7 @@ def judge_compiled(answer: str) -> Iterator[str]:
         return
     made = _compiled(answer)
     if {"HMMA", "HGMMA"} & sass.instruction_mix(made.cubin).keys():
-        yield (
-            "The compiled kernel multiplies by tensor cores, which round the operands of a "
-            'product in fp32 to tf32: tl.dot needs input_precision="ieee".'
-        )
+        yield 'The compiled kernel rounds to tf32: tl.dot needs input_precision="ieee".'
     if made.stack_bytes:
         yield f"The compiled kernel spills {made.stack_bytes} bytes of registers per thread."
 
