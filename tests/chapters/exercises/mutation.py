@@ -10,25 +10,23 @@ import copy
 import importlib
 import random
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises import Exercise
 from labkernels.chapters.exercises.report import refused
 from labkernels.cuda.host.build import HostKernelError
 
-HERE = Path(__file__).parent
 LEAST = 20  # mutants of an assignment, where its solution is long enough
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# Operators, formats and words, and what takes their place.
+# Words, constants and operators, and what takes their place.
 _SWAPS = (
-    ("i64", "int"), ("f16", "bf16"), ("true", "false"), ("maximum", "minimum_of"),
-    ("minus_infinity", "lowest_score"), ("lowest_score", "minus_infinity"), ("least", "greatest_of"),
-    ("sync_block", "sync_warp"), ("sync_warp", "sync_block"), ("ex2_approx", ""), ("fma_rn", "sum_of"),
-)  # fmt: skip
+    *(("i64", "int"), ("f16", "bf16"), ("true", "false"), ("maximum", "minimum_of")),
+    *(("minus_infinity", "lowest_score"), ("lowest_score", "minus_infinity")),
+    *(("least", "greatest_of"), ("sync_block", "sync_warp"), ("sync_warp", "sync_block")),
+    *(("ex2_approx", "nothing"), ("fma_rn", "sum_of")),
+)
 _PATTERNS = (
     *((rf"\b{old}\b", new) for old, new in _SWAPS),
     (r"(\d\.\d+)f", r"(\1f * 1.00001f)"),
@@ -38,25 +36,15 @@ _PATTERNS = (
     (r"(?<=return )([^;{]+)(?=;)", r"(\1) + 1"),
 )
 _OPERATOR = re.compile(r"(?<=[\w)\]] )[-+*/%&^<>](?= [\w(-])|>=|==")
-_OTHERS = {
-    "+": "-*",
-    "-": "+*",
-    "*": "+/",
-    "/": "*%",
-    "%": "/&",
-    "&": "|^+",
-    "^": "+|&",
-    "<": [">", "<="],
-}
-_OTHERS |= {">": ["<", ">="], ">=": ["<", ">"], "==": ["!=", "<="]}
+_OTHERS = {"+": "-*", "-": "+*", "*": "+/", "/": "*%", "%": "/&", "&": "|^+", "^": "+|&"}
+_OTHERS |= {"<": [">", "<="], ">": ["<", ">="], ">=": ["<", ">"], "==": ["!=", "<="]}
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_VARIABLE = re.compile(r"(?<![\w:])[a-z]\w*(?![\w(<:])")
-_WORDS = set(
-    "auto const constexpr else float for if int return struct true false typename i64 u32".split()
-)
+_WORDS = "auto|const|constexpr|else|float|for|if|int|return|struct|true|false|typename|i64|u32"
+_VARIABLE = re.compile(rf"(?<![\w:])(?!(?:{_WORDS})\b)[a-z]\w*(?![\w(<:])")
 _HELPERS = {
     "minimum_of": "LAB_DEVICE float minimum_of(float a, float b) { return a < b ? a : b; }\n",
     "greatest_of": "LAB_DEVICE int greatest_of(int a, int b) { return a < b ? b : a; }\n",
+    "nothing": "LAB_DEVICE float nothing(float x) { return x; }\n",
     "sum_of": "LAB_DEVICE float sum_of(float a, float b, float c) { return a + b + c; }\n",
 }
 
@@ -99,13 +87,11 @@ def _of_text(solution: str) -> Iterator[Mutant]:
 
 def _of_names(solution: str, rng: random.Random) -> Iterator[Mutant]:
     """Put another variable, or 1, in the place of a variable."""
-    found = [m for m in _VARIABLE.finditer(solution) if m[0] not in _WORDS]
+    found = list(_VARIABLE.finditer(solution))
     names = sorted({match[0] for match in found})
     for match in found:
-        for other in [
-            *rng.sample([n for n in names if n != match[0]], min(2, len(names) - 1)),
-            "1",
-        ]:
+        others = [name for name in names if name != match[0]]
+        for other in [*rng.sample(others, min(2, len(others))), "1"]:
             yield _changed(solution, match, other)
 
 
@@ -208,23 +194,3 @@ def judged(exercise: Exercise, most: int) -> dict[str, bool]:
         if (passes := accepted(exercise, mutant.answer)) is not None:
             found[mutant.what] = passes
     return found
-
-
-def wrong_answers() -> list[tuple[str, str, str]]:
-    """Return assignment, class and answer of the wrong answers on file."""
-    on_file = tomllib.loads((HERE / "wrong_answers.toml").read_text(encoding="utf-8"))
-    found = []
-    for name, answers in on_file.items():
-        for given in answers:
-            answer = given.get("source", exercises.get(name).solution)
-            for old, new in given.get("replace", ()):
-                if old not in answer:
-                    raise ValueError(f"replace = {old!r} is not in the solution of {name}")
-                answer = answer.replace(old, new)
-            found.append((name, given["class"], answer))
-    return found
-
-
-def survivors() -> dict[str, dict[str, str]]:
-    """Return assignment -> mutant -> why it may be accepted."""
-    return tomllib.loads((HERE / "survivors.toml").read_text(encoding="utf-8"))

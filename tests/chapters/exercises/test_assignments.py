@@ -7,6 +7,7 @@ import pytest
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
+from labkernels.cuda.compiler import triton
 
 RAW = re.compile(r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b")
 ALL = [exercises.get(name) for name in exercises.names()]
@@ -141,7 +142,7 @@ def test_a_primers_line_is_quoted_however_the_message_names_its_folder():
 
 
 def test_the_request_of_a_fault_is_a_line_of_its_own():
-    source = exercises.get("page_lookup").mistakes[0].source
+    source = exercises.get("page_lookup").mistakes[1].source
     lines = exercises.check("page_lookup", source).lines
     assert "This was the request with three full tiles." in lines
 
@@ -215,3 +216,46 @@ def test_the_planted_bug_is_found_by_the_verdict():
     found = labkernels.verdict(out, q, k, v, lse2=lse2)
     assert found.answer == "BUG"
     assert "weights and statistics: denominator with keys of score 0" in found.summary()
+
+
+@pytest.mark.parametrize(
+    ("words", "said_of_it"),
+    [
+        ('printf("%f", s);', "Line 4: printf does not run on the CPU machine"),
+        ("__shared__ float best[32];", "Line 4: shared memory is the kernel's `smem`"),
+        ("return raised(m, s);", "Line 4: raised calls itself"),
+    ],
+)
+def test_what_has_no_place_in_a_kernel_is_refused_in_one_line(words, said_of_it):
+    solution = exercises.get("maximum").solution
+    source = solution.replace("  return maximum", f"  {words}\n  return maximum")
+    line = said(exercises.check("maximum", source[source.index("LAB_DEVICE") - 1 :]))
+    assert line.startswith(said_of_it)
+    assert "\n" not in line
+
+
+def test_a_fault_behind_the_readers_lines_names_the_line_whose_value_it_uses():
+    source = "LAB_DEVICE int place_of(int row, int c) {\n  return (c - row) % 8;\n}"
+    lines = exercises.check("swizzle", source).lines
+    assert "That place uses what your lines return, in line 2 of your answer." in lines
+    assert any("-1 % 8 is -1" in line for line in lines)
+
+
+def test_a_verdict_names_no_phase_outside_the_readers_lines():
+    """The output is never written, since the weights are 0: that is no store of the reader's."""
+    solution = exercises.get("split_and_merge").solution
+    source = solution.replace("ex2_approx(a.m - m)", "ex2_approx(2.f * (b.m - m) - 1.f)")
+    assert "The verdict: BUG." in exercises.check("split_and_merge", source).lines
+
+
+def test_what_only_the_compiled_kernel_shows_is_said():
+    if triton.available() is not None:
+        pytest.skip("needs Triton's compiler")
+    source = exercises.get("triton_update").solution.replace(', input_precision="ieee"', "")
+    assert "rounds to tf32" in said(exercises.check("triton_update", source))
+
+
+def test_barriers_are_counted():
+    source = exercises.get("missing_barrier").solution.replace("sync_warp();", "sync_block();")
+    lines = exercises.check("missing_barrier", source).lines
+    assert "to sync_block 3 times and to sync_warp 0 times" in lines[0]
