@@ -332,7 +332,7 @@ assert found.passed
 # :label: gpu-occupancy
 #
 # Assignment 15, *Choose the stages for two blocks per SM*: how many tiles can be in flight before a second block no longer fits?
-# `exercises.check("occupancy_choice", ...)` judges your number.
+# `exercises.check("occupancy_choice", ...)` judges your three numbers.
 # ```
 
 # %%
@@ -343,10 +343,10 @@ exercises.get("occupancy_choice")
 # :class: dropdown
 # ```
 #
-# Half of the SM's 228 KiB, less the reserve of 1 KiB, is 113 KiB; after the query's 16 KiB there is room for three stages of 32 KiB.
+# Half of an H200's 228 KiB, less the reserve of 1 KiB, is 113 KiB; after the query's 16 KiB there is room for three stages of 32 KiB. Half of an A100's 164 KiB has room for two, and half of an L4's 100 KiB for one.
 
 # %%
-found = exercises.check("occupancy_choice", 3)
+found = exercises.check("occupancy_choice", "3, 2, 1")
 print(found)
 assert found.passed
 

@@ -119,7 +119,7 @@ found = exercises.check(
     [
         ("roads-chance", None, "There is no answer yet"),
         ("register_ledger", 0, "This is still the starter"),
-        ("occupancy_choice", 0, "Not yet"),
+        ("occupancy_choice", "0, 0, 0", "Not yet"),
     ],
 )
 def test_a_reader_has_a_cell_to_answer_in_before_the_solution(name, answer, said):

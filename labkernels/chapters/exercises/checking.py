@@ -13,7 +13,14 @@ import numpy as np
 from labkernels.chapters.exercises.beside_reference import compared
 from labkernels.chapters.exercises.exercise import Exercise, get
 from labkernels.chapters.exercises.questions import questions
-from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
+from labkernels.chapters.exercises.report import (
+    Report,
+    fault_of,
+    in_own_lines,
+    in_readers_words,
+    negative_remainder,
+    refused,
+)
 from labkernels.chapters.primers import machine
 from labkernels.cuda.host.build import HostKernelError
 
@@ -40,12 +47,18 @@ def check(name: str, answer: object) -> Report:
         return Report(False, (EMPTY,))
     if exercise.place[0] and not isinstance(answer, str):
         raise ValueError(f"answer = {answer!r}, allowed: the lines of the kernel, as text")
+    if exercise.place[0] and (why := refused(str(answer))):
+        return Report(False, (why,))
     try:
         results = grader.run(exercise, answer)
     except HostKernelError as error:
-        return Report(False, tuple(_of_fault(exercise, str(error))))
+        return Report(False, tuple(_of_fault(exercise, str(answer), str(error))))
     wrong = iter(grader.judge(exercise, results))
     first = next(wrong, None)
+    if first is None and hasattr(grader, "judge_compiled"):
+        first = next(wrong := grader.judge_compiled(answer), None)
+        if first is not None:
+            return Report(False, (first, *wrong))
     if first is None:
         remarks = grader.remarks(exercise, results)
         remarks += compared(exercise, grader, answer, results)
@@ -54,14 +67,17 @@ def check(name: str, answer: object) -> Report:
     said = _known_mistake(exercise, grader, results)
     if said and not _same(exercise.starter, answer):
         said = said.replace(STILL, ALIKE)
-    return Report(False, (said, first) if said else (first, *wrong))
+    about = negative_remainder(str(answer)) if exercise.place[0] else []
+    return Report(False, (said, first) if said else (first, *wrong, *about))
 
 
-def _of_fault(exercise: Exercise, message: str) -> list[str]:
+def _of_fault(exercise: Exercise, answer: str, message: str) -> list[str]:
     """Return the machine's message, and the assignment's advice if it knows this kind of fault."""
-    fault = fault_of(message)
+    fault, lines = fault_of(message), in_readers_words(message)
     alike = [m for m in exercise.mistakes if m.fault and m.fault == fault and m.where in message]
-    return [*in_readers_words(message), *(m.says.strip() for m in alike[:1])]
+    if exercise.place[0] and fault in ("bounds", "race", "alignment", "unwritten"):
+        lines += [*in_own_lines(answer, lines), *negative_remainder(answer)]
+    return [*lines, *(m.says.strip() for m in alike[:1])]
 
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:

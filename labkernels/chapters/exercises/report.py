@@ -66,6 +66,17 @@ _FAULTS = {
         "Global memory is read and written only by load_constant, load_global and store_global.",
     ),
 }
+# What has no place in a kernel's lines, and why.
+_REFUSED = (
+    (r"\bprintf\s*\(", "printf does not run on the CPU machine: `check` shows what is wrong."),
+    (r"\b__shared__\b", "shared memory is the kernel's `smem`, and your lines declare no more."),
+)
+_FUNCTION = re.compile(r"\bLAB_DEVICE\s+[\w:]+\s+(\w+)\s*\(")
+_NEGATIVE = re.compile(r"\([^()]*\w\s*-\s*\w[^()]*\)\s*%")
+_REMAINDER = (
+    "Line {}: in C the remainder of a negative number is negative: -1 % 8 is -1. Add the divisor "
+    "first."
+)
 
 
 @dataclass(frozen=True)
@@ -127,3 +138,37 @@ def _quoted(place: re.Match) -> str:
         return place[0]
     code = path.read_text(encoding="utf-8").splitlines()[int(place[2]) - 1].partition("//")[0]
     return f"line {place[2]} of {place[1]}, `{code.strip()}`"
+
+
+def refused(answer: str) -> str:
+    """Return why lines of CUDA are not run: printf, shared memory of their own, or recursion."""
+    code = re.sub(r"//[^\n]*", "", answer)
+    for words, why in _REFUSED:
+        if found := re.search(words, code):
+            return f"Line {_line(code, found.start())}: {why}"
+    functions = [*_FUNCTION.finditer(code)]
+    for one, after in zip(functions, [*functions[1:], None], strict=False):
+        body = code[one.end() : after and after.start()]
+        if found := re.search(rf"\b{one[1]}\s*\(", body):
+            where = _line(code, one.end() + found.start())
+            return f"Line {where}: {one[1]} calls itself, and a kernel's functions are inlined."
+    return ""
+
+
+def in_own_lines(answer: str, lines: list[str]) -> list[str]:
+    """Return what a fault behind the reader's lines has to do with them: a value they return."""
+    found = [*re.finditer(r"\breturn\b", answer)]
+    if not found or any("of your answer" in line for line in lines):
+        return []
+    at = _line(answer, found[-1].start())
+    return [f"That place uses what your lines return, in line {at} of your answer."]
+
+
+def negative_remainder(answer: str) -> list[str]:
+    """Return a line on the first remainder of a difference."""
+    found = _NEGATIVE.search(answer)
+    return [_REMAINDER.format(_line(answer, found.start()))] if found else []
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,10 +51,11 @@ class SmallKernel:
         grid: tuple[int, ...],
         writes: Iterable[str],
         folders: tuple[Path, ...] = (FOLDER,),
+        before: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Run the kernel on the CPU machine; see `run` of this module."""
         block = {"threads": self.threads, "smem_bytes": self.smem.total}
-        how = {"grid": grid, "writes": writes, "folders": folders}
+        how = {"grid": grid, "writes": writes, "folders": folders, "before": before}
         run(self.header, self.instance, arguments, **block, **how)
 
 
@@ -92,11 +94,13 @@ def run(
     smem_bytes: int = 0,
     writes: Iterable[str] = (),
     folders: tuple[Path, ...] = (FOLDER,),
+    before: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Run a kernel on the CPU machine; the arrays that `writes` names hold what it wrote.
 
     `arguments` are the fields of the kernel's `Params`, in their order. The name `kernel` includes
-    its namespace, in which `Params` stands too.
+    its namespace, in which `Params` stands too. `before` says of arrays by how many bytes the
+    kernel's pointer lies before them, as in a larger array of which only the end is memory.
     Raises: HostKernelError naming block, thread and line of a race, a read of unwritten memory, an
     access out of bounds or a barrier that some threads miss; ValueError for arrays with gaps.
     """
@@ -109,7 +113,7 @@ def run(
     if uses_gpu():
         _run_on_gpu(header, kernel, arguments, how, written, folders)
         return
-    addresses = {name: value.ctypes.data for name, value in arrays.items()}
+    addresses = {name: v.ctypes.data - before.get(name, 0) for name, v in arrays.items()}
     ranges = [
         host.GlobalRange(name, value.ctypes.data, value.nbytes, name in written)
         for name, value in arrays.items()

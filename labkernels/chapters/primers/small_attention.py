@@ -11,6 +11,7 @@ from labkernels.budget import Ledger, Line, array_bytes, number
 from labkernels.chapters.primers import machine
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
+from labkernels.units import LOG2_E
 
 HEADER = "attention.cuh"
 DIM, KEYS, ROWS = 32, 32, 4
@@ -54,7 +55,9 @@ class Request:
     """One request: its query tokens, its heads, and how its keys lie in the pool.
 
     rising: the scores grow along the keys, so that later tiles move the running maximum of many
-    rows.
+    rows. levels: what is added to the scores of the first and of the last key, and in equal steps
+    between them, in log2 units; at most 32 rows share a KV head. first_page: the number of the
+    pool's first page, as if so many pages lay before it.
     """
 
     policy: ClassVar[NumericPolicy] = POLICY
@@ -67,6 +70,8 @@ class Request:
     splits: int = 1
     causal: bool = False
     rising: bool = False
+    levels: tuple[float, float] = (0.0, 0.0)
+    first_page: int = 0
     seed: int = 1
 
     def draw(self) -> dict[str, np.ndarray]:
@@ -81,12 +86,20 @@ class Request:
         if self.rising:
             ramp = np.linspace(0, 6, len(keys[0]))
             keys[0] += ramp[:, None, None] * q.mean(axis=(0, 1)) / np.sqrt(DIM)
+        if any(self.levels):
+            steps = np.linspace(*self.levels, self.kv_len) * math.sqrt(DIM) / LOG2_E
+            keys[0, : self.kv_len] += steps[:, None, None] * self._directions(q)
         keys[:, self.kv_len :] = np.nan
         table = rng.permutation(n_pages + 2)[:n_pages].astype(np.int32)
         pools = np.full((2, n_pages + 2, self.page_size, self.kv_heads, DIM), np.nan)
         pools[:, table] = keys.reshape(2, n_pages, self.page_size, self.kv_heads, DIM)
         k_pool, v_pool = pools.astype(np.float32)
         return {"q": q.astype(np.float32), "k_pool": k_pool, "v_pool": v_pool, "page_table": table}
+
+    def _directions(self, q: np.ndarray) -> np.ndarray:
+        """Return a key of every KV head whose product with each of its queries is 1."""
+        rows = q.reshape(self.n_queries, self.kv_heads, self.group, DIM).swapaxes(0, 1)
+        return np.linalg.pinv(rows.reshape(self.kv_heads, -1, DIM)).sum(axis=-1)
 
     def problem(self) -> Problem:
         """Return the same inputs as a float64 problem."""
@@ -136,12 +149,16 @@ def attend(
         "scale": 1 / math.sqrt(DIM),
     }
     arguments = inputs | outputs | numbers
+    first_page = 0 if machine.uses_gpu() else request.first_page
+    arguments["page_table"] = inputs["page_table"] + np.int32(first_page)
+    before = first_page * inputs["k_pool"][0].nbytes
     blocks = -(-request.n_queries * request.group // ROWS)
     ATTEND.run(
         arguments,
         grid=(blocks, request.kv_heads, request.splits),
         writes=("partial_o", "partial_m", "partial_l"),
         folders=folders,
+        before={"k_pool": before, "v_pool": before},
     )
     MERGE.run(
         arguments,

@@ -16,6 +16,7 @@ from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 
 WITHOUT_KERNEL = ("register_ledger", "occupancy_choice", "planted_bug")
+WITHOUT_ACCESS = ("wgmma_mask", "ask_for_boxes", "overlap_products")
 
 
 def said(name, answer=None):
@@ -53,6 +54,8 @@ def test_a_right_answer_stands_beside_the_reference(name):
             assert given == reference
     if name == "triton_update":
         assert "Triton chooses the layout" in the_line(lines, "Bank conflicts")
+    elif name in WITHOUT_ACCESS:
+        assert "by no lane" in the_line(lines, "Bank conflicts")
     else:
         assert re.match(
             r"Bank conflicts on the CPU machine: (none|[\d,]+ of).*, as for the reference\.",
@@ -60,12 +63,10 @@ def test_a_right_answer_stands_beside_the_reference(name):
         )
 
 
-def test_a_copy_of_16_bytes_is_one_access_and_what_no_lane_touches_has_no_turns():
+def test_a_copy_of_16_bytes_is_one_access():
     """mla_wgmma stores rows by such copies; in copies of 4 bytes, 8 lanes would meet in a bank."""
-    assert "machine: none of 5," in the_line(said("wgmma_mask"), "Bank conflicts")
-    line = the_line(said("fragment_of_p"), "Bank conflicts")
-    assert "none, since no lane touches" in line
-    assert banks.listed() is None  # counting ends with the check
+    line = the_line(said("hand_over_p"), "Bank conflicts")
+    assert "machine: none of 5," in line
 
 
 def test_other_bits_are_counted_in_spacings_of_their_format():
@@ -77,7 +78,7 @@ def test_other_bits_are_counted_in_spacings_of_their_format():
     )
     line = the_line(said("missing_barrier", source), "Bits")
     found = re.search(
-        r"Bits: ([\d,]+) of 1,980 numbers are not .* distance is ([\d.e+]+) ulp", line
+        r"Bits: ([\d,]+) of 3,795 numbers are not .* distance is ([\d.e+]+) ulp", line
     )
     assert int(found[1].replace(",", "")) > 0
     assert float(found[2]) >= 1
@@ -85,6 +86,24 @@ def test_other_bits_are_counted_in_spacings_of_their_format():
     assert "1 of 2 numbers" in beside_reference.bits({"out": "bf16"}, other, one)
     assert "is 1 ulp" in beside_reference.bits({"out": "bf16"}, other, one)
     assert "is 6.55e+04 ulp" in beside_reference.bits({"out": "fp32"}, other, one)
+
+
+def test_conflicts_of_an_answer_are_counted_and_placed():
+    """A right answer also reads a column of V, which is in one bank, in 32 turns."""
+    source = exercises.get("missing_barrier").solution.replace(
+        "accumulate(state, smem, warp, lane);",
+        "accumulate(state, smem, warp, lane);\n    if (smem.v[lane][0] > 1e30f) state.l = 0.f;",
+    )
+    lines = said("missing_barrier", source)
+    at = 1 + source[: source.index("1e30f")].count("\n")
+    assert re.search(
+        r"machine: [\d,]+ of [\d,]+ turns .*, for the reference none of 52,976",
+        the_line(lines, "Bank conflicts"),
+    )
+    place = the_line(lines, "Most of them")
+    taken, least = re.search(r"takes ([\d,]+) turns and could take ([\d,]+)", place).groups()
+    assert int(taken.replace(",", "")) == 32 * int(least.replace(",", ""))
+    assert f"line {at} of your answer" in place
 
 
 def test_a_count_is_that_of_the_addresses():
@@ -101,26 +120,32 @@ def test_a_count_is_that_of_the_addresses():
         assert [each.least for each in turns] == [16, 16]
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "run"),
-    [
-        (small_attention, "ATTEND", lambda: small_attention.attend(small_attention.Request("x"))),
-        (pipeline, "SUM_UP", lambda: pipeline.run(3)),
-        (fragments, "SWIZZLED", fragments.swizzled),
-    ],
-    ids=["ATTEND", "SUM_UP", "SWIZZLED"],
-)
-def test_ledgers_of_the_primers_are_the_sources(module, name, run, monkeypatch):
+def test_what_no_lane_touches_has_no_turns():
+    lines = said("fragment_of_p")
+    assert "none, since no lane touches" in the_line(lines, "Bank conflicts")
+    assert banks.listed() is None  # counting ends with the check
+
+
+def test_ledgers_of_the_primers_are_the_sources():
     """The bytes are those of `Smem`: with two fewer, the machine finds an access out of bounds."""
-    run()
-    kernel = getattr(module, name)
-    less = dataclasses.replace(kernel, smem=SimpleNamespace(total=kernel.smem.total - 2))
-    monkeypatch.setattr(module, name, less)
-    with pytest.raises(HostKernelError, match="out of bounds"):
+    for kernel, run in (
+        (small_attention.ATTEND, lambda: small_attention.attend(small_attention.Request("x"))),
+        (pipeline.SUM_UP, lambda: pipeline.run(3)),
+        (fragments.SWIZZLED, fragments.swizzled),
+    ):
         run()
+        less = dataclasses.replace(kernel, smem=SimpleNamespace(total=kernel.smem.total - 2))
+        module = next(
+            m for m in (small_attention, pipeline, fragments) if kernel in vars(m).values()
+        )
+        name = next(name for name, value in vars(module).items() if value is kernel)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, less)
+            with pytest.raises(HostKernelError, match="out of bounds"):
+                run()
 
 
-def test_what_a_compiler_says_is_in_the_line_of_the_ledger(monkeypatch):
+def test_a_compiler_that_is_missing_or_refuses_is_said(monkeypatch):
     made = pipeline.SUM_UP.made(())
     monkeypatch.setattr(nvrtc, "available", lambda: "it is not installed")
     takes = compiled.by_nvrtc("sum_up", made, 1)
@@ -135,9 +160,14 @@ def test_what_a_compiler_says_is_in_the_line_of_the_ledger(monkeypatch):
     monkeypatch.setattr(nvrtc, "available", lambda: None)
     monkeypatch.setattr(nvrtc, "compile_kernel", refuse)
     takes = compiled.by_nvrtc("sum_up", made, 1)
-    line = beside_reference.ledger_line(takes, takes)
-    assert "NVRTC refuses it: sum_up does not compile: too many words" in line
+    assert "NVRTC refuses it: sum_up does not compile: too many words" in (
+        beside_reference.ledger_line(takes, takes)
+    )
+
+
+def test_spills_and_other_registers_are_said():
     mine = Takes("attend", 5, 255, 16, 512, "NVRTC 13 for sm_90a")
-    line = beside_reference.ledger_line(mine, dataclasses.replace(mine, registers=61))
+    reference = Takes("attend", 5, 61, 0, 512, "NVRTC 13 for sm_90a")
+    line = beside_reference.ledger_line(mine, reference)
     assert "255 by the compiler (NVRTC 13 for sm_90a), which adds addresses and loads" in line
-    assert "spills 16 bytes; 61 for the reference" in line
+    assert "spills 16 bytes; 61 for the reference; 512 B" in line

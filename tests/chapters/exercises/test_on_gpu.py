@@ -48,14 +48,17 @@ def test_a_right_answer_has_the_same_bits_on_a_gpu(gpu, name):
     assert gpu
 
 
-def test_other_bits_of_a_gpu_are_counted_and_a_wrong_answer_stays_away_from_it(gpu):
-    assert not exercises.check("maximum", exercises.get("maximum").starter)
-    assert exercises.check("occupancy_choice", 3)
-    assert not gpu
+def test_other_bits_of_a_gpu_are_counted(gpu):
     gpu.flip = True
     report = exercises.check("maximum", exercises.get("maximum").solution)
     assert report.passed
     assert "numbers have other bits" in report.lines[-1]
+
+
+def test_a_wrong_answer_and_a_number_stay_away_from_the_gpu(gpu):
+    assert not exercises.check("maximum", exercises.get("maximum").starter)
+    assert exercises.check("occupancy_choice", "3, 2, 1")
+    assert not gpu
 
 
 def test_a_hopper_kernel_runs_on_the_gpu_on_the_same_inputs(gpu, monkeypatch):
@@ -70,6 +73,13 @@ def test_a_hopper_kernel_runs_on_the_gpu_on_the_same_inputs(gpu, monkeypatch):
     assert report.passed
     assert report.lines[-1] == "On this machine's GPU all bits are the same."
     assert drawn.count("cuda") == len(hopper.REQUESTS["mla"])
+
+
+def test_a_hopper_kernel_asks_for_its_architecture(monkeypatch):
+    asked = []
+    monkeypatch.setattr(machine, "has_gpu", lambda arch="": asked.append(arch))
+    assert exercises.check("wgmma_mask", exercises.get("wgmma_mask").solution)
+    assert asked == ["sm_90"]
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")

@@ -5,16 +5,31 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labkernels import defects
 from labkernels.chapters.exercises.compiled import Takes, small
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
-from labkernels.chapters.primers.small_attention import ATTEND, MERGE, Request, attend
+from labkernels.chapters.primers import calls
+from labkernels.chapters.primers.small_attention import ATTEND, DIM, MERGE, Request, attend
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.verdict.verdict import decide
 
 OUTPUTS, ON_GPU = {"out": "fp32", "lse2": "fp32"}, ""
+_BEHIND = {"kv_len": 72, "n_queries": 12, "group": 2, "splits": 3, "causal": True}
+_FAR = {"kv_heads": 3, "page_size": 8, "first_page": 2**31 // (3 * 8 * DIM) - 1}
+# The classes of mistakes that can be made in a phase; all of them in the others.
+_CLASSES = {
+    "log2": (defects.SCORES,),
+    "mask": (defects.MASK, defects.WEIGHTS),
+    "causal": (defects.MASK,),
+    "packing": (defects.INDEX_Q, defects.INDEX_K, defects.INDEX_V, defects.INDEX_OUT),
+    "page": (defects.INDEX_K, defects.INDEX_V, defects.MEMORY),
+    "maximum": (defects.WEIGHTS,),
+    "update": (defects.WEIGHTS,),
+    "merge": (defects.MERGE, defects.WEIGHTS),
+}
 REQUESTS = (
     Request("three full tiles"),
     Request("75 keys, so that the last tile is ragged", kv_len=75),
@@ -22,7 +37,13 @@ REQUESTS = (
     Request("7 query tokens under a causal mask", kv_len=70, n_queries=7, causal=True),
     Request("2 KV heads of 3 query heads", kv_len=40, n_queries=2, group=3, kv_heads=2),
     Request("pages of 5 keys", kv_len=64, page_size=5),
-    Request("3 splits of rising scores", kv_len=200, splits=3, rising=True),
+    Request("200 keys of rising scores", kv_len=200, splits=3, rising=True),
+    Request("scores from -300 to 300", kv_len=100, levels=(-300, 300)),
+    Request("scores from 300 to -300", kv_len=100, splits=2, levels=(300, -300)),
+    Request("scores near -300", kv_len=150, splits=5, levels=(-300, -300)),
+    Request("groups of 1 under a causal mask", kv_len=70, n_queries=7, group=1, causal=True),
+    Request("12 query tokens under a causal mask", **_BEHIND),
+    Request("3 KV heads in a pool beyond 2^31 elements", kv_len=40, **_FAR),
 )
 
 
@@ -42,12 +63,13 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
                 raise
             raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
         results[f"out of {request.name}"], results[f"lse2 of {request.name}"] = out, lse2
-    return results
+    return results | calls.run(exercise.place[1], folders[0])
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
-    """Yield the number of wrong requests, and the verdict on the first one."""
-    return verdict_on(REQUESTS, results)
+    """Yield the number of wrong requests, the verdict on the first, and the first wrong call."""
+    yield from verdict_on(REQUESTS, results, _CLASSES.get(exercise.place[1]))
+    yield from calls.judge(exercise.place[1], results)
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
@@ -61,9 +83,15 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
     return small(kernels, (folder_with(*exercise.place, answer),))
 
 
-def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> Iterator[str]:
+def verdict_on(
+    requests: tuple[Request, ...],
+    results: dict[str, np.ndarray],
+    classes: tuple[str, ...] | None = None,
+) -> Iterator[str]:
     """Yield how many requests are wrong, if any is, and then what the verdict says of the first.
 
+    classes: those of the reader's phase, None for all. Of a mistake of another class the verdict
+    says only where the output is wrong.
     The verdict takes seconds, and is computed when the second line is asked for.
     """
     wrong = [request for request in requests if not _shares(request, results).max() <= 1]
@@ -73,8 +101,9 @@ def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) ->
     out, lse2 = (results[f"{name} of {wrong[0].name}"] for name in ("out", "lse2"))
     verdict = decide(wrong[0].problem(), out, policy=wrong[0].policy, lse2=lse2)
     said = verdict.summary(verbose=False).splitlines()
-    yield f"The verdict: {said[0].partition(';')[0]}."
-    yield from (line.strip() for line in said if line.strip().startswith(("where", "likely")))
+    known = classes is None or any(f"BUG: {name}:" in said[0] for name in classes)
+    yield f"The verdict: {said[0].partition(';')[0] if known else verdict.answer}."
+    yield from (line.strip() for line in said if line.strip().startswith("where"))
 
 
 def bounds_used(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Grades answers that are one number, which a formula of labkernels.budget gives."""
+"""Grades answers that are whole numbers, which a formula of labkernels.budget gives."""
 
 import numpy as np
 
@@ -11,24 +11,29 @@ NO_KERNEL = (
 )
 
 
-def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
-    """Return the number. Raises: ValueError if the answer is not a whole number."""
+def run(exercise: Exercise, answer: object) -> dict[str, np.ndarray]:
+    """Return the numbers, of which a text has commas between them.
+
+    Raises: ValueError unless the answer is as many whole numbers as the starter.
+    """
+    parts = answer.split(",") if isinstance(answer, str) else np.ravel(np.array(answer)).tolist()
+    asked = exercise.starter.count(",") + 1
     try:
-        number = float(answer)
+        numbers = [float(part) for part in parts]
     except (TypeError, ValueError):
-        number = np.nan
-    if not np.isfinite(number) or number != int(number):
-        raise ValueError(f"answer = {answer!r}, allowed: a whole number")
-    return {"number": np.array(int(number))}
+        numbers = []
+    if len(numbers) != asked or any(not np.isfinite(n) or n != int(n) for n in numbers):
+        allowed = "a whole number" if asked == 1 else f"{asked} whole numbers"
+        raise ValueError(f"answer = {answer!r}, allowed: {allowed}")
+    return {"numbers": np.array(numbers, np.int64)}
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Say whether the number is too large or too small."""
+    """Say which number is too large or too small."""
     right, _ = _EXPECTED[exercise.name]()
-    number = int(results["number"])
-    if number == right:
-        return []
-    return [f"{number} is too {'large' if number > right else 'small'}."]
+    pairs = zip(results["numbers"].tolist(), right, strict=True)
+    wrong = [(number, number > expected) for number, expected in pairs if number != expected]
+    return [f"{number} is too {'large' if large else 'small'}." for number, large in wrong]
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
@@ -36,7 +41,7 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
     return list(_EXPECTED[exercise.name]()[1])
 
 
-def _register_ledger() -> tuple[int, tuple[str, ...]]:
+def _register_ledger() -> tuple[tuple[int, ...], tuple[str, ...]]:
     lines = (
         budget.Line("query", budget.fragment(16, 128, bits=16), "two numbers in a register"),
         budget.Line("scores", budget.fragment(16, 32)),
@@ -44,18 +49,21 @@ def _register_ledger() -> tuple[int, tuple[str, ...]]:
         budget.Line("m and l", budget.number(2, "numbers") * budget.number(2, "rows")),
     )
     ledger = budget.Ledger("Registers per thread", "registers", lines)
-    return ledger.total, tuple(ledger.table().splitlines())
+    return (ledger.total,), tuple(ledger.table().splitlines())
 
 
-def _occupancy_choice() -> tuple[int, tuple[str, ...]]:
-    gpu, stages, lines = hardware.gpu("h200"), 0, []
-    while True:
-        smem = 16 * 1024 + (stages + 1) * 2 * budget.array_bytes(64, 128, dtype="bf16")
-        fit = budget.occupancy(gpu, threads=128, registers=168, smem_bytes=smem)
-        lines.append(f"Stages {stages + 1}: blocks {fit.blocks_per_sm}, limited by {fit.limit}.")
-        if fit.blocks_per_sm < 2:
-            return stages, tuple(lines)
-        stages += 1
+def _occupancy_choice() -> tuple[tuple[int, ...], tuple[str, ...]]:
+    counts, lines = [], []
+    for name in ("h200", "a100", "l4"):
+        stages, fit = 0, None
+        while fit is None or fit.blocks_per_sm >= 2:
+            stages += 1
+            smem = 16 * 1024 + stages * 2 * budget.array_bytes(64, 128, dtype="bf16")
+            fit = budget.occupancy(hardware.gpu(name), threads=128, registers=168, smem_bytes=smem)
+        counts.append(stages - 1)
+        more = f"With one more, {fit.limit} lets {fit.blocks_per_sm} block be there."
+        lines.append(f"{name}: {stages - 1}. {more}")
+    return tuple(counts), tuple(lines)
 
 
 _EXPECTED = {"register_ledger": _register_ledger, "occupancy_choice": _occupancy_choice}

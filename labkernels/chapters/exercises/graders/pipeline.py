@@ -12,10 +12,10 @@ from labkernels.cuda.host.build import HostKernelError
 
 LENGTHS = (1, 2, 5)  # tiles
 OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
-# Reads its own part of the next tile, which the machine refuses while the copy is on its way.
+# Reads its own part of the last tile, which the machine refuses while the copy is on its way.
 _LOOKS_AHEAD = """
 LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
-  if (j + 1 < p.n_tiles) sum = sum + 0.f * smem.stage[(j + 1) % stages][thread_x() * 4];
+  if (j + 2 == p.n_tiles) sum = sum + 0.f * smem.stage[(j + 1) % stages][thread_x() * 4];
   return consume(smem, p, trace, sum, j);
 }
 #define consume looks_ahead
@@ -25,7 +25,7 @@ LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float su
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     """Run arrays of several lengths; a trace is 1 + j for a fetch of tile j, -1 - j for its use.
 
-    `overlaps` says whether the copy of tile 1 is still on its way when tile 0 is summed.
+    `overlaps` says whether the copy of a tile is still on its way when the tile before is summed.
     """
     folder = folder_with(*exercise.place, answer)
     results = {}
@@ -40,12 +40,16 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def _overlaps(exercise: Exercise, answer: str) -> bool:
-    """Return whether a read of tile 1 while tile 0 is summed meets a copy that is on its way."""
-    try:
-        pipeline.run(2, (folder_with(*exercise.place, answer, _LOOKS_AHEAD),))
-    except HostKernelError as error:
-        return fault_of(str(error)) == "in flight"
-    return False
+    """Return whether a read of the last tile, one tile early, meets a copy that is on its way."""
+    folder = folder_with(*exercise.place, answer, _LOOKS_AHEAD)
+    for n_tiles in (2, 3, 4, 5):
+        try:
+            pipeline.run(n_tiles, (folder,))
+        except HostKernelError as error:
+            if fault_of(str(error)) == "in flight":
+                continue
+        return False
+    return True
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
@@ -60,7 +64,7 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
             if trace.index(2 + j) > trace.index(-1 - j):
                 return [f"Tile {j + 1} of {n_tiles} is fetched only after tile {j} was summed."]
     if not results["overlaps"]:
-        return ["When tile 0 is summed, the copy of tile 1 has been waited for already."]
+        return ["When a tile is summed, the copy of the next one has been waited for already."]
     return []
 
 

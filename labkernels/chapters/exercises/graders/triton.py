@@ -1,5 +1,6 @@
 """Grades answers in Triton: the loop's body of small attention, on the GPU or interpreted."""
 
+import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -17,18 +18,19 @@ from labkernels.chapters.exercises.compiled import Takes
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.primers import triton_attention
-from labkernels.cuda.compiler import cache, triton
+from labkernels.cuda.compiler import cache, sass, triton
+from labkernels.cuda.compiler.triton import TritonCompiled
 from labkernels.cuda.host.build import HostKernelError
 
 FILE = "your_answer.py"
 OUTPUTS = {"out": "fp32", "lse2": "fp32"}
-NO_BANKS = (
-    "Triton chooses the layout of shared memory while it compiles, and its interpreter has no "
+NO_BANKS = {
+    "": "Triton chooses the layout of shared memory while it compiles, and its interpreter has no "
     "shared memory whose addresses could be counted."
-)
+}
 _REGION = re.compile(r"(?<=# \[lab: update\]\n).*(?=# \[/lab: update\])", re.DOTALL)
 GPU = hardware.gpu("h200")
-REQUESTS = tuple(request for request in attention.REQUESTS if request.splits == 1)
+REQUESTS = tuple(dataclasses.replace(each, splits=1, first_page=0) for each in attention.REQUESTS)
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
@@ -56,17 +58,36 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
     """Return the largest share of the error bound that was used."""
-    return attention.bounds_used(REQUESTS, results)
+    unseen = triton.available()
+    return [
+        *attention.bounds_used(REQUESTS, results),
+        *([f"Whether tl.dot computes in fp32 was not seen: {unseen}"] if unseen else []),
+    ]
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
     """Return what Triton makes of the whole kernel with the answer as its `update`."""
     if (reason := triton.available()) is not None:
         return [Takes("attend", None, None, 0, None, f"no compiler is here: {reason}")]
-    path = _source(answer)
-    (made,) = triton.compile_triton([triton_attention.variant(path, arch=GPU.arch)])
+    made = _compiled(answer)
     said = f"Triton {importlib.metadata.version('triton')} for {GPU.arch}"
     return [Takes("attend", None, made.registers, made.stack_bytes, made.smem_bytes, said)]
+
+
+def judge_compiled(answer: str) -> Iterator[str]:
+    """Yield what the compiled kernel does wrong, which the interpreter does not see."""
+    if triton.available() is not None:
+        return
+    made = _compiled(answer)
+    if {"HMMA", "HGMMA"} & sass.instruction_mix(made.cubin).keys():
+        yield 'The compiled kernel rounds to tf32: tl.dot needs input_precision="ieee".'
+    if made.stack_bytes:
+        yield f"The compiled kernel spills {made.stack_bytes} bytes of registers per thread."
+
+
+def _compiled(answer: str) -> TritonCompiled:
+    (made,) = triton.compile_triton([triton_attention.variant(_source(answer), arch=GPU.arch)])
+    return made
 
 
 def _source(answer: str) -> Path:
