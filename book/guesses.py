@@ -145,6 +145,23 @@ def _equal_heads() -> Guess:
     )
 
 
+def _bits_in_a_batch() -> Guess:
+    which = {"operation": "decode", "kv_len": 8192, "batch": 64}
+    rows = store.select(store.read("batch_bits"), which)
+    changed = sum(int(row["heads_differ"]) > 0 for row in rows)
+    return Guess(
+        f"A request of 8,192 keys is decoded alone, and again in a batch of 64, in {len(rows)} "
+        "ways: by kernels of four libraries, with their switches. How many ways give other bits?",
+        f"of {len(rows)} ways",
+        len(rows),
+        1,
+        changed,
+        f"{changed} of {len(rows)} ways give other bits.",
+        recorded.origin(row | {"gpu": row["device"]} for row in rows),
+        "same_bits",
+    )
+
+
 def _zero_keys() -> Guess:
     rows = [
         row
@@ -224,6 +241,7 @@ GUESSES: dict[str, Callable[[], Guess]] = {
     "prefill_gain": _prefill,
     "passed_tolerance": _tolerance,
     "equal_heads": _equal_heads,
+    "bits_in_a_batch": _bits_in_a_batch,
     "zero_keys": _zero_keys,
     "latent_decode_gain": _latent_decode,
     "busy_tensor_cores": _busy_tensor_cores,

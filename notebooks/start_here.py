@@ -29,10 +29,11 @@
 # | 8 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 40 | Is bf16 at fault, or the tolerance, or the test? |
 # | 9 | [A typo that looked like rounding](a_typo_that_looked_like_rounding.ipynb) | 35 | Why is a kernel right on one GPU and wrong on another? |
 # | 10 | [Two roads to one attention](two_roads.ipynb) | 45 | Why do only some heads differ between a full pass and the KV cache? |
-# | 11 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 50 | Where does the other half of the tensor cores' time go? |
-# | 12 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 25 | Which idea gains how much? |
-# | 13 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 25 | Which tile is the fastest, and why is the backward pass harder? |
-# | 14 | [One latent row for 128 heads](one_latent_row.ipynb) | 20 | Why does a latent decode need the fastest tensor cores? |
+# | 11 | [Same bits, whatever the batch](same_bits.ipynb) | 30 | Why did my bits change when only the batch changed? |
+# | 12 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 50 | Where does the other half of the tensor cores' time go? |
+# | 13 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 25 | Which idea gains how much? |
+# | 14 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 25 | Which tile is the fastest, and why is the backward pass harder? |
+# | 15 | [One latent row for 128 heads](one_latent_row.ipynb) | 20 | Why does a latent decode need the fastest tensor cores? |
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
