@@ -24,7 +24,7 @@
 #
 # Neither is wrong: both stand equally far from float64, and their difference falls with length. A kernel rounds each weight relative to the largest score *so far*, so that blocks and splits decide what is rounded up and what down, and a head is equal if its largest score comes first on both paths.
 # For our kernels this rule, in {eq}`roads-output`, names {glue:text}`right_heads` of {glue:text}`all_heads` heads rightly before they run.
-# The report is *not* reproduced: its author saw no difference in most samples, and of our {glue:text}`samples` random ones {glue:text}`equal_samples` has none; whether the author's scores led with the recent keys, which would explain it, is not known.
+# The report is *not* reproduced: its author saw no difference in most samples, and of our {glue:text}`samples` random ones {glue:text}`equal_samples` has none; if scores lead with the recent keys, most have none ({doc}`same_bits`), but whether the author's did is not known.
 # Equal bits can be had, by equal tiles, order and splits; a step over the cache then takes {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long on an H200.
 # How sure: our kernels ran here and on an H200, bit for bit alike; of FlashAttention the source was read and its package never run, and on an A100, H100 or RTX 4090 its heuristic would split the report's shapes, which the main figure does not.
 # :::

@@ -18,7 +18,8 @@ from labkernels.planners.cut import even
 from labkernels.planners.prediction import output
 
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
-NEIGHBOURS = (24,) * 56  # so many short requests that no plan for all of them splits the long ones
+SHORT = (1024, 640, 300)  # for kernels that an interpreter runs
+NEIGHBOURS = (24,) * 32  # so many short requests that no plan for all of them splits the long ones
 TOKENS = {"decode": 1, "prefill": 4}  # query tokens of each request, its last ones
 
 
@@ -33,10 +34,15 @@ class Ran:
     plans: tuple
 
 
-def requests(dtype: str = "bf16") -> Samples:
+def requests(dtype: str = "bf16", lengths: tuple[int, ...] = LENGTHS) -> Samples:
     """Return the shown requests, and behind them their neighbours."""
-    given = two_roads.samples(LENGTHS + NEIGHBOURS)
+    given = two_roads.samples(lengths + NEIGHBOURS)
     return given if dtype == "bf16" else replace(given, qkv=given.qkv.half())
+
+
+def shown(given: Samples) -> tuple[int, ...]:
+    """Return the lengths of the shown requests."""
+    return given.lengths[: -len(NEIGHBOURS)]
 
 
 def call(operation: str, given: Samples, **options):
@@ -59,14 +65,14 @@ def call(operation: str, given: Samples, **options):
 
 def alone(operation: str, given: Samples, **options) -> Ran:
     """Run each shown request in a batch of its own."""
-    found = [call(operation, given.one(i), **options) for i in range(len(LENGTHS))]
+    found = [call(operation, given.one(i), **options) for i in range(len(shown(given)))]
     return Ran(np.concatenate([_out(operation, f) for f in found]), tuple(f.plan for f in found))
 
 
 def together(operation: str, given: Samples, **options) -> Ran:
     """Run all requests in one batch."""
     found = call(operation, given, **options)
-    return Ran(_out(operation, found)[: len(LENGTHS)], (found.plan,))
+    return Ran(_out(operation, found)[: len(shown(given))], (found.plan,))
 
 
 def _out(operation: str, found) -> np.ndarray:
@@ -110,7 +116,7 @@ def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16
     """
     how = {"head_dim": HEAD_DIM, "group": 1, "dtype": dtype}
     rows = []
-    for i, n in enumerate(LENGTHS):
+    for i, n in enumerate(shown(given)):
         cuts = [cut_of(plan, (n,), **how) for plan in (a.plans[i], b.plans[0])]
         if cuts[0].arithmetic(0) == cuts[1].arithmetic(0):
             rows.append(np.zeros(HEADS, int))
@@ -128,7 +134,7 @@ def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16
 def truth(operation: str, given: Samples) -> np.ndarray:
     """Return the shown outputs in float64. Shapes: [requests, tokens, HEADS, HEAD_DIM]."""
     rows = []
-    for i, n in enumerate(LENGTHS):
+    for i, n in enumerate(shown(given)):
         q, k, v = (as_float64(x) for x in given.one(i).qkv.unbind(1))
         for end in range(n - TOKENS[operation] + 1, n + 1):
             s = np.einsum("hd,nhd->hn", q[end - 1], k[:end]) * SCALE_LOG2
