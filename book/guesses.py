@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from labkernels.chapters import same_bits
 from labkernels.hardware import gpu
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
@@ -157,7 +158,7 @@ def _bits_in_a_batch() -> Guess:
         1,
         changed,
         f"{changed} of {len(rows)} ways give other bits.",
-        recorded.origin(row | {"gpu": row["device"]} for row in rows),
+        same_bits.origin(rows),
         "same_bits",
     )
 

@@ -16,6 +16,7 @@ from labkernels.numerics.arrays import as_float64
 from labkernels.planners import Cut, NotKnown
 from labkernels.planners.cut import even
 from labkernels.planners.prediction import output
+from labkernels.records import recorded
 
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
 SHORT = (1024, 640, 300)  # for kernels that an interpreter runs
@@ -154,10 +155,18 @@ def policies(operation: str, kernel: str) -> tuple:
     return tuple(item.policy for item in known if item.spec and item.spec.name == kernel)
 
 
+def origin(rows: list[dict]) -> str:
+    """Return where and when rows were recorded, as a caption says it."""
+    return recorded.origin(
+        row | {"gpu": row.get("gpu") or row["device"], "commit": str(row["commit"])[:10]}
+        for row in rows
+    )
+
+
 def prices(rows: list[dict]) -> pd.DataFrame:
     """Return each plan's time over that of the free plan of its workload, as `times`.
 
-    rows: those of batch_invariance. keys: per split; 0 where it is the free plan's.
+    rows: those of batch_invariance. keys_per_split: 0 where it is the free plan's.
     """
     found = pd.DataFrame(rows)
     found = found[(found.metric == "time_graph") & (found.statistic == "median")]
@@ -170,6 +179,6 @@ def prices(rows: list[dict]) -> pd.DataFrame:
     found["times"] = found.value / found.free
     sizes = found["plan"].str.extract(r"^(\d+) keys$")[0].astype(float).fillna(0)
     invariant = found["plan"] == "invariant"
-    found["keys"] = sizes.where(~invariant, INVARIANT_KEYS_PER_SPLIT).astype(int)
-    unsplit = found["keys"] > found.kv_len.max()
+    found["keys_per_split"] = sizes.where(~invariant, INVARIANT_KEYS_PER_SPLIT).astype(int)
+    unsplit = found["keys_per_split"] > found.kv_len.max()
     return found.assign(plan=found["plan"].mask(unsplit, "unsplit"))
