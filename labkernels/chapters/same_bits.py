@@ -19,7 +19,7 @@ from labkernels.planners.prediction import output
 from labkernels.records import recorded
 
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
-SHORT = (1024, 640, 300)  # for kernels that an interpreter runs
+SHORT = (640, 384, 300)  # for kernels that an interpreter runs
 NEIGHBOURS = (24,) * 32  # so many short requests that no plan for all of them splits the long ones
 TOKENS = {"decode": 1, "prefill": 4}  # query tokens of each request, its last ones
 
@@ -145,14 +145,16 @@ def truth(operation: str, given: Samples) -> np.ndarray:
 
 
 def policies(operation: str, kernel: str) -> tuple:
-    """Return the numeric policies of a kernel with tensor cores off and on, as far as it has both.
+    """Return a kernel's numeric policies with tensor cores off and on; of Triton's that with on.
 
+    Off, Triton's interpreter takes several times as long.
     On a machine without a GPU, Triton runs once a Bench has, which imports its interpreter.
     """
     from labkernels.measure.implementation import implementations, on_and_off
 
     known = implementations(operation, on_and_off).values()
-    return tuple(item.policy for item in known if item.spec and item.spec.name == kernel)
+    found = (item.policy for item in known if item.spec and item.spec.name == kernel)
+    return tuple(p for p in found if p.tensor_cores or not kernel.startswith("triton"))
 
 
 def origin(rows: list[dict]) -> str:
