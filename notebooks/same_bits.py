@@ -24,7 +24,7 @@
 #
 # A planner saw the batch and cut your request's keys otherwise: alone into many splits, to fill the GPU, and among others into few. Each split has a running maximum of its own, each weight is rounded relative to it, and the output's last bits follow.
 # Of {glue:text}`n_ways` ways to decode, {glue:text}`n_change` changed bits; the cut told in advance which heads, for {glue:text}`right` of {glue:text}`judged` heads of the ways whose planner can be read.
-# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. Not the number of splits matters but what it depends on.
+# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
 # The price: splits of {glue:text}`fixed_keys` keys take {glue:text}`grid_mean` times as long as the free plan over a grid of decodes, at worst {glue:text}`grid_worst`, and in small batches up to {glue:text}`small_worst`; one split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
 # How sure: measured on one H200 (FlashInfer 0.7.2, torch 2.11, FlashAttention-4 4.0.0b36); our kernels ran here too. vLLM, SGLang and FlashAttention's packages 2 and 3 were read, not run.
 # :::
@@ -233,6 +233,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
 
 # %% [markdown]
 # Without tensor cores a weight is not rounded to 16 bits, and only the order of fp32 sums is left, which rarely moves an output across a rounding boundary.
+# The prefills have the same cut in both batches at these lengths.
 # That is a warning for tests: a kernel on CUDA cores passes most comparisons of bits, and is no more invariant than the others.
 #
 # Is the invariant plan less accurate? Each request and head against float64:
@@ -488,7 +489,7 @@ numbers = {
     "grid_mean": f"{by_grid.value['decode, grid']:.2f}",
     "grid_worst": f"{by_grid.worst['decode, grid']:.2f}",
     "small_worst": f"{by_grid.worst['decode, small batch']:.2f}",
-    "small_256": f"{small[small['keys'] == 256].times.max():.2f}",
+    "small_256": f"{small[small['keys_per_split'] == 256].times.max():.2f}",
     "unsplit": f"{long.times.iloc[0]:.0f}", "unstable": (decodes.heads_unstable > 0).sum(),
     "prefill_change": ", ".join(prefills[prefills.heads_differ > 0].way.unique()),
     "prefill_ways": prefills.way.nunique(), "neighbours": len(same_bits.NEIGHBOURS),
