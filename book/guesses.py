@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from labkernels.chapters import same_bits
 from labkernels.hardware import gpu
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
@@ -145,6 +146,23 @@ def _equal_heads() -> Guess:
     )
 
 
+def _bits_in_a_batch() -> Guess:
+    which = {"operation": "decode", "kv_len": 8192, "batch": 64}
+    rows = store.select(store.read("batch_bits"), which)
+    changed = sum(int(row["heads_differ"]) > 0 for row in rows)
+    return Guess(
+        f"A request of 8,192 keys is decoded alone, and again in a batch of 64, in {len(rows)} "
+        "ways: by kernels of four libraries, with their switches. How many ways give other bits?",
+        f"of {len(rows)} ways",
+        len(rows),
+        1,
+        changed,
+        f"{changed} of {len(rows)} ways give other bits.",
+        same_bits.origin(rows),
+        "same_bits",
+    )
+
+
 def _zero_keys() -> Guess:
     rows = [
         row
@@ -224,6 +242,7 @@ GUESSES: dict[str, Callable[[], Guess]] = {
     "prefill_gain": _prefill,
     "passed_tolerance": _tolerance,
     "equal_heads": _equal_heads,
+    "bits_in_a_batch": _bits_in_a_batch,
     "zero_keys": _zero_keys,
     "latent_decode_gain": _latent_decode,
     "busy_tensor_cores": _busy_tensor_cores,

@@ -16,6 +16,7 @@ _OFFERED = {  # what a reader can do with each widget
     "budget": "Change the tile or the GPU, and see what a block takes and what limits the blocks.",
     "run_kernel": "Run the kernel in this page, with inputs of your own, and compare its bits.",
     "step_kernel": "Go through a block from barrier to barrier, forward and back.",
+    "which_requests_part": "Choose a batch, a GPU and a library, and see which requests part.",
     "tolerance": "Choose atol and rtol, and see which bugs such a test lets through.",
 }
 _MOTION = re.compile(r"^<!-- motion: (\w+) -->$", re.MULTILINE)

@@ -5,6 +5,7 @@ import { mount_budget } from "./budget/budget.mjs";
 import { element } from "./elements.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
+import { mount_batches } from "./read/batches.mjs";
 import { mount_figure } from "./read/figure.mjs";
 import { mount_sort } from "./read/sort.mjs";
 import { mount_tolerance } from "./read/tolerance.mjs";
@@ -68,6 +69,7 @@ function mount(root, asset) {
   else if (name === "guess") mount_guess(root);
   else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
   else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
+  else if (name === "batches") asset("batches").then((data) => mount_batches(root, data));
   else if (name === "tolerance")
     asset("tolerances").then((data) => mount_tolerance(root, shelf, data));
   else if (name === "step_kernel") mount_step_kernel(root, shelf);

@@ -4,7 +4,7 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -228,6 +228,24 @@ def predicted(given: Samples, path: ComputePath) -> np.ndarray:
         for i in range(len(given.lengths))
     ]
     return rounding.round_to(np.stack(outs), DTYPE)
+
+
+def with_recent_lead(given: Samples, lead_log2: float, *, half: int = 16) -> Samples:
+    """Return samples whose last token's scores are raised for recent keys.
+
+    The last key's score gains lead_log2, in units of log2, and an earlier key's gain halves every
+    `half` keys: along the last query, each key gets as much as that takes, rounded to its dtype.
+    """
+    import torch
+
+    qkv = given.qkv.clone()
+    for first, end in zip(given.ends[:-1].tolist(), given.ends[1:].tolist(), strict=True):
+        q = qkv[end - 1, 0].double()
+        gain = lead_log2 * 0.5 ** (torch.arange(end - first - 1, -1, -1).double() / half)
+        along = q / (q.square().sum(-1, keepdim=True) * SCALE_LOG2)
+        raised = qkv[first:end, 1].double() + gain[:, None, None] * along
+        qkv[first:end, 1] = raised.to(qkv.dtype)
+    return replace(given, qkv=qkv)
 
 
 def truth(given: Samples) -> np.ndarray:

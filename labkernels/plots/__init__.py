@@ -19,7 +19,7 @@ from labkernels.plots.accuracy.errors import (
 from labkernels.plots.accuracy.heads import errors_by_heads
 from labkernels.plots.accuracy.lengths import errors_by_length
 from labkernels.plots.accuracy.policies import in_words, policies, policy_costs
-from labkernels.plots.accuracy.roads import gap_by_length, position_sweep, road_maps
+from labkernels.plots.accuracy.roads import batch_map, gap_by_length, position_sweep, road_maps
 from labkernels.plots.accuracy.spread import error_spread
 from labkernels.plots.accuracy.verdict import verdict_figure, verdict_page
 from labkernels.plots.architecture import rooms_by_layer
@@ -48,6 +48,7 @@ from labkernels.plots.tables import table
 
 __all__ = [
     "alignment",
+    "batch_map",
     "best_by_runs",
     "blocks_per_sm",
     "budget_by_group",

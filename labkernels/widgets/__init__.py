@@ -15,6 +15,7 @@ __all__ = [
     "run_kernel",
     "step_kernel",
     "tolerance",
+    "which_requests_part",
 ]
 
 
@@ -108,3 +109,12 @@ def tolerance() -> Widget:
     """
     words = "In the published book an explorer of tolerances stands here."
     return Widget("tolerance", "", words)
+
+
+def which_requests_part() -> Widget:
+    """Place the explorer of batches: how libraries cut them, and which requests may change bits.
+
+    >>> which_requests_part()
+    In the published book an explorer of batches stands here.
+    """
+    return Widget("batches", "", "In the published book an explorer of batches stands here.")

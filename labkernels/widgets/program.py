@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkernels.places import WIDGETS
-from labkernels.widgets import bits, ledgers, tolerances
+from labkernels.widgets import batches, bits, ledgers, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -43,10 +43,12 @@ MODULES = (
     "read/figure",
     "read/sort",
     "read/tolerance",
+    "read/batches",
     "book",
 )
 # The functions that make the assets other than the kernels of "Run this kernel".
 OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "batches": batches.data,
     "bits": bits.data,
     "budget": ledgers.data,
     "tolerances": tolerances.data,

@@ -33,7 +33,7 @@ WITHOUT_FIGURES = {"notebooks/start_here.html"}
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
 # With "preload", axe-core would request style sheets, which a page from a disk may not do.
 AXE_OPTIONS = {"preload": False, "resultTypes": ["violations"]}
-LIGHT = {"bits", "budget", "tolerances"}  # data of widgets without WebAssembly
+LIGHT = {"batches", "bits", "budget", "tolerances"}  # data of widgets without WebAssembly
 CHAPTER_MOST_BYTES, SITE_MOST_BYTES = 2_500_000, 25_000_000
 
 

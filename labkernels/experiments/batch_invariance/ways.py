@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from labkernels.chapters import same_bits
 from labkernels.kernels.call import Plan
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
-from labkernels.kernels.registry import discover
 from labkernels.measure.peers import flash_attention, flashinfer, peer, torch_sdpa
 from labkernels.measure.peers.peer import Tensors
-from labkernels.planners import Batch, Cut, NotKnown
+from labkernels.planners import Batch, Cut
 from labkernels.planners import flash_attention as flash_attention_cuts
 from labkernels.planners import flashinfer as flashinfer_cuts
 from labkernels.planners import torch_sdpa as torch_cuts
-from labkernels.planners.cut import even
 
 KEYS_PER_SPLIT = INVARIANT_KEYS_PER_SPLIT  # of the ways with splits of one size
 
@@ -176,23 +175,5 @@ def cut_of(way: Way, ran: Ran, t: Tensors, dtype: str, gpu) -> Cut:
     """
     if ran.plan is None:
         return way.cut(way.batch(t, dtype), gpu)
-    plan, heads = ran.plan, {"head_dim": t.q.shape[3], "group": t.q.shape[2] // t.k.shape[2]}
-    kernel = discover()[plan.kernel]
-    shape, policy = kernel.shape(dtype=dtype, **heads), kernel.policies[0]
-    tiles = [*kernel.tiles(shape, policy), *kernel.named_tiles(shape.head_dim)]
-    tile = next((tile for tile in tiles if tile.label == plan.tile), None)
-    if tile is None:
-        raise NotKnown(f"tile {plan.tile} of {plan.kernel}")
-    splits = (even(t.k.shape[1], plan.keys_per_split),) * len(t.q)
-    if not t.is_decode:
-        return Cut(f"{plan.kernel} {plan.tile}", tile.q_rows, tile.keys, splits)
-    rounded = policy.of(dtype).p
-    return Cut(
-        f"{plan.kernel} {plan.tile}",
-        kernel.rows_of(shape, tile),
-        tile.warps * tile.keys,
-        splits,
-        order="ascending",
-        chains=tile.warps,
-        p=rounded if rounded in ("fp16", "bf16") else "fp32",
-    )
+    heads = {"head_dim": t.q.shape[3], "group": t.q.shape[2] // t.k.shape[2]}
+    return same_bits.cut_of(ran.plan, (t.k.shape[1],) * len(t.q), dtype=dtype, **heads)

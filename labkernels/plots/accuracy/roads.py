@@ -1,4 +1,4 @@
-"""Two compute paths to one attention: which heads differ, from where on, and by how much."""
+"""Two compute paths or two batches: which heads differ, from where on, and by how much."""
 
 from collections.abc import Iterable
 
@@ -73,3 +73,39 @@ def gap_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
     axes.xaxis.set_minor_locator(ticker.NullLocator())
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
     return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def batch_map(cells: pd.DataFrame, *, origin: str) -> Figure:
+    """Draw the share of heads that change, libraries down and batches across, a panel per length.
+
+    Where only some heads change, their number stands in the cell; = marks equal bits, and ! a batch
+    that gave other bits when it ran again. What was not run is empty.
+    Shapes: cells has way, kv_len, batch, heads_differ, q_heads and heads_unstable.
+    """
+    ways, lengths = (list(dict.fromkeys(cells[name])) for name in ("way", "kv_len"))
+    figure, panels = style.new_figure(
+        1, len(lengths), height_inches=1.3 + 0.23 * len(ways), sharey=True
+    )
+    shares = cells.assign(
+        share=cells.heads_differ / cells.q_heads,
+        word=[_word(row) for row in cells.itertuples()],
+    )
+    for axes, length in zip(panels, lengths, strict=True):
+        part = shares[shares.kv_len == length]
+        grids = (part.pivot(index="way", columns="batch", values=v) for v in ("share", "word"))
+        values, words = (grid.reindex(ways) for grid in grids)
+        style.written_grid(axes, values, words.fillna(""), top=1.0)
+        axes.tick_params(axis="x", labelrotation=90, labelsize=8)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.set_title(f"{length} keys", fontsize=9)
+        axes.set_xlabel("requests")
+    return style.say_origin(figure, origin)
+
+
+def _word(row) -> str:
+    if row.heads_unstable:
+        return "!"
+    if not row.heads_differ:
+        return "="
+    return f"{row.heads_differ}" if row.heads_differ < row.q_heads else ""

@@ -1,0 +1,186 @@
+"""Requests alone and among others: their bits by our kernels, and by the cuts of both batches.
+
+The inputs have the same bits on every machine, and so have our kernels' outputs.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkernels.chapters import two_roads
+from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
+from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
+from labkernels.numerics.arrays import as_float64
+from labkernels.planners import Cut, NotKnown
+from labkernels.planners.cut import even
+from labkernels.planners.prediction import output
+from labkernels.records import recorded
+
+LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
+SHORT = (640, 384, 300)  # for kernels that an interpreter runs
+NEIGHBOURS = (24,) * 32  # so many short requests that no plan for all of them splits the long ones
+TOKENS = {"decode": 1, "prefill": 4}  # query tokens of each request, its last ones
+
+
+@dataclass(frozen=True, eq=False)
+class Ran:
+    """Outputs of the shown requests, and their plans. Shapes: [requests, tokens, HEADS, HEAD_DIM].
+
+    plans: of each request alone, or one for all of them together.
+    """
+
+    out: np.ndarray
+    plans: tuple
+
+
+def requests(dtype: str = "bf16", lengths: tuple[int, ...] = LENGTHS) -> Samples:
+    """Return the shown requests, and behind them their neighbours."""
+    given = two_roads.samples(lengths + NEIGHBOURS)
+    return given if dtype == "bf16" else replace(given, qkv=given.qkv.half())
+
+
+def shown(given: Samples) -> tuple[int, ...]:
+    """Return the lengths of the shown requests."""
+    return given.lengths[: -len(NEIGHBOURS)]
+
+
+def call(operation: str, given: Samples, **options):
+    """Return the result of a verb for the last tokens of every request."""
+    from labkernels import ops
+    from labkernels.kernels.caches.paged import PagedKV
+    from labkernels.kernels.caches.ragged import RaggedKV
+
+    (q, k, v), n = given.qkv.unbind(1), len(given.lengths)
+    if operation == "decode":
+        last = given.last_tokens
+        cache = two_roads.cache_before_the_last(given)
+        ops.append_step(cache, k[last], v[last], two_roads.sums([1] * n, q.device)).run()
+        whole = PagedKV(cache.k, cache.v, cache.page_table, given.ends.diff())
+        return ops.decode(q[last], whole, **options)
+    tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
+    rows = (given.last_tokens[:, None] - np.arange(TOKENS[operation])[::-1].copy()).flatten()
+    return ops.prefill(q[rows], RaggedKV(k, v, given.ends), tokens, causal=True, **options)
+
+
+def alone(operation: str, given: Samples, **options) -> Ran:
+    """Run each shown request in a batch of its own."""
+    found = [call(operation, given.one(i), **options) for i in range(len(shown(given)))]
+    return Ran(np.concatenate([_out(operation, f) for f in found]), tuple(f.plan for f in found))
+
+
+def together(operation: str, given: Samples, **options) -> Ran:
+    """Run all requests in one batch."""
+    found = call(operation, given, **options)
+    return Ran(_out(operation, found)[: len(shown(given))], (found.plan,))
+
+
+def _out(operation: str, found) -> np.ndarray:
+    return as_float64(found.out).reshape(-1, TOKENS[operation], HEADS, HEAD_DIM)
+
+
+def differing(a: Ran, b: Ran) -> np.ndarray:
+    """Return how many outputs of each request and head differ. Shapes: [requests, HEADS]."""
+    return (a.out != b.out).sum(axis=(1, 3))
+
+
+def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dtype: str) -> Cut:
+    """Return how a plan of ours cuts a batch.
+
+    Raises: NotKnown for a kernel whose tile the plan alone does not tell.
+    """
+    from labkernels.kernels.registry import discover
+
+    kernel = discover()[plan.kernel]
+    shape, policy = kernel.shape(dtype=dtype, head_dim=head_dim, group=group), kernel.policies[0]
+    tiles = [*kernel.tiles(shape, policy), *kernel.named_tiles(head_dim)]
+    tile = next((tile for tile in tiles if tile.label == plan.tile), None)
+    if tile is None:
+        raise NotKnown(f"tile {plan.tile} of {plan.kernel}")
+    splits = tuple(even(n, plan.keys_per_split) for n in kv_lens)
+    rounded = policy.of(dtype).p
+    how: dict[str, Any] = {"p": rounded if rounded in ("fp16", "bf16") else "fp32"}
+    name = f"{plan.kernel} {plan.tile}"
+    if hasattr(tile, "q_rows"):
+        order = getattr(tile, "key_order", "ascending")
+        return Cut(name, tile.q_rows, tile.keys, splits, order=order, **how)
+    how |= {"order": "ascending", "chains": tile.warps}
+    return Cut(name, kernel.rows(group), tile.warps * tile.keys, splits, **how)
+
+
+def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16") -> np.ndarray:
+    """Return how many outputs of each request and head differ between two cuts.
+
+    The scores are exact, and nothing but P and the output is rounded. a: the requests alone. b: all
+    of them together. Shapes: [requests, HEADS]
+    """
+    how = {"head_dim": HEAD_DIM, "group": 1, "dtype": dtype}
+    rows = []
+    for i, n in enumerate(shown(given)):
+        cuts = [cut_of(plan, (n,), **how) for plan in (a.plans[i], b.plans[0])]
+        if cuts[0].arithmetic(0) == cuts[1].arithmetic(0):
+            rows.append(np.zeros(HEADS, int))
+            continue
+        q, k, v = (as_float64(x) for x in given.one(i).qkv.unbind(1))
+        counts = np.zeros(HEADS, int)
+        for end in range(n - TOKENS[operation] + 1, n + 1):
+            s = np.einsum("hd,nhd->hn", q[end - 1], k[:end]) * SCALE_LOG2
+            outs = [output(s, v[:end].transpose(1, 0, 2), cut, dtype=dtype) for cut in cuts]
+            counts += (outs[0] != outs[1]).sum(-1)
+        rows.append(counts)
+    return np.array(rows)
+
+
+def truth(operation: str, given: Samples) -> np.ndarray:
+    """Return the shown outputs in float64. Shapes: [requests, tokens, HEADS, HEAD_DIM]."""
+    rows = []
+    for i, n in enumerate(shown(given)):
+        q, k, v = (as_float64(x) for x in given.one(i).qkv.unbind(1))
+        for end in range(n - TOKENS[operation] + 1, n + 1):
+            s = np.einsum("hd,nhd->hn", q[end - 1], k[:end]) * SCALE_LOG2
+            p = np.exp2(s - s.max(-1, keepdims=True))
+            rows.append(np.einsum("hn,nhd->hd", p / p.sum(-1, keepdims=True), v[:end]))
+    return np.stack(rows).reshape(-1, TOKENS[operation], HEADS, HEAD_DIM)
+
+
+def policies(operation: str, kernel: str) -> tuple:
+    """Return a kernel's numeric policies with tensor cores off and on; of Triton's that with on.
+
+    Off, Triton's interpreter takes several times as long.
+    On a machine without a GPU, Triton runs once a Bench has, which imports its interpreter.
+    """
+    from labkernels.measure.implementation import implementations, on_and_off
+
+    known = implementations(operation, on_and_off).values()
+    found = (item.policy for item in known if item.spec and item.spec.name == kernel)
+    return tuple(p for p in found if p.tensor_cores or not kernel.startswith("triton"))
+
+
+def origin(rows: list[dict]) -> str:
+    """Return where and when rows were recorded, as a caption says it."""
+    return recorded.origin(
+        row | {"gpu": row.get("gpu") or row["device"], "commit": str(row["commit"])[:10]}
+        for row in rows
+    )
+
+
+def prices(rows: list[dict]) -> pd.DataFrame:
+    """Return each plan's time over that of the free plan of its workload, as `times`.
+
+    rows: those of batch_invariance. keys_per_split: 0 where it is the free plan's.
+    """
+    found = pd.DataFrame(rows)
+    found = found[(found.metric == "time_graph") & (found.statistic == "median")]
+    found[["plan", "why"]] = found.note.str.split(", ", expand=True).to_numpy()
+    found["operation"] = found.kernel.str.split("_").str[0]
+    shape = ["operation", "why", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"]
+    shape += ["page_size", "causal", "dtype"]
+    free = found[found["plan"] == "free"].set_index(shape).value.rename("free")
+    found = found.join(free, on=shape)
+    found["times"] = found.value / found.free
+    sizes = found["plan"].str.extract(r"^(\d+) keys$")[0].astype(float).fillna(0)
+    invariant = found["plan"] == "invariant"
+    found["keys_per_split"] = sizes.where(~invariant, INVARIANT_KEYS_PER_SPLIT).astype(int)
+    unsplit = found["keys_per_split"] > found.kv_len.max()
+    return found.assign(plan=found["plan"].mask(unsplit, "unsplit"))

@@ -1,0 +1,511 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Same bits, whatever the batch
+#
+# ## Question
+#
+# A server at temperature 0 gives other tokens under load, and a training step other probabilities than its rollout; the weights and the request are the same {cite:p}`flashattention1897,flashmla212`.
+# **Why did my request's bits change when only the batch changed?**
+#
+# :::{admonition} Answer
+# :class: important
+#
+# A planner saw the batch and cut your request's keys otherwise: alone into many splits, to fill the GPU, and among others into few. Each split has a running maximum of its own, each weight is rounded relative to it, and the output's last bits follow.
+# Of {glue:text}`n_ways` ways to decode, {glue:text}`n_change` changed bits; the cut told in advance which heads, for {glue:text}`right` of {glue:text}`judged` heads of the ways whose planner can be read.
+# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
+# The price: splits of {glue:text}`fixed_keys` keys take {glue:text}`grid_mean` times as long as the free plan over a grid of decodes, at worst {glue:text}`grid_worst`, and in small batches up to {glue:text}`small_worst`; one split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
+# How sure: measured on one H200 (FlashInfer 0.7.2, torch 2.11, FlashAttention-4 4.0.0b36); our kernels ran here too. vLLM, SGLang and FlashAttention's packages 2 and 3 were read, not run.
+# :::
+
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from myst_nb import glue
+
+from labkernels import Bench, Decode, Prefill, plots
+from labkernels.chapters import exercises, live, same_bits, two_roads
+from labkernels.hardware import gpu
+from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
+from labkernels.planners import Batch, changed, known
+from labkernels.planners.flash_attention import flash_attention_2
+
+# %% tags=["hide-input"]
+from labkernels.plots.accuracy.by_place import by_place
+from labkernels.plots.curves import bars, curves
+from labkernels.probing import targets
+from labkernels.probing.certificate import Sizes, certify
+from labkernels.records import store
+from labkernels.variant import CAUSAL, FULL
+
+HERE = "computed on this machine"
+bits = pd.DataFrame(store.read("batch_bits"))
+decodes = bits[bits.operation == "decode"]
+
+# %% mystnb={"figure": {"caption": "Whether a request keeps its bits is a property of the plan. Shades are the share of 32 heads that differ from the request alone: dark is every head, a number is that many, = is none, an empty light cell did not run, ! gave other bits when the same call ran again. bf16, 32 query and 8 KV heads of 128.", "name": "batch-map"}, "image": {"alt": "Three grids for requests of 512, 2048 and 8192 keys; libraries down, batches of 2 to 256 across. FlashInfer's free plans, ours and torch's flash backend turn from equal to dark as the batch grows, the earlier the longer the request. Ways with fixed or no splits, FlashAttention-4 and torch's efficient backend stay equal everywhere.", "width": "100%"}} tags=["hide-input"]
+counted = decodes.groupby("way").heads_differ.sum().sort_values(ascending=False, kind="stable")
+ordered = pd.concat([decodes[decodes.way == way] for way in counted.index])
+names = {"labkernels decode_fma": "ours, decode_fma", "FlashInfer CUDA cores": "FlashInfer cores"}
+names |= {
+    f"FlashInfer fa2, {how}": f"fa2, {how}" for how in ("disable_split_kv", "fixed_split_size")
+}
+shown = ordered.assign(way=ordered.way.replace(names).str.replace("labkernels", "ours"))
+plots.batch_map(shown, origin=same_bits.origin(store.read("batch_bits")))
+plt.show()
+
+# %% [markdown]
+# Read a row from left to right: the request is always the same, and only its neighbours become more.
+# Where the shade begins, the plan has begun to cut it otherwise. In a prefill only {glue:text}`prefill_change` changed bits, of {glue:text}`prefill_ways` ways and two lengths, because a prefill has blocks enough without splits.
+# cuDNN's rows have marks: in {glue:text}`unstable` of its batches the *same* call gave other bits the second time, which is another fault than this chapter's.
+#
+# ## Prediction
+#
+# A GPU holds a certain number of blocks at once. A decode has one block for each request and KV head, so that one request alone fills a few SMs; a planner then cuts its keys into splits, and a merge joins them {cite:p}`dao2023`.
+# The number of splits, and with it the size of each, follows from all requests together.
+#
+# Within a split, each weight is taken relative to the largest score so far and rounded to 16 bits for the second product. With $s_j$ in log2 units:
+#
+# $$
+# o = \frac{1}{l} \sum_j \mathrm{r}_{16}\!\left(2^{s_j - m_j}\right) 2^{m_j - M} \, v_j
+# $$ (bits-output)
+#
+# | symbol | meaning |
+# |---|---|
+# | $m_j$ | largest score, when key $j$ is taken, of its split and, where warps divide the keys, of its warp |
+# | $M$, $l$ | largest of all scores; sum of the weights $2^{s_j - M}$ |
+# | $\mathrm{r}_{16}$ | rounding to the 16-bit format |
+#
+# {doc}`two_roads` derives this for two kernels. Here it is one kernel in two batches: another split begins with another $m_j$, and unless that moves by a whole power of two, other weights are rounded up.
+# So the prediction needs three things: how each batch is cut, the scores, and the equation. Cuts are pure functions of shapes and GPU, written down from the libraries' sources:
+
+# %%
+one = Batch((2048,), 32, 8, 128, page_size=16)
+sizes = (1, 2, 8, 64)
+rows = []
+for name in ("FlashInfer fa2", "FlashAttention-2 kvcache", "FlashAttention-3", "torch flash"):
+    found = known.cuts(name, one, gpu("h200"), sizes)
+    rows.append([name, *(cut.label() + (" *" if other else "") for cut, other in found)])
+plots.table(pd.DataFrame(rows, columns=["library", *map(str, sizes)]), "cuts-by-batch")
+
+# %% [markdown]
+# A cell has the rows and keys of a tile, then the splits, for batches of 1 to 64 requests of 2,048 keys on an H200; a star marks a cut that is not the cut alone.
+#
+# ### Eight requests, alone and among others
+#
+# Eight requests of 200 to 2,048 keys, 4 heads of 64 channels, run once each in a batch of its own, and once with {glue:text}`neighbours` short neighbours.
+# The plans exist before anything runs, and {eq}`bits-output` says what follows, by request and head:
+
+# %%
+given = same_bits.requests()
+CASES = {"decode": "decode_mma", "prefill": "prefill_mma"}
+apart, joined, rule = {}, {}, {}
+for operation, kernel in CASES.items():
+    apart[operation] = same_bits.alone(operation, given, kernel=kernel)
+    joined[operation] = same_bits.together(operation, given, kernel=kernel)
+    rule[operation] = same_bits.predicted(operation, given, apart[operation], joined[operation])
+    plans = [f"{p.splits} x {p.keys_per_split}" for p in apart[operation].plans]
+    print(f"{operation}, splits x keys alone: {', '.join(plans)}")
+    print(f"  together: splits of {joined[operation].plans[0].keys_per_split}")
+    print(f"  predicted: {(rule[operation] > 0).sum()} of {rule[operation].size} heads change")
+
+# %% [markdown]
+# The rule sees the plans and exact scores, and never an output. A prefill here is a chunk of 4 tokens at the end of each request.
+#
+# ### What a split costs, and what makes a planner want it
+#
+# Why does a planner look at the batch at all? Both formulas of a kernel with splits say how many blocks an SM holds:
+
+# %%
+served = Decode.uniform(1, 131072, q_heads=32, kv_heads=8, head_dim=128, page_size=16)
+chunked = Prefill((64,), (32768,), 32, 8, 128, causal=True)
+KERNELS = ["decode_fma", "decode_mma", "prefill_fma", "prefill_mma", "triton_decode"]
+sized = Bench(served, chunked, kernels=[*KERNELS, "triton_prefill"], gpu="h200")
+sized.equations("decode_mma")
+
+# %% mystnb={"figure": {"caption": "A kernel with splits keeps one maximum, one sum and a row of outputs per head, whatever the number of splits: splits take no registers and no shared memory. 128 channels, bf16; predicted, and compiled for an H200.", "name": "bits-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+sized.plot_budget()
+plt.show()
+
+# %% mystnb={"figure": {"caption": "How many blocks a GPU holds is what makes a planner split, so that bits depend on the GPU as well. Computed from the ledgers.", "name": "bits-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+sized.plot_occupancy("h200", "a100")
+plt.show()
+
+# %% [markdown]
+# What a split costs is state in memory, which the merge reads: for each split, request and query head one maximum, one sum and $D$ channels in fp32,
+#
+# $$
+# \mathrm{bytes} = 4 \, S \, B \, H_q \, (D + 2) .
+# $$ (split-state)
+
+# %%
+splits = 131072 // INVARIANT_KEYS_PER_SPLIT
+state = 4 * splits * served.batch * served.q_heads * (served.head_dim + 2)
+print(f"{splits} splits: {state / 2**20:.1f} MiB, {100 * state / served.kv_bytes:.2f} % of K and V")
+
+# %% [markdown]
+# A split therefore costs nearly nothing in a long request. What costs is a split that is too short for its merge, or too long for the SMs that stand idle.
+#
+# ## Code
+#
+# The merge takes the splits in their order, each with its weight, so that its own order never depends on which block arrives last:
+#
+# ```{literalinclude} /labkernels/cuda/include/lab/attention/split_kv.cuh
+# :language: cpp
+# :start-at: "// Merges the splits' States, always in split order."
+# :end-before: "// Ends a kernel whose warps split the keys"
+# ```
+#
+# ## Measurement
+#
+# <!-- guess: bits_in_a_batch -->
+#
+# ### Which heads
+#
+# The same requests, run:
+
+# %% mystnb={"figure": {"caption": "The rule names every head that changes, before it runs. Numbers are outputs of a request and head that differ between alone and together, of 64 in a decode and 256 in a prefill; = marks equal bits. decode_mma and prefill_mma, bf16. Computed on this machine.", "name": "bits-maps"}, "image": {"alt": "Four grids of 8 requests and 4 heads. In the decode all requests but the shortest change, in rule and run alike; in the prefill only the requests of 640 and 300 keys change, in rule and run alike.", "width": "100%"}} tags=["hide-input"]
+cells, found = [], {}
+request, head = np.indices((len(same_bits.LENGTHS), two_roads.HEADS))
+for operation in CASES:
+    found[operation] = same_bits.differing(apart[operation], joined[operation])
+    for kind, counts in (("rule", rule[operation]), ("run", found[operation])):
+        columns = {"head": head, "kv_len": np.array(same_bits.LENGTHS)[request]}
+        columns |= {"different": counts}
+        part = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
+        cells.append(part.assign(kind=f"{operation}: {kind}", marked=False))
+plots.road_maps(pd.concat(cells), origin=HERE)
+plt.show()
+
+# %%
+for operation in CASES:
+    right = (rule[operation] > 0) == (found[operation] > 0)
+    print(f"{operation}: right for {right.sum()} of {right.size} heads")
+
+# %% [markdown]
+# The decode is cut into splits of 256 keys when alone, and not at all among others; only the request that one split of 256 holds keeps its bits.
+# The prefill is cut into 256 keys in the batch, and alone most requests are, too; two of them get splits of 384, and those two change.
+#
+# ### With tensor cores and without, in CUDA and Triton
+#
+# Now every kernel with its free plan and with `batch_invariant=True`, on three short requests and in fp16, since Triton's interpreter is slow and does not round to bf16 (Triton without tensor cores runs below, in the bench):
+
+# %%
+half = same_bits.requests("fp16", same_bits.SHORT)
+rows, outs = [], {}
+for operation, kernel in [(op, name) for op, names in live.KERNELS.items() for name in names]:
+    for policy in same_bits.policies(operation, kernel):
+        counts = []
+        for how in ({}, {"batch_invariant": True}):
+            options = {"kernel": kernel, "policy": policy} | how
+            pair = [f(operation, half, **options) for f in (same_bits.alone, same_bits.together)]
+            counts.append((same_bits.differing(*pair) > 0).sum())
+        on = "on" if policy.tensor_cores else "off"
+        rows.append((operation, kernel, on, *counts))
+        outs.setdefault(operation, {})[f"{kernel}, {on}"] = pair[1].out
+
+# %% tags=["hide-input"]
+columns = ["operation", "kernel", "tensor cores", "heads that change, of 12", "batch_invariant"]
+plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
+
+# %% [markdown]
+# Without tensor cores a weight is not rounded to 16 bits, and only the order of fp32 sums is left, which rarely moves an output across a rounding boundary.
+# The prefills have the same cut in both batches at these lengths.
+# That is a warning for tests: a kernel on CUDA cores passes most comparisons of bits, and is no more invariant than the others.
+#
+# Is the invariant plan less accurate? Each request and head against float64:
+
+# %% mystnb={"figure": {"caption": "Equal bits are bought with time and not with accuracy: errors of invariant plans lie where a 16-bit output puts them, over every head and request. Relative L2 error against float64, fp16, CUDA and Triton. Computed on this machine.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off.", "width": "100%"}} tags=["hide-input"]
+cells = []
+for operation, ways in outs.items():
+    exact = same_bits.truth(operation, half).reshape(-1, two_roads.HEADS, two_roads.HEAD_DIM)
+    flat = {way: out.reshape(exact.shape) for way, out in ways.items()}
+    tokens = (same_bits.TOKENS[operation],) * len(same_bits.SHORT)
+    cells.append(live.cells(operation, flat, exact, tokens))
+cells = pd.concat(cells)
+cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+by_place(cells, label="relative L2 error", origin=HERE, log=False)
+sized.log.drew("errors", "decode", "prefill")
+plt.show()
+
+# %% [markdown]
+# ### A certificate
+#
+# To ask a kernel of your own, call it in many ways and compare the bits of one request; `labkernels certify FILE.py:FUNCTION` does that. Two kernels, with the free plan and with the other:
+
+# %%
+CERTIFIED = {
+    "decode_mma": ("paged_decode", FULL, 512, Sizes(8, 8, 64)),
+    "prefill_mma": ("ragged", CAUSAL, 640, Sizes(4, 4, 64, queries=4)),
+}
+for kernel, (layout, variant, keys, sizes_of) in CERTIFIED.items():
+    function = targets.find(kernel).function(layout, variant)
+    for options in ({}, {"batch_invariant": True}):
+        how = {"lengths": (keys,), "batches": (2, 40), "sizes": sizes_of, "options": options}
+        made = certify(function, layout, causal=variant.causal, name=kernel, **how)
+        print(f"{kernel}, {options or 'free plan'}: {str(made).splitlines()[-1]}")
+
+# %% tags=["nbval-ignore-output"]
+bench = Bench(
+    Decode((300, 200, 77), 4, 4, 64, dtype="fp16"),
+    Prefill((4,) * 3, (300, 200, 77), 4, 4, 64, causal=True, dtype="fp16"),
+    kernels=live.EVERY,
+)
+ran = bench.run()
+print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
+
+# %% [markdown]
+# ### The price
+#
+# On an H200 each workload ran with the free plan, with `batch_invariant=True`, and with other sizes of split, in turns in one process:
+
+# %% tags=["hide-input"]
+price = same_bits.prices(store.read("batch_invariance"))
+origin = same_bits.origin(store.read("batch_invariance"))
+SHOWN = ("1 x 1024", "1 x 8192", "57 x 8192", "1 x 131072")
+work = price[(price.operation == "decode") & (price.dtype == "bf16") & (price.q_heads == 32)]
+work = work[(work.head_dim == 128) & (work.page_size == 16) & work.keys_per_split.between(1, 8192)]
+work = work.assign(kind=work.batch.astype(str) + " x " + work.kv_len.astype(str))
+work = work[work.kind.isin(SHOWN)].sort_values(["kv_len", "batch", "keys_per_split"])
+
+# %% mystnb={"figure": {"caption": "Long splits leave SMs idle in small batches, short ones make merges costly in large ones; 1,024 keys are a compromise. Time over that of the free plan, requests x keys.", "name": "bits-price"}, "image": {"alt": "Curves of relative time over 256 to 4096 keys per split, one for each of four workloads. That of the large batch lies near one, that of one very long request falls to one, and those of one short request rise to the right, up to about four.", "width": "100%"}} tags=["hide-input"]
+curves(
+    work.assign(x=work.keys_per_split / 1024, y=work.times),
+    labels=("keys per split, in units of 1,024", "time over the free plan"),
+    log="x",
+    mark="o",
+    origin=origin,
+)
+sized.log.drew("timing", "decode")
+plt.show()
+
+# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs about a hundredth in decode and nothing in prefill; MLA and small batches pay. Geometric mean of the time over the free plan's.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
+grids = price[price["plan"] == "invariant"].groupby(["operation", "why"]).times
+grids = grids.agg(value=lambda t: float(np.exp(np.log(t).mean())), worst="max", n="size")
+grids = grids.reset_index()
+grids["name"] = grids.operation + ", " + grids.why
+grids["words"] = [f"{r.value:.3f}, worst {r.worst:.2f}" for r in grids.itertuples()]
+bars(grids, label="time over the free plan", origin=origin)
+sized.log.drew("timing", "prefill")
+plt.show()
+
+# %% [markdown]
+# In small batches a shorter split is the better choice: with `keys_per_split=256` the worst of the five costs {glue:text}`small_256` times the free plan's time, where 1,024 keys cost {glue:text}`small_worst`.
+# The size must be chosen once for a deployment, and not by the batch.
+#
+# ## What the switches of others do
+#
+# The switch of each library, as its source says, and the cut that follows for requests of 2,048 keys on an H200, alone and in a batch of 64:
+
+# %%
+SWITCHES = [name for name in known.PLANNERS if ", " in name]
+rows = []
+for name in SWITCHES:
+    base, _, switch = name.partition(", ")
+    row = [base, switch]
+    for planner in (base, name):
+        (few, _), (many, other) = known.cuts(planner, one, gpu("h200"), (1, 64))
+        row.append(f"{few.label()} → {many.label()}" if other else few.label())
+    rows.append(row)
+columns = ["library", "switch", "cut without it", "cut with it"]
+plots.table(pd.DataFrame(rows, columns=columns), "switches")
+
+# %% [markdown]
+# - FlashInfer's `fixed_split_size` counts pages, and `disable_split_kv` leaves the keys whole {cite:p}`ye2025`. Both belong to the fa2 kernels; the kernels on CUDA cores have neither.
+# - FlashAttention's `num_splits` is 0 for the heuristic, except in FlashAttention-4, whose default is 1. A number above 1 is no fixed size: FlashAttention-3 deals each request its share of them by the lengths of the batch.
+# - vLLM's `VLLM_BATCH_INVARIANT=1` asks FlashInfer for splits of 2,048 pages and also disables splits, which prevails; of FlashAttention-3 it asks for one split.
+# - SGLang's `--enable-deterministic-inference` takes splits of 2,048 keys in a decode by FlashInfer, disables them under CUDA graphs, and asks FlashAttention-3 for one split. A pull request for several reports up to 2.1 times the throughput {cite:p}`sglang24101`; we did not measure that.
+#
+# One split is not always enough. In vLLM's FlashAttention-3 the batch's longest query sets the tile, so that a decode that shares its call with a prefill may change:
+
+# %%
+mixed = replace(one, kv_lens=(2048, 2048), q_lens=(1, 512), causal=True)
+cut = known.PLANNERS["vLLM FlashAttention-3, BATCH_INVARIANT"]
+pair = [cut(batch, gpu("h200")) for batch in (mixed.alone(0), mixed)]
+print([c.label() for c in pair], "other cut" if changed(*pair) else "same cut")
+
+# %% [markdown]
+# That is what the sources say, and no run of vLLM: whether its scheduler ever puts both into one call was not looked at.
+#
+# And the GPU? The batch of 2, 4, 8, … in which a cut first is another one, by GPU:
+
+# %% tags=["hide-input"]
+GPUS = ("rtx4090", "a100", "h100", "h200", "b200")
+rows = []
+for name in ("FlashInfer fa2", "FlashAttention-2 kvcache", "torch flash"):
+    rows.append([name])
+    for key in GPUS:
+        sizes = [2**n for n in range(1, 9)]
+        found = zip(sizes, known.cuts(name, one, gpu(key), sizes), strict=True)
+        rows[-1].append(next((n for n, (_, other) in found if other), "none"))
+plots.table(pd.DataFrame(rows, columns=["2,048 keys", *(gpu(k).name for k in GPUS)]), "by-gpu")
+
+# %% [markdown]
+# Of these columns only the H200's was measured, for FlashInfer and torch; the others are the planners' rules with other numbers of SMs.
+#
+# ## Case 001 again
+#
+# {doc}`two_roads` could not reproduce its report: the author saw no difference in most samples, and we saw one in nearly all.
+# What if the scores led with the recent keys, as those of trained models often do? The last key's score is raised by a lead, which halves every 16 keys backwards, on otherwise the same 16 samples.
+# The prediction, for the two kernels of that chapter, unsplit and in 4 splits:
+
+# %%
+plain = two_roads.samples()
+LEADS, PATHS = (0, 5, 10, 15, 20, 30), (two_roads.KVCACHE, two_roads.SPLIT)
+equal = []
+for lead in LEADS:
+    led = two_roads.with_recent_lead(plain, lead)
+    whole = two_roads.predicted(led, two_roads.VARLEN)
+    for path in PATHS:
+        same = two_roads.differing(two_roads.predicted(led, path), whole) == 0
+        for kind, share in (("heads", same.mean()), ("samples", same.all(axis=1).mean())):
+            equal.append((f"{path.name.split(', ')[-1]}, {kind}", lead, 100 * share))
+equal = pd.DataFrame(equal, columns=["kind", "x", "y"])
+equal["kind"] = equal.kind.str.replace("kvcache", "unsplit")
+
+# %% mystnb={"figure": {"caption": "Scores that lead with the recent keys make most samples equal, as in the report, while some heads still differ; with splits it takes a larger lead. Predicted from the equation, for 16 samples with 4 heads.", "name": "bits-recent"}, "image": {"alt": "Four rising curves over a lead of 0 to 30 in log2 units: the share of heads and of samples with equal bits, unsplit and with 4 splits. Unsplit samples rise from near zero to above ninety percent by a lead of ten.", "width": "100%"}} tags=["hide-input"]
+curves(equal, labels=("lead of the last key, log2 units", "equal, %"), mark="o", origin=HERE)
+plt.show()
+
+# %% [markdown]
+# The run, at a lead of 10, by our kernels; the random inputs ran in the recording that {doc}`two_roads` shows, with the same bits:
+
+# %%
+LEAD = 10
+led = two_roads.with_recent_lead(plain, LEAD)
+full = two_roads.varlen(led)
+heads = pd.DataFrame(store.read("two_roads_heads"))
+rows = []
+for path in PATHS:
+    ours = two_roads.differing(two_roads.kvcache(led, path).out, full) == 0
+    random = heads[heads.road == path.name].pivot(
+        index="sample", columns="head", values="different"
+    )
+    for inputs, same in (("random", random.to_numpy() == 0), (f"lead {LEAD}", ours)):
+        rows.append((inputs, path.splits, same.sum(), 100 * same.mean(), same.all(axis=1).sum()))
+columns = ["inputs", "splits", "equal heads, of 64", "share, %", "equal samples, of 16"]
+recent = pd.DataFrame(rows, columns=columns)
+plots.table(recent, "recent", {"share, %": "{:.0f}"})
+
+# %% [markdown]
+# FlashAttention's package was not run. Its heuristic, read in its source, would cut the report's shapes as follows, with a cache of 8,192 keys:
+
+# %%
+report = Batch(two_roads.LENGTHS, 4, 4, 64, page_size=16)
+for key in ("rtx4090", "a100", "h100", "h200"):
+    cut = flash_attention_2(report, gpu(key), split_kernel=True, allocated=8192)
+    print(f"{gpu(key).name}: the longest sample {cut.label()}")
+
+# %% [markdown]
+# So this is reproduced: on our kernels, inputs with a lead of recent keys show the report's pattern, most samples equal and single heads different, without splits; with 4 splits half of the samples are.
+# This is not: the author's tensors, GPU and package. That the author's scores led so is a guess that fits, and no finding.
+#
+# ## What would change the answer
+#
+# - What the certificate does not cover: it compares one request's bits in the calls that it makes, at the lengths and batches that it is given. A plan that changes at another batch or on another GPU passes; races that strike seldom pass; sampling, the other layers, tensor parallelism and quantization are outside.
+# - Attention is one of the layers that look at the batch. Matrix products and norms have plans of their own, and a server needs all of them invariant.
+# - Versions: each planner is read at the commit that its docstring in `labkernels/planners` names, and FlashInfer's plan of the next version may be another.
+# - cuDNN's and cuBLAS's choices cannot be read, so that nothing is predicted for two of torch's backends.
+# - Prefill against decode: equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
+# - Which rows part for shapes of your own: the program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
+#
+# ## Exercises
+#
+# ```{exercise}
+# :label: bits-first-batch
+#
+# FlashInfer's fa2 decode on an A100, 32 query and 8 KV heads of 128 channels, pages of 16: from which batch on (of 2, 3, 4, …) is a request of 4,096 keys cut otherwise than alone?
+# Check your answer with `exercises.check("bits-first-batch", batch)`.
+# ```
+#
+# ```{solution-start} bits-first-batch
+# :class: dropdown
+# ```
+#
+# Twice 108 SMs over 8 KV heads allow 27 chunks of keys, and the least chunk has 128 keys; 4,096 keys alone would be 32 of them, so that the chunk is already larger when the request is alone. Any second request makes it larger again.
+
+# %%
+asked = replace(one, kv_lens=(4096,))
+sizes = range(2, 20)
+found = zip(sizes, known.cuts("FlashInfer fa2", asked, gpu("a100"), sizes), strict=True)
+first = next(n for n, (_, other) in found if other)
+assert exercises.check("bits-first-batch", first)
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: bits-state
+#
+# By {eq}`split-state`, how many MiB of state do splits of 256 keys take for one request of 131,072 keys, 32 query heads, 128 channels?
+# Check your answer with `exercises.check("bits-state", mebibytes)`.
+# ```
+#
+# ```{solution-start} bits-state
+# :class: dropdown
+# ```
+#
+# There are four times as many splits as of 1,024 keys.
+
+# %%
+assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**20)
+
+# %% tags=["remove-cell"]
+planned = bits[bits.method != ""]
+differ = decodes.groupby("way").heads_differ.sum() > 0
+invariant = price[price["plan"] == "invariant"]
+by_grid = grids.set_index("name")
+long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
+prefills = bits[bits.operation == "prefill"]
+small = price[price.why == "small batch"]
+numbers = {
+    "n_ways": differ.size, "n_change": differ.sum(),
+    "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
+    "fixed_keys": f"{INVARIANT_KEYS_PER_SPLIT:,}",
+    "grid_mean": f"{by_grid.value['decode, grid']:.2f}",
+    "grid_worst": f"{by_grid.worst['decode, grid']:.2f}",
+    "small_worst": f"{by_grid.worst['decode, small batch']:.2f}",
+    "small_256": f"{small[small['keys_per_split'] == 256].times.max():.2f}",
+    "unsplit": f"{long.times.iloc[0]:.0f}", "unstable": (decodes.heads_unstable > 0).sum(),
+    "prefill_change": ", ".join(prefills[prefills.heads_differ > 0].way.unique()),
+    "prefill_ways": prefills.way.nunique(), "neighbours": len(same_bits.NEIGHBOURS),
+}  # fmt: skip
+for name, number in numbers.items():
+    glue(name, f"{number}", display=False)
+
+# %% tags=["nbval-ignore-output"]
+sized.log + bench.log
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# The question is asked in {cite:t}`flashattention1897` and, for one kernel of MLA, in {cite:t}`flashmla212`. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.
+# The planners of FlashInfer {cite:p}`ye2025`, FlashAttention, torch, vLLM and SGLang were read in their sources; each function in `labkernels/planners` names files and commits.
+# {cite:t}`sglang24101` is cited for what one split costs in SGLang, as its author reports.
