@@ -48,6 +48,8 @@ def shown(given: Samples) -> tuple[int, ...]:
 
 def call(operation: str, given: Samples, **options):
     """Return the result of a verb for the last tokens of every request."""
+    import torch
+
     from labkernels import ops
     from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.caches.ragged import RaggedKV
@@ -60,7 +62,7 @@ def call(operation: str, given: Samples, **options):
         whole = PagedKV(cache.k, cache.v, cache.page_table, given.ends.diff())
         return ops.decode(q[last], whole, **options)
     tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
-    rows = (given.last_tokens[:, None] - np.arange(TOKENS[operation])[::-1].copy()).flatten()
+    rows = (given.last_tokens[:, None] - torch.arange(TOKENS[operation]).flip(0)).flatten()
     return ops.prefill(q[rows], RaggedKV(k, v, given.ends), tokens, causal=True, **options)
 
 
@@ -106,7 +108,7 @@ def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dt
         order = getattr(tile, "key_order", "ascending")
         return Cut(name, tile.q_rows, tile.keys, splits, order=order, **how)
     how |= {"order": "ascending", "chains": tile.warps}
-    return Cut(name, kernel.rows(group), tile.warps * tile.keys, splits, **how)
+    return Cut(name, kernel.rows_of(shape, tile), tile.warps * tile.keys, splits, **how)
 
 
 def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16") -> np.ndarray:

@@ -148,7 +148,7 @@ def refused(answer: str) -> str:
             return f"Line {_line(code, found.start())}: {why}"
     functions = [*_FUNCTION.finditer(code)]
     for one, after in zip(functions, [*functions[1:], None], strict=False):
-        body = code[one.end() : after and after.start()]
+        body = code[one.end() : after.start() if after else None]
         if found := re.search(rf"\b{one[1]}\s*\(", body):
             where = _line(code, one.end() + found.start())
             return f"Line {where}: {one[1]} calls itself, and a kernel's functions are inlined."
