@@ -137,14 +137,14 @@ for operation, kernel in CASES.items():
 #
 # ### What a split costs, and what makes a planner want it
 #
-# Why does a planner look at the batch at all? Both formulas of a kernel with splits say how many blocks an SM holds:
+# Why does a planner look at the batch at all? Both formulas of a kernel with splits, the one that the recorded decodes ran, say how many blocks an SM holds:
 
 # %%
 served = Decode.uniform(1, 131072, q_heads=32, kv_heads=8, head_dim=128, page_size=16)
 chunked = Prefill((64,), (32768,), 32, 8, 128, causal=True)
-KERNELS = ["decode_fma", "decode_mma", "prefill_fma", "prefill_mma", "triton_decode"]
+KERNELS = ["decode_fma", "decode_mma_n8", "prefill_fma", "prefill_mma", "triton_decode"]
 sized = Bench(served, chunked, kernels=[*KERNELS, "triton_prefill"], gpu="h200")
-sized.equations("decode_mma")
+sized.equations("decode_mma_n8")
 
 # %% mystnb={"figure": {"caption": "A kernel with splits keeps one maximum, one sum and a row of outputs per head, whatever the number of splits: splits take no registers and no shared memory. 128 channels, bf16; predicted, and compiled for an H200.", "name": "bits-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()
@@ -233,7 +233,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
 
 # %% [markdown]
 # Without tensor cores a weight is not rounded to 16 bits, and only the order of fp32 sums is left, which rarely moves an output across a rounding boundary.
-# The prefills have the same cut in both batches at these lengths.
+# Of the prefills, only Triton's changes at these lengths.
 # That is a warning for tests: a kernel on CUDA cores passes most comparisons of bits, and is no more invariant than the others.
 #
 # Is the invariant plan less accurate? Each request and head against float64:
