@@ -60,7 +60,8 @@ def call(operation: str, given: Samples, **options):
         whole = PagedKV(cache.k, cache.v, cache.page_table, given.ends.diff())
         return ops.decode(q[last], whole, **options)
     tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
-    rows = (given.last_tokens[:, None] - np.arange(TOKENS[operation])[::-1].copy()).flatten()
+    back = range(TOKENS[operation] - 1, -1, -1)
+    rows = [int(last) - n for last in given.last_tokens for n in back]
     return ops.prefill(q[rows], RaggedKV(k, v, given.ends), tokens, causal=True, **options)
 
 
