@@ -477,11 +477,12 @@ assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**2
 # %% tags=["remove-cell"]
 planned = bits[bits.method != ""]
 differ = decodes.groupby("way").heads_differ.sum() > 0
-invariant = price[price["plan"] == "invariant"]
 by_grid = grids.set_index("name")
 long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
 prefills = bits[bits.operation == "prefill"]
 small = price[price.why == "small batch"]
+
+# %% tags=["remove-cell"]
 numbers = {
     "n_ways": differ.size, "n_change": differ.sum(),
     "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",

@@ -48,8 +48,6 @@ def shown(given: Samples) -> tuple[int, ...]:
 
 def call(operation: str, given: Samples, **options):
     """Return the result of a verb for the last tokens of every request."""
-    import torch
-
     from labkernels import ops
     from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.caches.ragged import RaggedKV
@@ -62,7 +60,8 @@ def call(operation: str, given: Samples, **options):
         whole = PagedKV(cache.k, cache.v, cache.page_table, given.ends.diff())
         return ops.decode(q[last], whole, **options)
     tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
-    rows = (given.last_tokens[:, None] - torch.arange(TOKENS[operation]).flip(0)).flatten()
+    back = range(TOKENS[operation] - 1, -1, -1)
+    rows = [int(last) - n for last in given.last_tokens for n in back]
     return ops.prefill(q[rows], RaggedKV(k, v, given.ends), tokens, causal=True, **options)
 
 

@@ -1,4 +1,4 @@
-// "Which requests part": how a library cuts a batch of a reader's choice, beside each request alone.
+// "Which requests part": how a library cuts a batch, beside each of its requests alone.
 import { choice, element, table } from "../elements.mjs";
 
 /**
