@@ -45,7 +45,9 @@ def locator(here: Collection[str] = PARTS, *, origin: str = "") -> Figure:
     _machine(axes, place)
     for y, words in ((3.5, "runs\non"), (6.1, "has")):
         axes.text(5.05, y - 0.12, words, ha="center", va="bottom", fontsize=8.5)
-        axes.annotate("", (5.45, y), (4.65, y), arrowprops={"arrowstyle": "-|>", "color": "#56606d"})
+        axes.annotate(
+            "", (5.45, y), (4.65, y), arrowprops={"arrowstyle": "-|>", "color": "#56606d"}
+        )
     axes.set(xlim=(-0.1, 10.2), ylim=(7.2, -0.7))
     axes.axis("off")
     return style.say_origin(figure, origin)

@@ -72,7 +72,9 @@ def counted(source: str, call: str, **arguments: np.ndarray | int | float) -> pd
     found["turn"] = found.groupby(who).cumcount()
     found["warp"], found["sector"] = found.thread // WARP_LANES, found.address // SECTOR_BYTES
     one = found.groupby(["line", "writes", "block", "warp", "turn"])
-    each = one.agg(lanes=("thread", "nunique"), bytes=("bytes", "sum"), sectors=("sector", "nunique"))
+    each = one.agg(
+        lanes=("thread", "nunique"), bytes=("bytes", "sum"), sectors=("sector", "nunique")
+    )
     table = each.groupby(["line", "writes"]).agg(
         warps=("lanes", "size"), lanes=("lanes", "mean"), bytes=("bytes", "mean"),
         sectors=("sectors", "mean"),

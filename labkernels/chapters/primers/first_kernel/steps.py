@@ -1,4 +1,4 @@
-"""The eight steps of a first kernel: what each launch must give, and what is said if it does not."""
+"""The eight steps of a first kernel: what each must give, and what is said if it does not."""
 
 import re
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def _steps() -> dict[str, Step]:
             half,
             "y",
             left,
-            "no thread reads the tile before all threads have written it.",
+            "no thread reads the array before all threads have written it.",
             "__shared__",
         ),
         "reduction": Step(
@@ -124,7 +124,7 @@ STEPS = _steps()
 
 
 def check(name: str, source: str) -> Found:
-    """Run an attempt at a step on the CPU machine, and say what is wrong with it, or that it passed.
+    """Run an attempt at a step on the CPU machine, and say that it passed, or what is wrong.
 
     Raises: ValueError for the name of no step.
     """
@@ -167,9 +167,7 @@ def _in_plain_words(error: str) -> str:
     for word, plain in (("sync_block", "__syncthreads"), ("load_global", "a load")):
         text = text.replace(word, plain)
     text = re.sub(r"your_kernel\.cu:(\d+)", r"line \1", text.replace("store_global", "a store"))
-    text = re.sub(
-        r"shared byte (\d+)", lambda m: f"number {int(m[1]) // 4} of shared memory", text
-    )
+    text = re.sub(r"shared byte (\d+)", lambda m: f"number {int(m[1]) // 4} of shared memory", text)
     out = r"byte (-?\d+) of (\w+), which has (\d+) bytes"
     return re.sub(
         out, lambda m: f"{m[2]}[{int(m[1]) // 4}], but {m[2]} has {int(m[3]) // 4} elements", text
