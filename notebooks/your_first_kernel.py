@@ -398,6 +398,25 @@ print(found)
 assert found.passed
 
 # %% [markdown]
+# ### A kernel of your own
+#
+# Now write a kernel from nothing, without a check that knows the answer.
+# It has the parameters `float a, const float* x, float* y, int n`, and adds `a * x[i]` to each `y[i]`.
+# Choose the number of thread blocks for `n` = 1000, launch the kernel by `first_kernel.launch(source, call, a=2.0, x=x, y=y, n=1000)`, and compare `y` with NumPy's result.
+# The closed cell has one way.
+
+# %% tags=["hide-cell"]
+# A kernel that passes.
+saxpy = """__global__ void saxpy(float a, const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}"""
+x, y = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+call = "saxpy<<<(n + 255) / 256, 256>>>(a, x, y, n)"
+first_kernel.launch(saxpy, call, a=2.0, x=x, y=y, n=1000)
+assert (y == 1 + 2 * x).all()
+
+# %% [markdown]
 # ## Prediction
 #
 # Now one row of attention, small enough to do by hand.
@@ -516,35 +535,7 @@ stride = """__global__ void read(const float* x, float* y) {
 }"""
 given = {"x": np.zeros(64, np.float32), "y": np.zeros(32, np.float32)}
 counts = first_kernel.counted(stride, "read<<<1, 32>>>(x, y)", **given)
-found = exercises.check("first-stride", counts.sectors[0])
-print(found)
-assert found.passed
-
-# %% [markdown]
-# ```{solution-end}
-# ```
-#
-# ```{exercise}
-# :label: first-scratch
-#
-# Write a kernel from nothing.
-# It has the parameters `float a, const float* x, float* y, int n`, and adds `a * x[i]` to each `y[i]`.
-# Launch it by `first_kernel.launch(source, call, a=2.0, x=x, y=y, n=1000)`, with a `call` such as `"saxpy<<<4, 256>>>(a, x, y, n)"`, and compare `y` with NumPy's result.
-# ```
-#
-# ```{solution-start} first-scratch
-# :class: dropdown
-# ```
-
-# %%
-saxpy = """__global__ void saxpy(float a, const float* x, float* y, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] += a * x[i];
-}"""
-x, y = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
-call = "saxpy<<<(n + 255) / 256, 256>>>(a, x, y, n)"
-first_kernel.launch(saxpy, call, a=2.0, x=x, y=y, n=1000)
-assert (y == 1 + 2 * x).all()
+assert exercises.check("first-stride", counts.sectors[0])
 
 # %% [markdown]
 # ```{solution-end}

@@ -91,7 +91,7 @@ def _machine(axes: Axes, look: dict[str, dict]) -> None:
         _part(axes, (_RIGHT + number * 1.56, 0, 1.48, 0.62), words, look["SM"])
     _part(axes, (_RIGHT, 0.74, _WIDE, 0.62), "L2 cache", look["L2 cache"])
     _part(axes, (_RIGHT, 1.48, _WIDE, 0.62), "global memory (DRAM)", look["global memory"])
-    _titled(axes, (_RIGHT, 2.6, _WIDE, 2.0), "one SM, with room for many warps", look["SM"])
+    _titled(axes, (_RIGHT, 2.6, _WIDE, 2.0), "one SM: room for many warps", look["SM"])
     shared = (_RIGHT + 0.15, 3.12, _WIDE - 0.3, 1.32)
     words = "shared memory:\na part for each thread block"
     _part(axes, shared, words, look["shared memory"])

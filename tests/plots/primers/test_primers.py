@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkernels.plots.primers import attention, fragments, hopper, machine
+from labkernels.plots.primers import attention, fragments, hopper, locator, machine
 
 
 @pytest.fixture(autouse=True)
@@ -97,15 +97,15 @@ def test_a_stage_is_pale_until_it_is_read():
 
 def test_owners_are_written_into_their_places():
     matrix = np.zeros((2, 2, 2), int)
-    matrix[1, 0] = 31, 3
+    matrix[1] = (31, 2), (31, 3)
     figure = fragments.owners({"D": matrix}, origin="here")
-    assert words(figure) == ["0·0", "0·0", "31·3", "0·0"]
+    assert words(figure) == ["0·0", "31·2,3"]
 
 
 @pytest.mark.parametrize("lane", range(0, 32, 4))
 def test_numbers_can_be_read_on_every_colour(lane):
     # 4.5 is what WCAG asks of text of this size
-    matrix = np.full((1, 1, 2), (lane, 0))
+    matrix = np.full((1, 2, 2), (lane, 0))
     (axes,) = fragments.owners({"D": matrix}, origin="here").axes
     (image,), (text,) = axes.images, axes.texts
     ground = image.to_rgba(image.get_array())[0, 0]
@@ -131,3 +131,13 @@ def test_banks_mark_what_one_read_wants():
 def test_a_spacing_is_a_staircase_for_each_format():
     steps = pd.DataFrame({"format": ["fp16", "bf16"] * 2, "x": [1, 1, 2, 2], "ulp": [1, 8, 2, 16]})
     assert len(fragments.spacing(steps, origin="here").axes[0].lines) == 2
+
+
+def test_a_locator_marks_the_parts_that_are_named():
+    def marked(here):
+        faces = [patch.get_facecolor() for patch in locator.locator(here).axes[0].patches]
+        return sum(face[0] - face[2] > 0.1 for face in faces)  # the orange of what runs a kernel
+
+    assert [marked(here) for here in ((), ("registers",), ("SM", "shared memory"))] == [0, 1, 5]
+    with pytest.raises(ValueError, match="here has .'tile'."):
+        locator.locator(("tile",))
