@@ -19,9 +19,7 @@ SECTOR_BYTES, WARP_LANES = 32, 32
 _FOLDER = Path(__file__).parent
 _SMEM_BYTES = 48 * 1024
 _TYPES = {"float": np.float32, "int": np.int32}
-_ACCESS = np.dtype(
-    "u8, i4, i4, i4, i2, i2",
-)
+_ACCESS = np.dtype("u8, i4, i4, i4, i2, i2")
 _ACCESS.names = ("address", "block", "thread", "line", "bytes", "writes")
 _KERNEL = re.compile(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)")
 _PARAMETER = re.compile(r"(const\s+)?(float|int)\s*(\*?)\s*(?:__restrict__\s+)?(\w+)")
@@ -98,7 +96,7 @@ def _run(source, call, arguments, log, *, room, length=None) -> None:
             continue
         if not isinstance(value, np.ndarray) or value.dtype != _TYPES[kind]:
             raise ValueError(f"{field} is no array of {kind}, which {kernel} takes")
-        values[field] = copies[field] = _aligned(value)
+        values[field] = copies[field] = machine.aligned(value, SECTOR_BYTES)
         if not const:
             writes.append(field)
     text = _text(source, kernel, parameters, grid, block)
@@ -182,12 +180,3 @@ def _text(source: str, kernel: str, parameters, grid, block) -> str:
     threads = block[0] * block[1] * block[2]
     look = {"name": SOURCE, "text": text, "kernel": kernel, "passed": passed, "threads": threads}
     return _LINES.format(**sizes, fields=fields, **look)
-
-
-def _aligned(values: np.ndarray) -> np.ndarray:
-    """Return a copy that begins where a sector begins, as memory of a GPU does."""
-    room = np.zeros(values.nbytes + 256, np.uint8)
-    start = -room.ctypes.data % 256
-    copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    copy[...] = values
-    return copy
