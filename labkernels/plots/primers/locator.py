@@ -1,6 +1,7 @@
 """Where a kernel's parts run: grid, thread block, warp and lane beside GPU, SM and registers."""
 
 from collections.abc import Collection
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ _LEFT, _RIGHT, _WIDE = 0.0, 5.5, 4.6
 _GREY = {"fc": "#f4f6f8", "ec": "#c3cad3"}
 _WORK = {"fc": "#cfe3f1", "ec": "#0072b2"}  # what is launched
 _PLACE = {"fc": "#f7dfc8", "ec": "#d55e00"}  # where it runs
-_ZOOM = {"color": "#9aa3af", "lw": 0.9, "ls": ":"}
+_ZOOM: dict[str, Any] = {"color": "#9aa3af", "lw": 0.9, "ls": ":"}
 
 
 @plt.rc_context(style.HOUSE)
@@ -53,20 +54,24 @@ def locator(here: Collection[str] = PARTS, *, origin: str = "") -> Figure:
     return style.say_origin(figure, origin)
 
 
-def _part(axes: Axes, at: tuple[float, float, float, float], words: str, look: dict) -> None:
+def _part(
+    axes: Axes, at: tuple[float, float, float, float], words: str, look: dict[str, Any]
+) -> None:
     """Draw a box (x, y, width, height) with its words in the middle."""
     box(axes, *at, **look)
     x, y, width, height = at
-    middle = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
     axes.text(x + width / 2, y + height / 2, words, **middle)
 
 
-def _titled(axes: Axes, at: tuple[float, float, float, float], words: str, look: dict) -> None:
+def _titled(
+    axes: Axes, at: tuple[float, float, float, float], words: str, look: dict[str, Any]
+) -> None:
     box(axes, *at, **look)
     axes.text(at[0] + 0.12, at[1] + 0.1, words, va="top", fontsize=9, color="#10161d")
 
 
-def _launched(axes: Axes, look: dict[str, dict]) -> None:
+def _launched(axes: Axes, look: dict[str, dict[str, Any]]) -> None:
     _titled(axes, (_LEFT, 0, _WIDE, 2.1), "grid of thread blocks", look["grid"])
     for block in range(6):
         place = (_LEFT + 0.15 + block % 3 * 1.46, 0.55 + block // 3 * 0.74, 1.36, 0.62)
@@ -85,7 +90,7 @@ def _launched(axes: Axes, look: dict[str, dict]) -> None:
         box(axes, *place, **look["lane"] | {"fc": "white"})
 
 
-def _machine(axes: Axes, look: dict[str, dict]) -> None:
+def _machine(axes: Axes, look: dict[str, dict[str, Any]]) -> None:
     for number in range(3):
         words = ("SM 0", "SM 1", "SM …")[number]
         _part(axes, (_RIGHT + number * 1.56, 0, 1.48, 0.62), words, look["SM"])

@@ -134,12 +134,20 @@ def _launch(call: str, arguments) -> tuple[str, tuple[int, ...], tuple[int, ...]
     match = _LAUNCH.fullmatch(call)
     if match is None:
         raise ValueError(f"{call!r} is no launch, allowed: name<<<blocks, threads>>>(arguments)")
-    shape, passed = ast.parse(f"[{match[2]}]", mode="eval"), ast.parse(f"[{match[3]}]", mode="eval")
-    sizes = [_value(node, arguments) for node in shape.body.elts]
+    sizes = [_value(node, arguments) for node in _expressions(match[2])]
     if len(sizes) != 2:
         raise ValueError(f"<<<{match[2]}>>> has {len(sizes)} sizes, allowed: blocks and threads")
     grid, block = ((*(s if isinstance(s, tuple) else (s,)), 1, 1)[:3] for s in sizes)
-    return match[1], grid, block, [_value(node, arguments) for node in passed.body.elts]
+    return match[1], grid, block, [_value(node, arguments) for node in _expressions(match[3])]
+
+
+def _expressions(text: str) -> list[ast.expr]:
+    """Return the expressions between the commas of a launch."""
+    try:
+        body = ast.parse(f"[{text}]", mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"{text!r} in the launch is no list of expressions") from None
+    return body.elts if isinstance(body, ast.List) else []
 
 
 def _value(node: ast.expr, arguments):

@@ -1,7 +1,7 @@
 """The eight steps of a first kernel: what each must give, and what is said if it does not."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ class Step:
     """
 
     call: str
-    inputs: dict[str, np.ndarray | int]
+    inputs: Mapping[str, np.ndarray | int]
     output: str
     expected: np.ndarray
     passed: str
@@ -134,7 +134,7 @@ def check(name: str, source: str) -> Found:
     kind = np.int32 if step.expected.dtype.kind == "i" else np.float32
     nowhere = np.nan if kind is np.float32 else np.iinfo(np.int32).min
     out = np.full(step.expected.shape, nowhere, kind)
-    given = step.inputs | {step.output: out}
+    given = {**step.inputs, step.output: out}
     counts = None
     try:
         if step.asks:
