@@ -80,7 +80,7 @@ def test_sectors_are_those_of_the_addresses():
     ("call", "says"),
     [
         ("add(x, y, 1)", "is no launch"),
-        ("add<<<1>>>(x, y, 1)", "has 1 sizes"),
+        ("add<<<1>>>(x, y, 1)", ": 1 sizes"),
         ("add<<<1 1>>>(x, y, 1)", "no list of expressions"),
         ("sum<<<1, 1>>>(x, y, 1)", "the launch names sum"),
         ("add<<<1, 1>>>(x, y)", "3 parameters, the launch 2"),

@@ -6,7 +6,6 @@ The text becomes a kernel of the lab: a pointer to global memory becomes one tha
 
 import ast
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ from labkernels.cuda.compiler import cache
 
 SOURCE = "your_kernel.cu"  # in messages of the compiler and of the CPU machine
 SECTOR_BYTES, WARP_LANES = 32, 32
-_FOLDER = Path(__file__).parent
 _SMEM_BYTES = 48 * 1024
 _TYPES = {"float": np.float32, "int": np.int32}
 _ACCESS = np.dtype("u8, i4, i4, i4, i2, i2")
@@ -27,14 +25,14 @@ _POINTER = re.compile(r"\b(const\s+)?(float|int)\s*\*\s*(?:__restrict__\s+)?(?=\
 _SHARED = re.compile(r"__shared__\s+(float|int)\s+(\w+)\s*((?:\[[^\]]+\])*)\s*;")
 _LAUNCH = re.compile(r"\s*(\w+)\s*<<<(.+)>>>\s*\((.*)\)\s*;?\s*", re.DOTALL)
 _LINES = """#pragma once
-#include "words.cuh"
+#include "lab/standard.cuh"
 namespace lab::standard {{ constexpr Size grid_size = {{{grid}}}, block_size = {{{block}}}; }}
 namespace yours {{
 using lab::standard::Global;
 struct Params {{ lab::standard::Access* log; lab::i64* length; int room; {fields} }};
 #line 1 "{name}"
 {text}
-#line 1 "words.cuh"
+#line 1 "lab/standard.cuh"
 LAB_KERNEL({threads}, 1) launched(LAB_GRID_CONSTANT Params p) {{
   lab::standard::listen(p.log, p.length, p.room);
   {kernel}({passed});
@@ -100,7 +98,7 @@ def _run(source, call, arguments, log, *, room, length=None) -> None:
         if not const:
             writes.append(field)
     text = _text(source, kernel, parameters, grid, block)
-    folders = (cache.overlay({"first.cuh": text}), _FOLDER)
+    folders = (cache.overlay({"first.cuh": text}),)
     noted = {"log": log, "length": np.zeros(1, np.int64) if length is None else length}
     machine.run(
         "first.cuh",
@@ -136,7 +134,7 @@ def _launch(call: str, arguments) -> tuple[str, tuple[int, ...], tuple[int, ...]
         raise ValueError(f"{call!r} is no launch, allowed: name<<<blocks, threads>>>(arguments)")
     sizes = [_value(node, arguments) for node in _expressions(match[2])]
     if len(sizes) != 2:
-        raise ValueError(f"<<<{match[2]}>>> has {len(sizes)} sizes, allowed: blocks and threads")
+        raise ValueError(f"<<<{match[2]}>>>: {len(sizes)} sizes, allowed: blocks and threads")
     grid, block = ((*(s if isinstance(s, tuple) else (s,)), 1, 1)[:3] for s in sizes)
     return match[1], grid, block, [_value(node, arguments) for node in _expressions(match[3])]
 

@@ -67,6 +67,7 @@ def _steps() -> dict[str, Step]:
     turned = half["x"].reshape(2, 64)[:, ::-1].ravel()
     flat = (10 * pairs[0] + pairs[1]).ravel()
     two = "fill<<<dim3(2, 2), dim3(16, 4)>>>(b, rows, columns)"
+    turns = "each block turned its 64 numbers around in its own shared memory."
     return {
         "index": Step("fill<<<4, 64>>>(y)", {}, "y", i, "256 threads wrote 256 numbers."),
         "guard": Step(
@@ -77,14 +78,7 @@ def _steps() -> dict[str, Step]:
             "256 threads ran, and 200 of them had something to do.",
         ),
         "two_dimensions": Step(two, rows, "b", flat, "each thread found its row and its column."),
-        "shared_memory": Step(
-            "reverse<<<2, 64>>>(x, y)",
-            half,
-            "y",
-            turned,
-            "each block turned its 64 numbers around in its own shared memory.",
-            "__shared__",
-        ),
+        "shared_memory": Step("reverse<<<2, 64>>>(x, y)", half, "y", turned, turns, "__shared__"),
         "barrier": Step(
             "difference<<<2, 64>>>(x, y)",
             half,

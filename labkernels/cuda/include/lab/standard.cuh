@@ -1,6 +1,7 @@
-// The words of standard CUDA, for a kernel of a beginner: each stands for a word of the lab, so that
-// the same text runs on the CPU machine, with its checks, and on a GPU. A launch's text (standard_cuda.py)
-// includes this file and gives `grid_size` and `block_size`.
+// These are the words of standard CUDA for a kernel of a beginner. Each stands for a word of the
+// lab, so that the same text runs on the CPU machine, with its checks, and on a GPU. The text of a
+// launch (chapters/primers/first_kernel/standard_cuda.py) includes this file, and gives `grid_size`
+// and `block_size`.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -14,7 +15,7 @@ template <class T, unsigned long long at> LAB_DEVICE T& block_array() {
   return reinterpret_cast<T&>((&shared_memory<unsigned char>())[at]);
 }
 
-// One access of a thread to global memory. standard_cuda.py reads it, with this layout.
+// This is one access of a thread to global memory. standard_cuda.py reads it, with this layout.
 struct Access {
   u64 address;
   int block, thread, line;
