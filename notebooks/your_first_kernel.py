@@ -90,11 +90,12 @@ plt.show()
 #
 # Two words need care.
 # CUDA and most of this book say *block* for a thread block.
-# Attention also cuts its keys into parts, and a thread block works on one part at a time: this page calls such a part a *KV tile*.
+# Attention also cuts its keys into parts, and a thread block works on one part at a time: this page calls such a part a *KV tile*, from K for keys and V for values.
 #
 # ## Eight steps
 #
-# Each step is a kernel with one mistake.
+# Each step is a kernel with one mistake, as a text in Python.
+# `check` launches the kernel by the line that stands above it, and compares what the kernel wrote with what it should write; in a message, line 1 is the line with `__global__`.
 # Read the kernel, guess what the machine will say, and compare.
 # Then mend the kernel and run the cell again until it says *Passed*.
 # A kernel that passes is in the closed cell below.
@@ -325,7 +326,7 @@ assert found.passed
 # The launch is `copy<<<2, 64>>>(x, y)`: each of 128 threads copies 8 numbers of 4 bytes.
 #
 # The 32 lanes of a warp read in the same turn, and global memory answers in *sectors* of 32 bytes.
-# If the lanes want 32 numbers that lie side by side, these are 128 bytes in 4 sectors: the access is *coalesced*.
+# If the lanes want 32 numbers that lie side by side, these are 128 bytes in 4 sectors: the access is {term}`coalesced`.
 # If each lane wants a number from a sector of its own, memory moves 32 sectors for the same 128 bytes.
 # The CPU machine notes the address of every access and counts both:
 
@@ -382,7 +383,7 @@ first_kernel.check("divergence", divergence)
 
 # %% [markdown]
 # A warp executes one instruction at a time for its 32 lanes.
-# If 16 lanes take the `if` and 16 lanes the `else`, the warp executes both, one after the other, and half of its lanes do nothing in each: the warp *diverges*.
+# If 16 lanes take the `if` and 16 lanes the `else`, the warp executes both, one after the other, and half of its lanes do nothing in each: this is {term}`divergence`.
 # It does not matter if different *warps* take different ways.
 # Where both sides are short, let every lane compute both values and choose one of them.
 
@@ -420,9 +421,10 @@ assert (y == 1 + 2 * x).all()
 # ## Prediction
 #
 # Now one row of attention, small enough to do by hand.
-# A query $q$ is compared with four keys.
+# A query $q$ is compared with four keys, and each key has a value.
+# All of these are vectors; an entry of a vector is called a *channel*, and here there are two.
 # The score of a key is the product $s_j = q \cdot k_j$; its weight is $2^{s_j}$, divided by the sum of all four weights; and the output is the weighted mean of the values $v_j$.
-# (The textbook has $e^s$ in place of $2^s$. {doc}`attention_block_by_block` shows why a kernel uses powers of two.)
+# (The textbook has $e^s$ in place of $2^s$, and a factor before the score. {doc}`attention_block_by_block` has both, and says why a kernel uses powers of two.)
 
 # %%
 q = np.float32([1, 1])

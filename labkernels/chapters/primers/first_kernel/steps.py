@@ -67,7 +67,7 @@ def _steps() -> dict[str, Step]:
     turned = half["x"].reshape(2, 64)[:, ::-1].ravel()
     flat = (10 * pairs[0] + pairs[1]).ravel()
     two = "fill<<<dim3(2, 2), dim3(16, 4)>>>(b, rows, columns)"
-    turns = "each block turned its 64 numbers around in its own shared memory."
+    turns = "each thread block turned its 64 numbers in its own shared memory."
     return {
         "index": Step("fill<<<4, 64>>>(y)", {}, "y", i, "256 threads wrote 256 numbers."),
         "guard": Step(
