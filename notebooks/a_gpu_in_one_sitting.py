@@ -19,14 +19,14 @@
 # **What does a kernel ask of a GPU, and how do you know before you compile it how much of it fits?**
 #
 # A GPU is fast because it keeps thousands of threads at hand and always has one that can go on.
-# Each of these threads needs registers, and each block of them needs shared memory, and both are scarce.
+# Each thread needs registers, each thread block needs shared memory, and an SM has little of either.
 # So the first thing to know about a kernel is a budget: how many registers per thread, how many bytes per block, and how many blocks then fit.
-# This page starts from nothing, derives both budgets on a kernel of ten lines, and lets the compiler check them.
+# This page derives both budgets for a small kernel, and the compiler then checks them.
 #
 # ## You need
 #
-# Python, and enough C to read a loop over an array.
-# No GPU is needed: the kernel runs on the CPU machine of this lab, which runs CUDA threads one by one on your processor and gives the bits of a GPU. A kernel compiled for it is called a {term}`CPU build`.
+# {doc}`your_first_kernel`: threads, thread blocks, shared memory, barriers.
+# No GPU is needed: the kernel runs on the CPU machine of this lab, which runs CUDA threads one by one on your processor and gives the bits of a GPU. A kernel that is compiled for the CPU machine is called a {term}`CPU build`.
 # Words in this style, {term}`warp`, lead to the {doc}`glossary </book/glossary>`.
 
 # %% tags=["remove-cell"]
@@ -60,17 +60,17 @@ h200 = hardware.gpu("h200")
 # ## The machine
 #
 # A kernel is a function that many threads run at once.
-# You launch it with a grid of blocks; a {term}`block` is a group of threads, here often 128.
-# The hardware groups the threads of a block by 32, and such a {term}`warp` is what really executes: its 32 threads take the same instruction together.
+# You launch it as a grid of thread blocks; a thread block, or {term}`block` for short, is a group of threads, here often 128.
+# The hardware groups the threads of a block by 32 and executes each such {term}`warp` as one: its 32 threads take the same instruction together.
 # A thread's place in its warp, from 0 to 31, is its {term}`lane`.
 #
 # The GPU consists of {term}`SM`s, streaming multiprocessors.
 # A block runs on one SM from its first instruction to its last.
 # An SM has four arithmetic parts, each of which can start one instruction of one warp in every clock cycle.
-# It also has two memories of its own:
+# Each SM also has two memories of its own:
 #
 # - **Registers.** A register is a 32-bit word that belongs to one thread. Only registers can be added and multiplied.
-# - **Shared memory.** All threads of a block see it. It is how one thread hands a number to another.
+# - **Shared memory.** All threads of a block see it, and one thread hands a number to another through it.
 #
 # Behind them lie the {term}`L2` cache and the {term}`DRAM`, the GPU's main memory, which all SMs share.
 # The nearer a memory is, the faster and the smaller it is.
@@ -78,13 +78,13 @@ h200 = hardware.gpu("h200")
 # %% tags=["hide-input"]
 smem_tb_s = tile_model.SMEM_BYTES_PER_CLK * h200.sm_count * h200.boost_clock_hz / 1e12
 sizes = {
-    "registers": (h200.registers_per_sm * 4 * h200.sm_count, "of one thread"),
+    "registers": (h200.registers_per_sm * 4 * h200.sm_count, "each serves one thread"),
     "shared memory": (
         h200.smem_per_sm_bytes * h200.sm_count,
-        f"of one block; {smem_tb_s:.0f} TB/s",
+        f"a part for each block; {smem_tb_s:.0f} TB/s",
     ),
-    "L2 cache": (h200.l2_bytes, "of the whole GPU"),
-    "DRAM": (h200.dram_bytes, f"of the whole GPU; {h200.dram_bytes_per_s / 1e12:.1f} TB/s"),
+    "L2 cache": (h200.l2_bytes, "for all SMs"),
+    "DRAM": (h200.dram_bytes, f"for all SMs; {h200.dram_bytes_per_s / 1e12:.1f} TB/s"),
 }
 
 # %% mystnb={"figure": {"caption": "The memories of an H200. The near ones are counted over all SMs. Computed from the facts in labkernels/hardware.", "name": "memories"}, "image": {"alt": "Four horizontal bars on a logarithmic axis of bytes. Registers and shared memory, about 30 MiB each, are the shortest; the L2 cache is twice as large; the DRAM is several thousand times as large.", "width": "90%"}} tags=["hide-input"]
@@ -101,12 +101,12 @@ plt.show()
 # A number from DRAM arrives several hundred clock cycles after it was asked for.
 # A thread that needs it cannot go on, and its whole warp waits.
 # The SM does not wait: in every cycle it picks another warp that is ready.
-# With enough warps there is always one.
+# With enough warps there is always one that is ready.
 #
 # A small simulation shows it.
 # Each warp asks for data, waits 12 turns, and works for 2 turns; the arithmetic unit serves one warp at a time.
 
-# %% mystnb={"figure": {"caption": "More warps hide more of the same waiting. Computed on this machine.", "name": "warps-in-time"}, "image": {"alt": "Three panels over time, with 1, 3 and 7 warps. Grey bars are waiting, orange ones work. With one warp the unit is idle most of the time; with seven it always works after the first wait.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "More warps hide more of the same waiting: with seven, the unit works in every turn after the first wait. Computed on this machine.", "name": "warps-in-time"}, "image": {"alt": "Three panels over time, with 1, 3 and 7 warps. Grey bars are waiting, orange bars are work. With one warp the unit is idle most of the time; with seven it always works after the first wait.", "width": "90%"}} tags=["hide-input"]
 runs = {n: pd.DataFrame(latency.schedule(n, wait=12, work=2, rounds=4)) for n in (1, 3, 7)}
 drawn.warps_in_time(runs, origin="simulated: a load takes 12 turns, its work 2")
 plt.show()
@@ -120,8 +120,8 @@ plt.show()
 # $$ (warps-to-hide)
 #
 # There are two ways to fulfil {eq}`warps-to-hide`: more warps on the SM, or more work for each load that a warp waits for.
-# The first one is called {term}`occupancy`, and the budgets below decide it.
-# The second one is why good kernels keep many sums in registers and load the next tile while they compute on this one.
+# The share of an SM's room for warps that is filled is called {term}`occupancy`, and the budgets below decide it.
+# More work for each load is the reason why good kernels keep many sums in registers.
 #
 # The same law holds for bytes.
 # If data take $\tau$ seconds to come and $\beta$ bytes per second are wanted, then $\beta \tau$ bytes have to be on their way at any time.
@@ -140,10 +140,10 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # %% [markdown]
 # ## Kernel
 #
-# Here are the ten lines.
-# The kernel multiplies a matrix: thread $t$ computes column $t$ of $y = W^T x$, `Sums` numbers of it.
-# It keeps its sums in registers, because each is touched in every step.
-# It keeps a tile of $W$ in shared memory, because all 128 threads of the block need the same numbers.
+# The kernel multiplies two matrices: thread $t$ computes the `Sums` numbers of column $t$ of $y = W^T x$.
+# A thread keeps its sums in registers, because every step changes each of them.
+# The block keeps a *tile* of $W$, 32 of its rows, in shared memory, because all 128 threads need the same numbers.
+# `Stages` is the number of tiles that shared memory has room for; they are filled in turns.
 #
 # ```{literalinclude} /labkernels/chapters/primers/ten_lines.cuh
 # :language: cpp
@@ -162,7 +162,7 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # `sync_block()` is a barrier: no thread goes on before all threads of the block have arrived.
 # `#pragma unroll` writes the loop out, so that `sum[i]` is a certain register and not an element of an array in memory.
 #
-# It runs on your machine, and NumPy agrees with it:
+# The kernel runs on your machine, and NumPy gives the same numbers:
 
 # %%
 rng = np.random.default_rng(0)
@@ -172,7 +172,7 @@ exact = np.float32(x).T.astype(np.float64) @ np.float32(w)
 bool(np.allclose(y, exact, atol=1e-4))
 
 # %% [markdown]
-# Why are there two stages, two tiles of $W$ in turns?
+# Why are there two stages?
 # With one stage a fast thread would overwrite a tile that a slow one still reads.
 # The CPU machine notices it, and names the threads and the lines, here the multiplication and the copy of the next tile:
 
@@ -183,7 +183,7 @@ except HostKernelError as error:
     print(error)
 
 # %% [markdown]
-# With two stages the barrier of the tile between is enough.
+# With two stages a fast thread fills the other tile in the meantime. It comes back to the first tile only after the next barrier, and the slow thread reaches this barrier after its last read.
 #
 # ## Prediction
 #
@@ -202,7 +202,7 @@ except HostKernelError as error:
 # R \;=\; \text{sums} + c.
 # $$ (ten-lines-registers)
 #
-# The constant $c$ is the compiler's business, so we take it from one compilation, of 64 sums, and predict the others.
+# We do not derive the constant $c$, because the compiler chooses how many weights it loads ahead. We take $c$ from one compilation, of 64 sums, and predict the others.
 # (`sm_90a` is the compiler's name for the H200's architecture.)
 # A thread can have 255 registers at most.
 # So {eq}`ten-lines-registers` also says when it will break.
@@ -215,6 +215,10 @@ predicted = {sums: sums + c for sums in (96, 128, 160, 192, 224, 256)}
 print(f"c = {c}", predicted, sep="\n")
 
 # %% [markdown]
+# So the compiler needs 54 registers beside the sums.
+# Its machine code says what for: 44 of them hold weights, because eleven loads of four weights each stand before the first multiplication, which then need not wait for shared memory.
+# The other ten are for one number of $x$, for addresses and for counters.
+#
 # Up to 160 sums the prediction should be exact.
 # At 192 sums it comes close to 255, so that the compiler may begin to save registers; at 224 it exceeds 255, and the compiler has to save many.
 # At 256 the sums alone do not fit, and some must go to memory: the compiler must {term}`spill`.
@@ -248,7 +252,7 @@ print(
     f"blocks by registers {fit.by_registers}, by shared memory {fit.by_smem}, by warps {fit.by_warps}"
 )
 
-# %% mystnb={"figure": {"caption": "An SM filled by blocks of the ten-line kernel with 64 sums: registers run out first. Computed from the occupancy formula.", "name": "sm-with-blocks"}, "image": {"alt": "Three horizontal bars: registers, nearly filled by numbered blocks; shared memory, a third filled; warp slots, a quarter filled.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "An SM filled by blocks of this kernel with 64 sums: registers run out first. Computed from the occupancy formula.", "name": "sm-with-blocks"}, "image": {"alt": "Three horizontal bars: registers, nearly filled by numbered blocks; shared memory, a third filled; warp slots, a quarter filled.", "width": "90%"}} tags=["hide-input"]
 have = [
     ("registers", registers * 128, h200.registers_per_sm, "registers"),
     (

@@ -20,13 +20,13 @@
 #
 # Attention compares a query with every key, turns the scores into weights that sum to one, and averages the values by them.
 # Written down like this, it needs all scores of a row before it can compute the first weight.
-# A kernel has room for a few dozen of them.
+# A thread block has room for a few dozen scores of a row.
 # The way out, the {term}`online softmax` {cite:p}`milakov2018`, is the heart of every kernel in this book.
 # You will build it here in NumPy, and then read, run and change the same lines in CUDA and in Triton.
 #
 # ## You need
 #
-# {doc}`a_gpu_in_one_sitting`: threads, warps, shared memory, barriers.
+# {doc}`your_first_kernel`: threads, warps, shared memory, barriers; {doc}`a_gpu_in_one_sitting`: what limits the threads on an SM.
 # No GPU is needed.
 
 # %% tags=["remove-cell"]
@@ -74,7 +74,7 @@ ORIGIN = "computed on this machine"
 # $$ (one-row)
 #
 # The factor $\alpha = 1 / \sqrt D$ keeps the scores of long vectors from growing.
-# In NumPy that is three lines:
+# In NumPy:
 
 
 # %%
@@ -116,11 +116,13 @@ with np.errstate(over="ignore", invalid="ignore"):
 #
 # ### Block by block
 #
+# The block of the title is a block of keys. This book calls it a *KV tile*, since a block of threads is another thing.
+#
 # Suppose that a kernel has seen some of the keys.
 # It keeps three things of each row: the largest score so far $m$, the sum of the weights $l = \sum 2^{s_j - m}$, and the weighted values $o = \sum 2^{s_j - m} v_j$, not yet divided.
-# Now the next block of keys comes, and the maximum may rise.
-# Then all old weights were too large, all by the same factor $2^{m_{old} - m_{new}}$.
-# So the kernel multiplies $l$ and $o$ by it, and adds the new block:
+# Now the next KV tile comes, and the maximum may rise.
+# Then all old weights are too large, and all must be multiplied by the same factor $2^{m_{old} - m_{new}}$.
+# So the kernel multiplies $l$ and $o$ by this factor, and adds the weights of the new KV tile:
 #
 # $$
 # \begin{aligned}
@@ -130,7 +132,7 @@ with np.errstate(over="ignore", invalid="ignore"):
 # \end{aligned}
 # $$ (primer-update)
 #
-# After the last block, $o / l$ is the output.
+# After the last KV tile, $o / l$ is the output.
 
 
 # %%
@@ -149,10 +151,10 @@ def block_by_block(q, k, v, block=32):
 bool(np.allclose(block_by_block(q, k, v)[0], plain(q, k, v), rtol=1e-12))
 
 # %% [markdown]
-# The second result, $\mathrm{lse2} = m + \log_2 l$, is the logarithm of the whole sum.
-# It costs nothing, and it will be needed to merge.
+# The function also returns $\mathrm{lse2} = m + \log_2 l$, the logarithm of the sum of all $2^{s_j}$.
+# The output $o / l$ no longer says how large the sum was. With lse2 beside it, outputs over different keys can be merged later, as the next section but one shows.
 
-# %% mystnb={"figure": {"caption": "A row whose scores rise, block by block: where the maximum moves, the old sums shrink. Computed on this machine.", "name": "online-softmax-walk"}, "image": {"alt": "Three panels over 128 keys in four blocks. Above, bars of scores with the running maximum as a staircase; in the middle the sum l; below the factor on the old sums, which is 1 where the maximum stays and small where it jumps.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A row whose scores rise, in four KV tiles of 32 keys: where the maximum moves, the old sums shrink. The first KV tile has no old sums. Computed on this machine.", "name": "online-softmax-walk"}, "image": {"alt": "Three panels over 128 keys in four KV tiles. Above, bars of scores with the running maximum as a staircase; in the middle the sum l; below the factor on the old sums, which is 1 where the maximum stays and small where it jumps.", "width": "95%"}} tags=["hide-input"]
 scores = rng.standard_normal(128) * 1.5 + np.linspace(0, 4, 128)
 state, steps = online_softmax.empty((1,), 1), []
 for first in range(0, 128, 32):
@@ -167,9 +169,9 @@ plt.show()
 # %% [markdown]
 # ### Split and merge
 #
-# One query with very many keys would keep one block busy while the other SMs idle.
-# So the keys are split: each block goes through a part of them and ends with an $(m, l, o)$ of its own.
-# To merge two of these is the same idea once more, since each is rescaled to the common maximum:
+# One query with very many keys would keep one thread block busy, and so one SM, while the other SMs idle.
+# So the keys are split among several thread blocks. Each of them goes through its part of the keys and ends with its own $(m, l, o)$.
+# To merge two results $a$ and $b$, both are rescaled to the larger maximum and added:
 #
 # $$
 # \begin{aligned}
@@ -179,6 +181,7 @@ plt.show()
 # \end{aligned}
 # $$ (primer-merge)
 #
+# Where a result was kept as output and lse2, the merge takes $m = \mathrm{lse2}$, $l = 1$ and the output as $o$, which describe the same weights.
 # A split without keys has $l = 0$ and $o = 0$, and changes nothing; its $m$ is the lowest finite number, since $-\infty - (-\infty)$ would be NaN.
 
 # %% mystnb={"figure": {"caption": "Three splits of the row above, and what they merge to. Computed on this machine.", "name": "split-and-merge"}, "image": {"alt": "Three boxes with the m and l of three splits. An arrow with a factor leads from each to one box with the m and l of all keys.", "width": "95%"}} tags=["hide-input"]
@@ -196,20 +199,21 @@ plt.show()
 # ### Heads that share keys
 #
 # A model has many query heads, and often fewer heads of keys and values: with {term}`GQA` a *group* of query heads shares one KV head {cite:p}`ainslie2023`.
-# A block that has loaded a key can use it for all of them.
+# A thread block that has loaded a key can use it for all heads of the group.
 # So kernels *pack* the heads: the rows of a tile are the query heads of a group, and with several query tokens row $r$ is token $\lfloor r / g \rfloor$ and head $r \bmod g$ of the group.
 #
-# ### A tile walks through K and V
+# ### A query tile meets K and V
 #
-# A kernel cuts the query rows into *tiles*, each of which one block computes.
-# The block loads its tile of $Q$ once, and then takes the keys a block at a time: in each step it loads a block of $K$ and the same block of $V$, computes $S = Q K^T$, updates the rows' $(m, l, o)$ by {eq}`primer-update`, and adds $P V$ to $o$.
+# A kernel cuts the query rows into *query tiles*, and one thread block computes each of them.
+# The thread block loads its query tile once. Then it goes through the keys, a KV tile at a time: it loads these rows of $K$ and of $V$, computes $S = Q K^T$, and updates $(m, l, o)$ of each row by {eq}`primer-update`.
+# The weights of a KV tile are the matrix $P$, and what they add to $o$ is the product $P V$.
 #
 # When a model reads a text, a token may see only the tokens up to itself: attention has a {term}`causal mask`.
 # Among $L$ keys the query of token $i$, of $n$, sees keys 0 to $L - n + i$.
 # Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
-# A tile skips the blocks of which none of its rows sees a key, and needs the mask only where the limit runs through a block.
+# A thread block skips the KV tiles of which none of its rows sees a key, and it masks scores only in those KV tiles through which the limit runs.
 
-# %% mystnb={"figure": {"caption": "The numbered steps of one tile under a causal mask: three query tiles of 64 tokens, the last of 320, against five blocks of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five blocks of keys. In each row the blocks on the left are seen whole, the next one is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The numbered steps of one query tile under a causal mask: three query tiles of 64 tokens, the last 192 of 320, against five KV tiles of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five KV tiles. In each row the KV tiles on the left are seen whole, the next is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
 blocks = pd.DataFrame(walk.blocks(CAUSAL, 192, 320, rows=64, keys=64))
 drawn.tile_walk(blocks, 1, origin=ORIGIN)
 plt.show()
@@ -218,8 +222,8 @@ plt.show()
 # ### The paged cache
 #
 # When a model writes text, each new token brings one query and adds one key and one value to those of its request.
-# They are kept in a cache.
-# Nobody knows how long a request will become, so memory is handed out in pages of, say, 16 keys, which lie anywhere in a pool {cite:p}`kwon2023`.
+# The keys and values of all tokens are kept in a cache.
+# Nobody knows how long a request will become. So the cache is a pool of pages of, say, 16 keys each, and a request gets a page when it needs one; its pages lie anywhere in the pool {cite:p}`kwon2023`.
 # A {term}`page table` says which pages a request has, in order.
 
 # %% mystnb={"figure": {"caption": "Three requests, their pages in order, and where these lie in the pool. Computed on this machine.", "name": "page-table"}, "image": {"alt": "Three rows of coloured boxes, the pages of three requests. Lines lead from each to a box of the same colour among the twelve of the pool, in no order; some pool pages are grey, which is unused.", "width": "95%"}} tags=["hide-input"]
@@ -236,10 +240,10 @@ plt.show()
 # In 16 bits the operations per byte loaded are therefore
 #
 # $$
-# \frac{\text{FLOP}}{\text{byte}} \;=\; \frac{4 D \cdot \text{rows}}{2 D \cdot 2} \;=\; \text{rows},
+# \frac{\text{FLOP}}{\text{byte}} \;=\; \frac{4 D \cdot \text{rows}}{2 D \cdot 2} \;=\; \text{rows}.
 # $$ (primer-intensity)
 #
-# This is $g$ for a decode. For a prefill it is the number of rows of the tile that one loaded key serves.
+# The quotient is $g$ for a decode. For a prefill, it is the number of rows of the query tile, which one loaded key serves.
 # A GPU multiplies with two kinds of units: a {term}`CUDA core` multiplies and adds one number of each lane, and a {term}`tensor core` multiplies small matrices.
 # With either kind it can do some number of operations in the time that one byte takes {cite:p}`williams2009`.
 # Below that number the kernel waits for memory, above it for arithmetic.
@@ -275,10 +279,10 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 #
 # ## Kernel
 #
-# Here is the same in CUDA.
-# A block of 128 threads answers for four packed rows of one KV head, one row for each of its four warps.
-# A lane of a warp plays two parts in turn.
-# While the scores are made, lane $j$ stands for key $j$ of a tile of 32; while $P V$ is added, it stands for channel $j$ of 32.
+# Here are the same steps in CUDA.
+# A thread block of 128 threads computes four packed rows of one KV head, and each of its four warps computes one row.
+# A lane has two duties in turn.
+# While the scores are computed, lane $j$ works for key $j$ of a KV tile of 32 keys. While $P V$ is added, it works for channel $j$ of 32 channels.
 # The loop has four phases, in this order: the dot product, the running maximum, the update {eq}`primer-update`, and the sum over values.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
@@ -287,8 +291,8 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # :end-before: "// [/lab: score]"
 # ```
 #
-# Lane $j$ reads row $j$ of the tile, and all lanes read the same channel at a time.
-# The query is the same word for all of them, which is one read for the whole warp.
+# Lane $j$ reads row $j$ of the KV tile, and all lanes read the same channel at a time.
+# All lanes read the same word of the query, and shared memory serves such a read at once.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
 # :language: cpp
@@ -296,8 +300,9 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # :end-before: "// [/lab: maximum]"
 # ```
 #
-# `shfl_xor(s, 16)` gives each lane the `s` of the lane 16 further; after the distances 16, 8, 4, 2 and 1 every lane has seen all 32.
-# No memory is needed for it.
+# `shfl_xor(s, 16)` gives lane $i$ the `s` of lane $i \oplus 16$, with the exclusive or of the two numbers: lanes 0 and 16 exchange their scores, lanes 1 and 17, and so on.
+# After the same with 8, 4, 2 and 1 every lane has the maximum of all 32 scores.
+# The exchange goes from register to register, without memory.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
 # :language: cpp
@@ -315,11 +320,11 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # :end-before: "// [/lab: loop]"
 # ```
 #
-# Three barriers stand in the loop, and each says what it is for.
+# Three barriers stand in the loop, and the comment behind each says what the barrier is for.
 # Take one away in assignment 9, and the CPU machine will tell you which threads then disagree.
 #
-# This loop waits for every tile in full.
-# A kernel that must keep bytes on their way has two stages in shared memory, and starts the copy of the next tile before it computes on this one.
+# This loop loads a KV tile, waits for all of it, and only then computes.
+# A kernel that must keep bytes on their way has room for two KV tiles in shared memory, its *stages*, and starts the copy of the next KV tile before it computes on the present one.
 # Here is that loop for a simpler task, the sum of some tiles; `fetch` starts a copy that runs in the background ({term}`cp.async`), and `consume` adds a tile to the sum.
 #
 # ```{literalinclude} /labkernels/chapters/primers/pipeline.cuh
@@ -343,7 +348,7 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 # %% [markdown]
 # Assignment 10 lets you write it.
 #
-# In Triton a program handles whole blocks of numbers, and the compiler decides which thread does what.
+# In Triton a program handles whole arrays of numbers, and the compiler decides which thread does what.
 # The same update is:
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention_triton.py
@@ -354,8 +359,8 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 #
 # ## Measurement
 #
-# Both run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel on the GPU, or interpreted where there is none.
-# Both outputs are compared with float64: is the error of every number within the bound that rounding must keep?
+# Both kernels run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel on the GPU, or interpreted where there is none.
+# Both outputs are compared with float64. Is the error of every number within the bound that rounding must keep?
 
 # %%
 requests = {
@@ -387,7 +392,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # ## What we learned
 #
 # - A row of attention needs only $(m, l, o)$ to go on: when the maximum rises, the old sums shrink by one factor. Splits merge by the same rule.
-# - A kernel is a loop over tiles of keys with four phases. In CUDA one says who does what and where the barriers are; in Triton the compiler does.
+# - A kernel is a loop over KV tiles with four phases. In CUDA the programmer says who does what and where the barriers are; in Triton the compiler does.
 # - A decode loads each key for a handful of rows and waits for memory. A prefill uses each key for many rows and waits for arithmetic.
 #
 # ## Exercises

@@ -16,12 +16,12 @@
 #
 # ## Question
 #
-# **Tensor cores multiply matrices that lie scattered over the registers of a warp. Who holds which element, how does it get there without waiting, and what does the journey round?**
+# **Tensor cores multiply matrices that lie scattered over the registers of a warp. Which lane holds which element, how do the elements get there without waiting, and where are they rounded?**
 #
 # A tensor core takes whole matrices, and it gives each thread of the warp a few elements of the result.
-# Which ones is fixed, and everything around the product follows from it: how tiles lie in shared memory, why their rows are twisted, and why a kernel can keep its weights $P$ in registers.
-# On the way, numbers pass through formats of 16 bits and of 8.
-# This page shows both, by asking the CPU machine, which knows the instructions bit for bit.
+# The hardware decides which elements. Everything around the product follows from that: how tiles lie in shared memory, why the pieces of their rows are permuted, and why a kernel can keep its weights $P$ in registers.
+# Numbers also pass through formats of 16 bits and of 8 bits.
+# This page shows the places and the roundings by asking the CPU machine, which computes these instructions bit for bit.
 #
 # ## You need
 #
@@ -62,30 +62,31 @@ ORIGIN = "computed on this machine, by the CPU build"
 # A lane has eight 16-bit elements of $A$, two in each of four registers, and four sums of $D$ in fp32.
 #
 # The picture is not drawn from a manual.
-# It multiplies a matrix whose elements are the numbers 0 to 255, and asks each lane which numbers it has.
+# The cell multiplies a matrix whose elements are the numbers 0 to 255, and asks each lane which of these numbers it holds.
 
-# %% mystnb={"figure": {"caption": "Each element of A and of D with its lane, and the place among that lane's elements. A colour is a quad of four lanes. Computed on this machine.", "name": "fragment-owners"}, "image": {"alt": "Two grids, A of 16 by 16 and D of 16 by 8. Each row of a grid belongs to one quad of four lanes, row g and row g + 8 to the same one. Neighbouring pairs of columns belong to neighbouring lanes of the quad.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which lane holds which pair of neighbours: of A, which of its four registers has both elements; of D, which two registers have one each. A colour is a quad of four lanes. Computed on this machine.", "name": "fragment-owners"}, "image": {"alt": "Two grids, A of 16 by 16 and D of 16 by 8. Each row of a grid belongs to one quad of four lanes, row g and row g + 8 to the same one. Pairs of columns belong to the lanes of the quad in order.", "width": "100%"}} tags=["hide-input"]
 owners = fragments.owners()
-names = {"A: lane · element, two per register": owners["a"], "D: lane · register": owners["d"]}
+names = {"A: lane · register": owners["a"] // [1, 2], "D: lane · registers": owners["d"]}
 drawn.owners(names, origin=ORIGIN)
 plt.show()
 
 # %% [markdown]
 # Write a lane as $4 g + t$, with $g$ from 0 to 7 and $t$ from 0 to 3.
-# Then lane $4 g + t$ has rows $g$ and $g + 8$, of both matrices, and columns $2 t$ and $2 t + 1$; of $A$ also the columns 8 further.
-# So the four lanes of a quad share a row, and two exchanges, at the distances 1 and 2, find a row's maximum.
+# Then lane $4 g + t$ holds elements of the rows $g$ and $g + 8$ of both matrices.
+# They stand in the columns $2 t$ and $2 t + 1$; in $A$ there are two more, $2 t + 8$ and $2 t + 9$.
+# A row of $D$ thus belongs to the four lanes of a quad, and two exchanges, `shfl_xor` with 1 and with 2, find the maximum of a row.
 #
 # Compare the two grids: $D$ looks like the left half of $A$.
 # Two results $D$ side by side have exactly the pattern of one $A$.
-# That is why a kernel computes $S = Q K^T$, turns it into $P$ where it lies, rounds it to 16 bits, and hands it to the next product $P V$ without any exchange (assignment 13).
+# That is why a kernel can compute $S = Q K^T$, turn it into $P$ in the same registers, round $P$ to 16 bits, and use it as the matrix $A$ of the next product $P V$. No lane hands a number to another lane (assignment 13).
 #
 # {term}`wgmma`, the instruction of {term}`Hopper`, NVIDIA's architecture of the H100 and H200, multiplies 64 rows by four warps at once.
 # Each warp has 16 of the rows, and its lanes hold them in the pattern of $D$, so what you see here holds for it too.
 # Its operands come from shared memory, and only $A$ may come from registers.
 #
-# ### How it gets there: ldmatrix
+# ### From shared memory to registers: ldmatrix
 #
-# A lane needs pairs of neighbours from two rows and four places, which ordinary loads would fetch in eight small reads.
+# A lane needs four registers of $A$, and each register holds a pair of neighbours, 32 bits: two pairs of row $g$ and two of row $g + 8$. Ordinary loads would fetch them in four reads.
 # The instruction `ldmatrix` reads four matrices of 8 × 8 elements at once: each lane gives the address of one row of eight elements, 16 bytes, and the hardware deals out the pieces.
 #
 # ### Banks and swizzles
@@ -108,9 +109,9 @@ plt.show()
 # ### Formats
 #
 # A floating-point number has a sign, an exponent and a fraction.
-# The exponent decides how large it can be, the fraction how near its neighbours are.
+# The exponent decides how large a number can be, and the fraction how near its neighbours are.
 # The distance to the next number is called {term}`ulp`, and rounding errs by half an ulp at most.
-# Of its 16 bits fp16 gives 5 to the exponent and 10 to the fraction, bf16 8 and 7; the names of the 8-bit formats, e4m3 and e5m2, count these bits.
+# Of 16 bits, fp16 gives 5 to the exponent and 10 to the fraction; bf16 gives 8 and 7. The names of the 8-bit formats, e4m3 and e5m2, count these bits.
 
 # %% mystnb={"figure": {"caption": "The distance between neighbours doubles with each power of two: bf16 has the range of fp32 and eight times the distance of fp16. Computed on this machine.", "name": "spacing"}, "image": {"alt": "Four parallel staircases on logarithmic axes: e4m3 on top, then bf16, fp16 and far below fp32. Each ends flat on the left, where numbers are subnormal, at different places.", "width": "90%"}} tags=["hide-input"]
 x = 2.0 ** np.arange(-20, 9)
@@ -154,20 +155,20 @@ plots.table(
 #
 # ## Prediction
 #
-# **Bank conflicts.** Without a swizzle the eight rows of an `ldmatrix` meet in the same banks, so it takes 8 turns; with it, 1.
+# **Bank conflicts.** Without a swizzle the eight rows of an `ldmatrix` meet in the same banks, so that the read takes 8 turns; with the swizzle it takes 1.
 #
 # **Rounding.** Compute $O = P V$ with $P$ in fp16, for 16 weights per row.
-# Each weight errs by $u$ at most, relative to itself, so that
+# The relative error of each weight is at most $u$, so that
 #
 # $$
 # |\hat o - o| \;\le\; u \sum_j |P_j| \, |v_j| + a,
 # $$ (p-in-16-bits)
 #
-# where $a$ is what the fp32 additions may add, and since roundings go up as often as down, the typical error should be a fraction of it.
+# where $a$ is what the fp32 additions may add. Roundings go up as often as down, so that the typical error should be a fraction of this bound.
 #
 # ## Kernel
 #
-# This kernel is one warp: all lanes store the tile, a row at a time, and `ldmatrix` reads it again.
+# This kernel has one warp. Its lanes store the tile in four steps of four rows, and `ldmatrix` reads the tile again.
 #
 # ```{literalinclude} /labkernels/chapters/primers/fragments.cuh
 # :language: cpp
@@ -258,7 +259,7 @@ print(
 # ```{exercise}
 # :label: fragments-swizzle
 #
-# Assignment 11, *A swizzle without bank conflicts*. The exclusive or is one; find another. The check takes every layout in which no two lanes of a store or a read meet.
+# Assignment 11, *A swizzle without bank conflicts*. The exclusive or is one such layout; find another. The check takes every layout in which no two lanes of a store or a read meet.
 # ```
 
 # %%

@@ -19,20 +19,22 @@
 #
 # | | Chapter | Minutes | Its question |
 # |---|---|---|---|
-# | 1 | [A GPU in one sitting](a_gpu_in_one_sitting.ipynb) | 15 | What is a GPU made of, and what does a kernel take of it? |
-# | 2 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a block at a time? |
-# | 3 | [Fragments and rounding](fragments_and_rounding.ipynb) | 15 | Which lane holds which number, and where is it rounded? |
-# | 4 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
-# | 5 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Five GPUs, one product, three answers: which is wrong? |
-# | 6 | [Where the error comes from](where_the_error_comes_from.ipynb) | 25 | Which step makes the error, and what would it cost to remove it? |
-# | 7 | [Rounding or bug?](rounding_or_bug.ipynb) | 20 | Could rounding have done this? |
-# | 8 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 20 | Is bf16 at fault, or the tolerance, or the test? |
-# | 9 | [A typo that looked like rounding](a_typo_that_looked_like_rounding.ipynb) | 15 | Why is a kernel right on one GPU and wrong on another? |
-# | 10 | [Two roads to one attention](two_roads.ipynb) | 20 | Why do only some heads differ between a full pass and the KV cache? |
-# | 11 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 20 | Where does the other half of the tensor cores' time go? |
-# | 12 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
-# | 13 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
-# | 14 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
+# | 1 | [Your first kernel](your_first_kernel.ipynb) | 15 | How do a thousand threads divide a task? |
+# | 2 | [A GPU in one sitting](a_gpu_in_one_sitting.ipynb) | 15 | What is a GPU made of, and what does a kernel take of it? |
+# | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a block at a time? |
+# | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 15 | Which lane holds which number, and where is it rounded? |
+# | 5 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
+# | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Five GPUs, one product, three answers: which is wrong? |
+# | 7 | [Where the error comes from](where_the_error_comes_from.ipynb) | 25 | Which step makes the error, and what would it cost to remove it? |
+# | 8 | [Rounding or bug?](rounding_or_bug.ipynb) | 20 | Could rounding have done this? |
+# | 9 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 20 | Is bf16 at fault, or the tolerance, or the test? |
+# | 10 | [A typo that looked like rounding](a_typo_that_looked_like_rounding.ipynb) | 15 | Why is a kernel right on one GPU and wrong on another? |
+# | 11 | [Two roads to one attention](two_roads.ipynb) | 20 | Why do only some heads differ between a full pass and the KV cache? |
+# | 12 | [Same bits, whatever the batch](same_bits.ipynb) | 20 | Why did my bits change when only the batch changed? |
+# | 13 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 20 | Where does the other half of the tensor cores' time go? |
+# | 14 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
+# | 15 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
+# | 16 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.

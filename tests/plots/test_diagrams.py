@@ -8,7 +8,7 @@ import pandas as pd
 from labkernels import plots
 from labkernels.plots.accuracy.seen import seen
 from labkernels.plots.curves import curves
-from labkernels.plots.primers import attention, fragments, machine, motion
+from labkernels.plots.primers import attention, fragments, locator, machine, motion
 from tests.plots.conftest import ORIGIN, draw
 
 
@@ -164,3 +164,13 @@ def test_the_exponential_unit_shows_all_segments_and_the_first_four():
     assert some.get_xlim() == (0, 4)
     assert whole.lines[0].get_ydata().max() == 1
     assert np.mean(some.lines[0].get_ydata()) == 0.25
+
+
+def test_a_locator_marks_the_parts_that_are_named():
+    def marked(here):
+        faces = [patch.get_facecolor() for patch in locator.locator(here).axes[0].patches]
+        return sum(face[0] - face[2] > 0.1 for face in faces)  # the orange of what runs a kernel
+
+    assert [marked(here) for here in ((), ("registers",), ("SM", "shared memory"))] == [0, 1, 5]
+    with pytest.raises(ValueError, match="here has .'tile'."):
+        locator.locator(("tile",))

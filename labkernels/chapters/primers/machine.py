@@ -160,10 +160,10 @@ def _run_on_gpu(header, kernel, arguments, how, written, folders) -> None:
         raw[name][:] = there[name].cpu().numpy()
 
 
-def aligned(values: np.ndarray) -> np.ndarray:
+def aligned(values: np.ndarray, to_bytes: int = 16) -> np.ndarray:
     """Return a copy that begins at a multiple of 16 bytes, as loads of four words need it."""
-    room = np.zeros(values.nbytes + 16, np.uint8)
-    start = -room.ctypes.data % 16
+    room = np.zeros(values.nbytes + to_bytes, np.uint8)
+    start = -room.ctypes.data % to_bytes
     copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
     copy[...] = values
     return copy

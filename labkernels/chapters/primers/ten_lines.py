@@ -1,4 +1,4 @@
-"""The kernel of ten lines on which the two budgets are derived: compiled, and run on the CPU."""
+"""The small kernel on which the two budgets are derived: compiled, and run on the CPU."""
 
 import numpy as np
 

@@ -34,7 +34,8 @@ def walk(scores: np.ndarray, steps: pd.DataFrame, *, origin: str) -> Figure:
     middle.stairs(steps.l, ends, baseline=None, color="#0072b2", lw=2)
     middle.set(ylabel="l so far")
     bottom.stairs(steps.rescale, ends, fill=True, color="#cc79a7", alpha=0.5)
-    bottom.set(ylabel="factor on old sums", xlabel="key", ylim=(0, 1.1))
+    bottom.set(ylabel="factor on old sums", xlabel="key, marks where KV tiles begin", ylim=(0, 1.1))
+    bottom.set_xticks([*steps["first"], len(scores)])
     return style.say_origin(figure, origin)
 
 

@@ -18,10 +18,10 @@ _FORMATS = {"fp32": "#8b95a1", "fp16": "#0072b2", "bf16": "#d55e00", "e4m3": "#0
 
 @plt.rc_context(style.HOUSE)
 def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
-    """Draw which lane holds each element, with its place: the number of a register or of a half.
+    """Draw which lane holds each pair of neighbours in a row, and in which of its registers.
 
     The four lanes of a quad have one colour. Shapes: each matrix [rows, columns, 2] has lane and
-    place of every element, by its name.
+    register of every element, by its name; columns are even, and a pair has one lane.
     """
     widths = tuple(matrix.shape[1] for matrix in matrices.values())
     figure, panels = style.new_figure(
@@ -29,10 +29,13 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
     )
     for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
         _grid(axes, matrix[..., 0] // 4)
-        for (row, column), lane in np.ndenumerate(matrix[..., 0]):
-            place = matrix[row, column, 1]
+        for (row, pair), lane in np.ndenumerate(matrix[:, ::2, 0]):
+            registers = sorted(set(matrix[row, 2 * pair : 2 * pair + 2, 1].tolist()))
             look = {"ha": "center", "va": "center", "color": _ink_on(_QUADS[lane // 4])}
-            axes.text(column, row, f"{lane}·{place}", fontsize=5.2, **look)
+            words = f"{lane}·{','.join(map(str, registers))}"
+            axes.text(2 * pair + 0.5, row, words, fontsize=8.2, **look)
+        for edge in range(2, matrix.shape[1], 2):
+            axes.axvline(edge - 0.5, color="white", lw=0.8)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="column", ylabel="row")
     return style.say_origin(figure, origin)
@@ -80,10 +83,10 @@ def spacing(steps: pd.DataFrame, *, origin: str) -> Figure:
 
 
 def _grid(axes: Axes, quads: np.ndarray) -> None:
-    axes.imshow(quads, cmap=ListedColormap(_QUADS), vmin=0, vmax=7, aspect="equal")
+    axes.imshow(quads, cmap=ListedColormap(_QUADS), vmin=0, vmax=7, aspect="auto")
     rows, columns = quads.shape
-    axes.set_xticks(range(columns), range(columns), fontsize=6)
-    axes.set_yticks(range(rows), range(rows), fontsize=6)
+    axes.set_xticks(range(0, columns, 2), range(0, columns, 2), fontsize=8)
+    axes.set_yticks(range(rows), range(rows), fontsize=8)
     axes.grid(visible=False)
     axes.tick_params(length=0)
 

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Patch
 
 from labkernels.plots import style
 
@@ -24,7 +24,11 @@ def memories(levels: pd.DataFrame, *, origin: str) -> Figure:
     for row, level in enumerate(levels.itertuples()):
         axes.barh(row, level.bytes, left=1, height=0.62, color=_SHADES[-1 - row % len(_SHADES)])
         axes.text(1.4e3, row, level.words, va="center", fontsize=8.5, color="#10161d", clip_on=True)
-    axes.set(xscale="log", xlim=(1e3, 2 * levels.bytes.max()), xlabel="bytes on the whole GPU")
+    axes.set(
+        xscale="log",
+        xlim=(1e3, 2 * levels.bytes.max()),
+        xlabel="bytes on the whole GPU, ten times as many at each mark",
+    )
     axes.set_yticks(range(len(levels)), levels.name)
     axes.set_ylim(len(levels) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
@@ -73,6 +77,9 @@ def warps_in_time(runs: dict[int, pd.DataFrame], *, origin: str) -> Figure:
         works = (run.end - run.start)[run.what == "works"].sum()
         name = f"{n_warps} warp{'s' * (n_warps > 1)}"
         axes.set_title(f"{name}: the unit works {works / end:.0%} of the time", fontsize=9)
+    looks = [Patch(fc=_WAITS, label="waits"), Patch(fc=_WORKS, label="works")]
+    where = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.95), "ncols": 2}
+    panels[0].legend(handles=looks, handlelength=1, columnspacing=1, **where)
     panels[-1].set_xlabel("time, in turns of the arithmetic unit")
     return style.say_origin(figure, origin)
 
