@@ -33,7 +33,7 @@ _NO_ACCESS = "your lines touch shared memory by no lane, so that none is counted
 NO_BANKS = dict.fromkeys(("mask", "ask for boxes", "overlap"), _NO_ACCESS)
 # Changes O after the answer's lines. While O += P V is in flight on the CPU machine, O is NaN, and
 # the wait for the product overwrites it: the change then has no effect.
-_PRODUCTS = ("begin_scores", "begin_output")
+_TURN = ["wait", "begin_scores", "begin_output", "pass"]
 _TOUCHES_O = "      o[0] = o[0] + 1.f;"
 
 
@@ -117,7 +117,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
         out, _ = _attend(first, folder_with(*exercise.place, f"{answer.rstrip()}\n{_TOUCHES_O}"))
         results["overlaps"] = np.array(np.array_equal(out, results[f"out of {first.name}"]))
         code = re.sub(r"//[^\n]*", "", answer)
-        results["starts"] = np.array([code.count(f"{word}(") for word in _PRODUCTS])
+        results["turn"] = np.array(re.findall(r"\b(begin_\w+|wait|pass)\(", code))
     return results
 
 
@@ -129,9 +129,8 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
         yield from lines
     elif not results.get("overlaps", True):
         yield "O += P V has ended before your lines do, so that it runs beside no softmax."
-    for word, starts in zip(_PRODUCTS, results.get("starts", ()), strict=False):
-        if starts != 1:
-            yield f"Your lines have {word} {starts} times, and each product starts once."
+    elif list(results.get("turn", _TURN)) != _TURN:
+        yield f"Each product starts once, and during the turn: {', '.join(_TURN)}."
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
