@@ -66,7 +66,7 @@ def test_a_right_answer_stands_beside_the_reference(name):
 def test_a_copy_of_16_bytes_is_one_access():
     """mla_wgmma stores rows by such copies; in copies of 4 bytes, 8 lanes would meet in a bank."""
     line = the_line(said("hand_over_p"), "Bank conflicts")
-    assert "machine: none of 5," in line
+    assert "machine: none of 1," in line
 
 
 def test_other_bits_are_counted_in_spacings_of_their_format():

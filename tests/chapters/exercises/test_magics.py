@@ -21,7 +21,7 @@ def test_the_extension_brings_both_cells():
     assert sorted(shell.magics) == [("cell", "cuda"), ("cell", "triton")]
     answer = shell.magics["cell", "cuda"](" causal_mask \n", exercises.get("causal_mask").solution)
     assert answer.passed
-    assert repr(answer).startswith("Right.\nAll 7 requests")
+    assert repr(answer).startswith("Right.\nAll 13 requests")
     wrong = shell.magics["cell", "cuda"]("causal_mask", exercises.get("causal_mask").starter)
     assert repr(wrong).startswith("Not yet.\nThis is still the starter")
 

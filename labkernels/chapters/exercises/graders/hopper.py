@@ -76,8 +76,8 @@ def _mla(name: str, kv_len: int, q_len: int = 1) -> Request:
     return Request(name, "mla_wgmma", workload)
 
 
-def _prefill(name: str, q_lens, kv_lens, page_size: int | None, causal: bool) -> Request:
-    heads = {"q_heads": 4, "kv_heads": 2, "head_dim": 64}
+def _prefill(name: str, q_lens, kv_lens, page_size, causal: bool, head_dim: int = 64) -> Request:
+    heads = {"q_heads": 4, "kv_heads": 2, "head_dim": head_dim}
     workload = Prefill(q_lens, kv_lens, **heads, dtype="bf16", causal=causal, page_size=page_size)
     return Request(name, "prefill_wgmma", workload)
 
@@ -87,12 +87,14 @@ REQUESTS = {
         _mla("three full blocks of keys", 192),
         _mla("150 keys, so that the last block is ragged", 150),
         _mla("4 query tokens under a causal mask", 130, q_len=4),
+        _mla("4 query tokens and 20 keys", 20, q_len=4),
     ),
     "prefill": (
         _prefill("keys of two requests, in a row", (9, 40), (70, 300), None, causal=False),
         _prefill("one request under a causal mask", (40,), (600,), None, causal=True),
         _prefill("pages of 16 keys under a causal mask", (40,), (600,), 16, causal=True),
         _prefill("pages of 24 keys, which hold three boxes of 8", (9,), (300,), 24, causal=False),
+        _prefill("128 channels, keys in a row", (9, 40), (70, 300), None, False, head_dim=128),
     ),
 }
 
@@ -163,10 +165,12 @@ def _predicted(request: Request, folder: Path, made: Specialization) -> int:
 def _requests(exercise: Exercise) -> tuple[Request, ...]:
     """Return the requests of the operation in whose folder the answer's place is.
 
-    One variant does where the answer is the same in both, since each is compiled for seconds.
+    Each variant is compiled for seconds: an answer gets the variants in which its lines differ.
     """
     found = REQUESTS[exercise.place[0].partition("/")[0]]
-    return found[:2] if exercise.place[1] == "overlap" else found
+    return found[
+        {"overlap": slice(2), "ask for boxes": slice(2, None)}.get(exercise.place[1], slice(None))
+    ]
 
 
 def _attend(request: Request, folder: Path) -> tuple[np.ndarray, np.ndarray]:
