@@ -22,11 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# A planner saw the batch and cut your request's keys otherwise: alone into many splits, to fill the GPU, and among others into few. Each split has a running maximum of its own, each weight is rounded relative to it, and the output's last bits follow.
-# Of {glue:text}`n_ways` ways to decode, {glue:text}`n_change` changed bits; the cut told in advance which heads, for {glue:text}`right` of {glue:text}`judged` heads of the ways whose planner can be read.
-# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
-# The price: splits of {glue:text}`fixed_keys` keys take {glue:text}`grid_mean` times as long as the free plan over a grid of decodes, at worst {glue:text}`grid_worst`, and in small batches up to {glue:text}`small_worst`; one split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
-# How sure: measured on one H200 (FlashInfer 0.7.2, torch 2.11, FlashAttention-4 4.0.0b36); our kernels ran here too. vLLM, SGLang and FlashAttention's packages 2 and 3 were read, not run.
+# A planner saw the batch and cut your keys into other splits. Each split has a running maximum of its own, and weights are rounded relative to it.
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cut told which heads, for {glue:text}`right` of {glue:text}`judged`.
+# Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
+# How sure: one H200, FlashInfer 0.7.2, torch 2.11, FlashAttention-4; vLLM and SGLang were read, not run.
 # :::
 
 # %% tags=["remove-cell"]
@@ -80,6 +79,8 @@ plt.show()
 # %% [markdown]
 # Read a row from left to right: the request is always the same, and only its neighbours become more.
 # Where the shade begins, the plan has begun to cut it otherwise. In a prefill only {glue:text}`prefill_change` changed bits, of {glue:text}`prefill_ways` ways and two lengths, because a prefill has blocks enough without splits.
+# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
+# The price of splits of {glue:text}`fixed_keys` keys is at worst {glue:text}`grid_worst` times the free plan's time over a grid of decodes; one split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
 # cuDNN's rows have marks: in {glue:text}`unstable` of its batches the *same* call gave other bits the second time, which is another fault than this chapter's.
 #
 # ## Prediction
@@ -474,6 +475,10 @@ assert exercises.check("bits-first-batch", first)
 # %%
 assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**20)
 
+# %% [markdown]
+# ```{solution-end}
+# ```
+
 # %% tags=["remove-cell"]
 planned = bits[bits.method != ""]
 differ = decodes.groupby("way").heads_differ.sum() > 0
@@ -502,9 +507,6 @@ for name, number in numbers.items():
 sized.log + bench.log
 
 # %% [markdown]
-# ```{solution-end}
-# ```
-#
 # ## Sources
 #
 # The question is asked in {cite:t}`flashattention1897` and, for one kernel of MLA, in {cite:t}`flashmla212`. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.

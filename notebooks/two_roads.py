@@ -23,7 +23,7 @@
 # :class: important
 #
 # Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation predicted {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
-# How sure: our kernels, here and on an H200; FlashAttention was read, not run. The report is *not reproduced*: most of its samples had no difference, {glue:text}`equal_samples` of our {glue:text}`samples` random ones has none; where recent keys lead, most have none ({doc}`same_bits`).
+# How sure: our kernels, here and on an H200; FlashAttention was read, not run. *Not reproduced*: the report's samples mostly agreed, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most where recent keys lead ({doc}`same_bits`).
 # :::
 
 # %% tags=["remove-cell"]

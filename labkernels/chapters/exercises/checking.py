@@ -77,7 +77,10 @@ def _of_fault(exercise: Exercise, answer: str, message: str) -> list[str]:
     alike = [m for m in exercise.mistakes if m.fault and m.fault == fault and m.where in message]
     if exercise.place[0] and fault in ("bounds", "race", "alignment", "unwritten"):
         lines += [*in_own_lines(answer, lines), *negative_remainder(answer)]
-    return [*lines, *(m.says.strip() for m in alike[:1])]
+    advice = [m.says for m in alike[:1]]
+    if _same(exercise.starter, answer):
+        advice = [exercise.unfinished]
+    return [*lines, *(words.strip() for words in advice)]
 
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:

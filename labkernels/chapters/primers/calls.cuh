@@ -49,11 +49,20 @@ LAB_DEVICE void put(const Params& p, int i, double y) {
 
 LAB_KERNEL(32, 1) call_maximum(LAB_GRID_CONSTANT Params p) { put(p, 0, raised(x(p, 0), x(p, 1))); }
 
-LAB_KERNEL(32, 1) call_log2(LAB_GRID_CONSTANT Params p) { put(p, 0, in_log2_units(x(p, 0), x(p, 1))); }
+LAB_KERNEL(32, 1) call_log2(LAB_GRID_CONSTANT Params p) {
+  const float y = in_log2_units(x(p, 0), x(p, 1));
+  put(p, 0, y);
+}
 
-LAB_KERNEL(32, 1) call_mask(LAB_GRID_CONSTANT Params p) { put(p, 0, masked(x(p, 0), n(p, 0), n(p, 1))); }
+LAB_KERNEL(32, 1) call_mask(LAB_GRID_CONSTANT Params p) {
+  const float y = masked(x(p, 0), n(p, 0), n(p, 1));
+  put(p, 0, y);
+}
 
-LAB_KERNEL(32, 1) call_causal(LAB_GRID_CONSTANT Params p) { put(p, 0, keys_seen(n(p, 0), n(p, 1), n(p, 2))); }
+LAB_KERNEL(32, 1) call_causal(LAB_GRID_CONSTANT Params p) {
+  const int y = keys_seen(n(p, 0), n(p, 1), n(p, 2));
+  put(p, 0, y);
+}
 
 LAB_KERNEL(32, 1) call_packing(LAB_GRID_CONSTANT Params p) {
   const Row row = row_of(n(p, 0), n(p, 1), n(p, 2));

@@ -153,12 +153,12 @@ def decide(
     truth, error, bound, once = seen.truth, seen.error, seen.bound, seen.once
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
-        sigma = np.full(bound.shape, np.nan)
-        return Verdict(INCONCLUSIVE, why, (), (), policy, error, bound, sigma)
+        none = np.full(bound.shape, np.nan)
+        return Verdict(INCONCLUSIVE, why, (), (), policy, error, bound, none)
     found, of_lse2 = [significance.of_bound(error, bound, "error / bound", problem)], _NO_MATCH
     if lse2 is not None:
-        finding, of_lse2 = _of_lse2(problem, _shaped("lse2", lse2, problem.out_shape[:2]), seen)
-        found.append(finding)
+        more, of_lse2 = _of_lse2(problem, _shaped("lse2", lse2, problem.out_shape[:2]), seen)
+        found += [more]
     if once or not np.any(problem.n_keys > 1):
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
@@ -175,30 +175,24 @@ def decide(
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    of_values = less_exact.as_with_values(problem, policy, truth, error, sigma)
-
-    @functools.cache
-    def honest() -> str:
-        given = problem, policy, truth, error, sigma
-        return _as_if(*given) if told and not of_values else of_values
-
+    of = problem, policy, truth, error, sigma
+    of_values = less_exact.as_with_values(*of)
+    honest = functools.cache(lambda: _as_if(*of) if told and not of_values else of_values)
     faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
-    shared = any(name.endswith("by all") for name in bugs)
     given = problem, policy, (out, truth, sigma, z), filtered
-    seen_wrong = search.of_output(*given, shared=shared, honest=honest)
-    matches, region = seen_wrong.matches, seen_wrong.region
+    wrong = search.of_output(*given, shared=any(n.endswith("by all") for n in bugs), honest=honest)
+    matches = wrong.matches
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest() if matches and _is_factor(matches[0]) else ""
     if not matches and np.isfinite(error).all():
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
-        of_number = of_values or less_exact.as_with_a_number(problem, policy, truth, error, sigma)
-        even = of_number or alike or honest()
+        even = of_values or less_exact.as_with_a_number(*of) or alike or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
-    return replace(answer, region=region)
+    return replace(answer, region=wrong.region)
 
 
 def _of_lse2(
