@@ -22,10 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# A planner saw the batch and cut your keys into other splits. Each split has a running maximum of its own, and weights are rounded relative to it.
+# A planner saw the batch and cut your keys into other splits. Each split has a running maximum of its own, relative to which weights are rounded.
 # {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cut told which heads, for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200, FlashInfer 0.7.2, torch 2.11, FlashAttention-4; vLLM and SGLang were read, not run.
+# How sure: one H200, FlashInfer 0.7.2, torch 2.11; vLLM and SGLang were read, not run.
 # :::
 
 # %% tags=["remove-cell"]
@@ -317,7 +317,7 @@ plt.show()
 # In small batches a shorter split is the better choice: with `keys_per_split=256` the worst of the five costs {glue:text}`small_256` times the free plan's time, where 1,024 keys cost {glue:text}`small_worst`.
 # The size must be chosen once for a deployment, and not by the batch.
 #
-# ## What the switches of others do
+# ### What the switches of others do
 #
 # The switch of each library, as its source says, and the cut that follows for requests of 2,048 keys on an H200, alone and in a batch of 64:
 
