@@ -264,6 +264,7 @@ def strict_site():
 @pytest.mark.parametrize("name", ["book/intro.html", *PAGES[1:]])  # the index leads there
 def test_a_strict_policy_refuses_nothing(opened, strict_site, name):
     page = opened(name, base=strict_site)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
     for widget, press, said in (
         ("run_kernel", "Run", "Equal in every bit to the H200."),
         ("step_kernel", "Record a run", "words in which threads met"),
