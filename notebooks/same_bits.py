@@ -432,7 +432,35 @@ for key in ("rtx4090", "a100", "h100", "h200"):
 # - cuDNN's and cuBLAS's choices cannot be read, so that nothing is predicted for two of torch's backends.
 # - Prefill against decode: equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
 # - Which rows part for shapes of your own: the program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
-#
+
+# %% tags=["remove-cell"]
+planned = bits[bits.method != ""]
+differ = decodes.groupby("way").heads_differ.sum() > 0
+by_grid = grids.set_index("name")
+long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
+prefills = bits[bits.operation == "prefill"]
+small = price[price.why == "small batch"]
+
+# %% tags=["remove-cell"]
+numbers = {
+    "n_ways": differ.size, "n_change": differ.sum(),
+    "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
+    "fixed_keys": f"{INVARIANT_KEYS_PER_SPLIT:,}",
+    "grid_mean": f"{by_grid.value['decode, grid']:.2f}",
+    "grid_worst": f"{by_grid.worst['decode, grid']:.2f}",
+    "small_worst": f"{by_grid.worst['decode, small batch']:.2f}",
+    "small_256": f"{small[small['keys_per_split'] == 256].times.max():.2f}",
+    "unsplit": f"{long.times.iloc[0]:.0f}", "unstable": (decodes.heads_unstable > 0).sum(),
+    "prefill_change": ", ".join(prefills[prefills.heads_differ > 0].way.unique()),
+    "prefill_ways": prefills.way.nunique(), "neighbours": len(same_bits.NEIGHBOURS),
+}  # fmt: skip
+for name, number in numbers.items():
+    glue(name, f"{number}", display=False)
+
+# %% tags=["nbval-ignore-output"]
+sized.log + bench.log
+
+# %% [markdown]
 # ## Exercises
 #
 # ```{exercise}
@@ -478,33 +506,6 @@ assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**2
 # %% [markdown]
 # ```{solution-end}
 # ```
-
-# %% tags=["remove-cell"]
-planned = bits[bits.method != ""]
-differ = decodes.groupby("way").heads_differ.sum() > 0
-by_grid = grids.set_index("name")
-long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
-prefills = bits[bits.operation == "prefill"]
-small = price[price.why == "small batch"]
-
-# %% tags=["remove-cell"]
-numbers = {
-    "n_ways": differ.size, "n_change": differ.sum(),
-    "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
-    "fixed_keys": f"{INVARIANT_KEYS_PER_SPLIT:,}",
-    "grid_mean": f"{by_grid.value['decode, grid']:.2f}",
-    "grid_worst": f"{by_grid.worst['decode, grid']:.2f}",
-    "small_worst": f"{by_grid.worst['decode, small batch']:.2f}",
-    "small_256": f"{small[small['keys_per_split'] == 256].times.max():.2f}",
-    "unsplit": f"{long.times.iloc[0]:.0f}", "unstable": (decodes.heads_unstable > 0).sum(),
-    "prefill_change": ", ".join(prefills[prefills.heads_differ > 0].way.unique()),
-    "prefill_ways": prefills.way.nunique(), "neighbours": len(same_bits.NEIGHBOURS),
-}  # fmt: skip
-for name, number in numbers.items():
-    glue(name, f"{number}", display=False)
-
-# %% tags=["nbval-ignore-output"]
-sized.log + bench.log
 
 # %% [markdown]
 # ## Sources

@@ -100,7 +100,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "prefill_wgmma", "--gpu", "a100"), "prefill_wgmma needs sm_90a, this is"),
         (("budget", "decode_mma", "--gpu", "t4"), "decode_mma needs sm_80 or newer, this is"),
         (("record",), "experiment is missing; allowed: backward"),
-        (("record", "nope", "--commit", "a"), "experiment is 'nope'; allowed: backward"),
+        (("record", "nope", "--commit", "abc1234"), "experiment is 'nope'; allowed: backward"),
         (("scoreboard", "--data", "/no/such/folder"), "/no/such/folder/targets.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -262,13 +262,13 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
         def __init__(self, command, **how):
             name = command[command.index("record") + 1]
             began.append(name)
-            assert command[-6:] == ["--only", "", "--commit", "abc", "--quick", "--replace"]
+            assert command[-6:] == ["--only", "", "--commit", "abc1234", "--quick", "--replace"]
             super().__init__([sys.executable, "-c", scripts[name]], **how)
 
     found = experiments.discover()
     monkeypatch.setattr(experiments, "discover", lambda: {name: found[name] for name in scripts})
     monkeypatch.setattr(process.subprocess, "Popen", Child)
-    asked = ("--all", "--quick", "--replace", "--commit", "abc", "--out", str(tmp_path))
+    asked = ("--all", "--quick", "--replace", "--commit", "abc1234", "--out", str(tmp_path))
     code, out, err = call(capsys, "record", *asked)
     assert (code, began) == (1, list(scripts))
     assert [line.split()[0] for line in out.splitlines()[:4]] == list(scripts)
