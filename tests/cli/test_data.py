@@ -40,7 +40,7 @@ def test_a_table_is_shown_whole_or_in_part(capsys):
     ("arguments", "told"),
     [
         (["show"], "a table is missing; allowed: its name, such as mla, or a file of rows"),
-        (["show", "nope"], "table = nope, allowed: a file of rows, backward_bits, batch_bits, chaos"),
+        (["show", "nope"], "table = nope, allowed: a file of rows, backward_bits, batch_bits"),
         (["show", "mla", "--where", "x=1"], "where = x=1, allowed: COLUMN=VALUE with one of"),
         (["show", "mla", "--where", "kv_len"], "where = kv_len, allowed: COLUMN=VALUE"),
         (["show", "mla", "--where", "kv_len=a"], "kv_len is 'a'; allowed: a finite integer"),
