@@ -25,7 +25,7 @@
 # A planner saw the batch and cut your keys into other splits. Each split has a running maximum of its own, relative to which weights are rounded.
 # {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cut told which heads, for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200, FlashInfer 0.7.2, torch 2.11; vLLM and SGLang were read, not run.
+# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were read, not run.
 # :::
 
 # %% tags=["remove-cell"]
@@ -50,7 +50,7 @@ from labkernels import Bench, Decode, Prefill, plots
 from labkernels.chapters import exercises, live, same_bits, two_roads
 from labkernels.hardware import gpu
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
-from labkernels.planners import Batch, changed, known
+from labkernels.planners import Batch, changed, named
 from labkernels.planners.flash_attention import flash_attention_2
 
 # %% tags=["hide-input"]
@@ -58,7 +58,7 @@ from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.curves import bars, curves
 from labkernels.probing import targets
 from labkernels.probing.certificate import Sizes, certify
-from labkernels.records import store
+from labkernels.records import recorded, store
 from labkernels.variant import CAUSAL, FULL
 
 HERE = "computed on this machine"
@@ -73,7 +73,7 @@ names |= {
     f"FlashInfer fa2, {how}": f"fa2, {how}" for how in ("disable_split_kv", "fixed_split_size")
 }
 shown = ordered.assign(way=ordered.way.replace(names).str.replace("labkernels", "ours"))
-plots.batch_map(shown, origin=same_bits.origin(store.read("batch_bits")))
+plots.batch_map(shown, origin=recorded.origin(store.read("batch_bits")))
 plt.show()
 
 # %% [markdown]
@@ -108,7 +108,7 @@ one = Batch((2048,), 32, 8, 128, page_size=16)
 sizes = (1, 2, 8, 64)
 rows = []
 for name in ("FlashInfer fa2", "FlashAttention-2 kvcache", "FlashAttention-3", "torch flash"):
-    found = known.cuts(name, one, gpu("h200"), sizes)
+    found = named.cuts(name, one, gpu("h200"), sizes)
     rows.append([name, *(cut.label() + (" *" if other else "") for cut, other in found)])
 plots.table(pd.DataFrame(rows, columns=["library", *map(str, sizes)]), "cuts-by-batch")
 
@@ -285,7 +285,7 @@ print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
 # %% tags=["hide-input"]
 price = same_bits.prices(store.read("batch_invariance"))
-origin = same_bits.origin(store.read("batch_invariance"))
+origin = recorded.origin(store.read("batch_invariance"))
 SHOWN = ("1 x 1024", "1 x 8192", "57 x 8192", "1 x 131072")
 work = price[(price.operation == "decode") & (price.dtype == "bf16") & (price.q_heads == 32)]
 work = work[(work.head_dim == 128) & (work.page_size == 16) & work.keys_per_split.between(1, 8192)]
@@ -322,13 +322,13 @@ plt.show()
 # The switch of each library, as its source says, and the cut that follows for requests of 2,048 keys on an H200, alone and in a batch of 64:
 
 # %%
-SWITCHES = [name for name in known.PLANNERS if ", " in name]
+SWITCHES = [name for name in named.WAYS if ", " in name]
 rows = []
 for name in SWITCHES:
     base, _, switch = name.partition(", ")
     row = [base, switch]
     for planner in (base, name):
-        (few, _), (many, other) = known.cuts(planner, one, gpu("h200"), (1, 64))
+        (few, _), (many, other) = named.cuts(planner, one, gpu("h200"), (1, 64))
         row.append(f"{few.label()} → {many.label()}" if other else few.label())
     rows.append(row)
 columns = ["library", "switch", "cut without it", "cut with it"]
@@ -344,7 +344,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "switches")
 
 # %%
 mixed = replace(one, kv_lens=(2048, 2048), q_lens=(1, 512), causal=True)
-cut = known.PLANNERS["vLLM FlashAttention-3, BATCH_INVARIANT"]
+cut = named.WAYS["vLLM FlashAttention-3, BATCH_INVARIANT"]
 pair = [cut(batch, gpu("h200")) for batch in (mixed.alone(0), mixed)]
 print([c.label() for c in pair], "other cut" if changed(*pair) else "same cut")
 
@@ -360,7 +360,7 @@ for name in ("FlashInfer fa2", "FlashAttention-2 kvcache", "torch flash"):
     rows.append([name])
     for key in GPUS:
         sizes = [2**n for n in range(1, 9)]
-        found = zip(sizes, known.cuts(name, one, gpu(key), sizes), strict=True)
+        found = zip(sizes, named.cuts(name, one, gpu(key), sizes), strict=True)
         rows[-1].append(next((n for n, (_, other) in found if other), "none"))
 plots.table(pd.DataFrame(rows, columns=["2,048 keys", *(gpu(k).name for k in GPUS)]), "by-gpu")
 
@@ -439,6 +439,8 @@ differ = decodes.groupby("way").heads_differ.sum() > 0
 by_grid = grids.set_index("name")
 long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
 prefills = bits[bits.operation == "prefill"]
+versions = decodes.version[decodes.library.isin(["flashinfer", "torch"])].unique()
+glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
 small = price[price.why == "small batch"]
 
 # %% tags=["remove-cell"]
@@ -479,7 +481,7 @@ sized.log + bench.log
 # %%
 asked = replace(one, kv_lens=(4096,))
 sizes = range(2, 20)
-found = zip(sizes, known.cuts("FlashInfer fa2", asked, gpu("a100"), sizes), strict=True)
+found = zip(sizes, named.cuts("FlashInfer fa2", asked, gpu("a100"), sizes), strict=True)
 first = next(n for n, (_, other) in found if other)
 assert exercises.check("bits-first-batch", first)
 
@@ -506,8 +508,7 @@ assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**2
 # %% [markdown]
 # ```{solution-end}
 # ```
-
-# %% [markdown]
+#
 # ## Sources
 #
 # The question is asked in {cite:t}`flashattention1897` and, for one kernel of MLA, in {cite:t}`flashmla212`. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.

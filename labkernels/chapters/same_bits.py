@@ -16,7 +16,6 @@ from labkernels.numerics.arrays import as_float64
 from labkernels.planners import Cut, NotKnown
 from labkernels.planners.cut import even
 from labkernels.planners.prediction import output
-from labkernels.records import recorded
 
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
 SHORT = (640, 384, 300)  # for kernels that an interpreter runs
@@ -156,14 +155,6 @@ def policies(operation: str, kernel: str) -> tuple:
     known = implementations(operation, on_and_off).values()
     found = (item.policy for item in known if item.spec and item.spec.name == kernel)
     return tuple(p for p in found if p.tensor_cores or not kernel.startswith("triton"))
-
-
-def origin(rows: list[dict]) -> str:
-    """Return where and when rows were recorded, as a caption says it."""
-    return recorded.origin(
-        row | {"gpu": row.get("gpu") or row["device"], "commit": str(row["commit"])[:10]}
-        for row in rows
-    )
 
 
 def prices(rows: list[dict]) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 The first request of each length is computed alone. Every other way to call has this request too:
 again, in larger batches, last, beside a longer one, in other pages, in chunks. Equal inputs that
-give other bits are counted by head.
+give other bits are counted by head. The tensors are made where the kernel runs, since the arrays
+of `layouts`, in float64 on the host, would take minutes at the sizes of a server.
 """
 
 import math
@@ -13,7 +14,17 @@ from typing import Any
 import torch
 
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
-from labkernels.probing.layouts import DENSE, DTYPES, LAYOUTS, PAGED, Refused, answer_of
+from labkernels.kernels.random_inputs import Normal, int32, scattered, sums
+from labkernels.probing.layouts import (
+    DECODE,
+    DENSE,
+    DTYPES,
+    LAYOUTS,
+    PAGED,
+    Refused,
+    answer_of,
+    refusals,
+)
 from labkernels.units import require_choice
 
 BATCHES = (2, 4, 8, 16, 32, 64)
@@ -103,27 +114,22 @@ class Certificate:
             return "cannot judge: the kernel refused every call"
         if self.invariant:
             return "the bits of a request depend on the request alone, in all of these calls"
+        if any(found.words == "again" for found in self.changed):
+            return "the same call gives other bits when it runs again: it is nondeterministic"
         first = min(self.changed, key=lambda found: (found.keys, found.batch))
-        again = [found for found in self.changed if found.words == "again"]
-        if again:
-            return (
-                "the same call gives other bits when it runs again: the kernel is nondeterministic"
-            )
-        return (
-            f"the batch changes a request's bits: first {first.words}, {first.keys:,} keys,"
-            f" {first.heads} of {first.q_heads} heads"
-        )
+        where = f"first {first.words}, {first.keys:,} keys, {first}"
+        return f"a request's bits depend on how it is called: {where}"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What all calls share; queries: query tokens of each request, 1 in a decode."""
+    """What all calls share. queries: tokens of each request; None: 1 in a decode, else 16."""
 
     q_heads: int = 32
     kv_heads: int = 8
     head_dim: int = 128
     page_size: int = 16
-    queries: int = 1
+    queries: int | None = None
 
 
 def certify(
@@ -156,11 +162,15 @@ def certify(
     """
     require_choice("layout", layout, LAYOUTS)
     require_choice("dtype", dtype, DTYPES)
-    sizes = sizes or Sizes(queries=1 if layout in ("paged_decode", "mla") else 16)
+    sizes = sizes or Sizes()
+    queries = sizes.queries or (1 if layout in DECODE else 16)
+    sizes = replace(sizes, queries=queries)
     if layout == "mla":
         sizes = replace(sizes, kv_heads=1, head_dim=LATENT_DIM + ROPE_DIM)
-    if min(lengths) < sizes.queries:
-        raise ValueError(f"lengths = {lengths}, allowed: {sizes.queries} or more, the queries")
+    if layout in DECODE and queries > 1:
+        raise ValueError(f"queries = {queries}, allowed in {layout}: 1")
+    if min(lengths) < queries:
+        raise ValueError(f"lengths = {lengths}, allowed: {queries} or more, the queries")
     call = _Calls(function, layout, DTYPES[dtype], device, sizes, dict(options or {}))
     made = Certificate(name or getattr(function, "__name__", "kernel"), layout, dtype)
     for keys in lengths:
@@ -232,80 +242,60 @@ class _Calls:
         drawn = [self._request(m, i == way.place) for i, m in enumerate(way.lengths)]
         q = [x[0][tokens] for x in drawn]
         k, v = ([x[i][:m] for x, m in zip(drawn, lengths, strict=True)] for i in (1, 2))
-        n = len(q[0])
-        try:
+        with refusals():
             out, _ = answer_of(self.function(*self._tensors(way, q, k, v), **self.options))
-            if self.layout in DENSE:
-                out = out[way.place]
-                out = out.swapaxes(0, 1) if self.layout == "bhsd" else out
-            elif self.layout in ("paged_decode", "mla"):
-                out = out[way.place][None]
-            else:
-                out = out[way.place * n : (way.place + 1) * n]
-            kind = torch.int32 if out.element_size() == 4 else torch.int16
-            return out.contiguous().view(kind).cpu()
-        except Refused:
-            raise
-        except Exception as error:  # a kernel may end in anything
-            line = next(iter(str(error).strip().splitlines()), "")
-            raise Refused(f"{type(error).__name__}: {line}"[:120]) from None
+            out = self._of_request(out, way.place, len(way.lengths), len(q[0]))
+        kind = torch.int32 if out.element_size() == 4 else torch.int16
+        return out.contiguous().view(kind).cpu()
+
+    def _of_request(self, out: torch.Tensor, place: int, batch: int, n: int) -> torch.Tensor:
+        """Return the rows of the compared request, [n, heads, channels]."""
+        heads = self.sizes.q_heads
+        shapes = {"bhsd": (batch, heads, n), "bshd": (batch, n, heads)}
+        shape = shapes.get(self.layout, (batch * n, heads))
+        if out.ndim != len(shape) + 1 or tuple(out.shape[:-1]) != shape:
+            raise Refused(f"the output has shape {tuple(out.shape)}, not {shape} and channels")
+        if self.layout in DENSE:
+            return out[place].swapaxes(0, 1) if self.layout == "bhsd" else out[place]
+        return out[place * n : (place + 1) * n]
 
     def _request(self, keys: int, compared: bool) -> tuple[torch.Tensor, ...]:
         """Draw a request; the compared request of a length is the same in every call."""
         s = self.sizes
         draw = torch.Generator(self.device).manual_seed(keys * 2 + compared)
 
-        def tensor(rows, heads, channels):
-            shape = (rows, heads, channels)
-            x = torch.randn(shape, generator=draw, device=self.device, dtype=torch.float32)
-            return x.to(self.dtype)
+        def tensor(rows, heads):
+            shape = (rows, heads, s.head_dim)
+            return torch.randn(shape, generator=draw, device=self.device).to(self.dtype)
 
-        q = tensor(s.queries, s.q_heads, s.head_dim)
-        k = tensor(keys, s.kv_heads, s.head_dim)
-        if self.layout == "mla":
-            return q, k, k[..., :LATENT_DIM]
-        return q, k, tensor(keys, s.kv_heads, s.head_dim)
+        q, k = tensor(s.queries, s.q_heads), tensor(keys, s.kv_heads)
+        return q, k, k[..., :LATENT_DIM] if self.layout == "mla" else tensor(keys, s.kv_heads)
 
     def _tensors(self, way: Way, q: list, k: list, v: list) -> tuple[torch.Tensor, ...]:
         if self.layout in DENSE:
             stacked = (torch.stack(x) for x in (q, k, v))
             return tuple(x.swapaxes(1, 2) if self.layout == "bhsd" else x for x in stacked)
-        rows, cu_q = torch.cat(q), self._ints([0, *_sums(q)])
+        draw = Normal(way.pages, self.device)
+        rows, lengths = torch.cat(q), [len(x) for x in k]
+        ends = sums([len(x) for x in q], draw)
         if self.layout == "ragged":
-            return rows, torch.cat(k), torch.cat(v), cu_q, self._ints([0, *_sums(k)])
-        pools, table = self._pages(way, k, v)
-        ints = (table, self._ints([len(x) for x in k]))
-        if self.layout == "paged_decode":
-            return rows, *pools, *ints
-        if self.layout == "paged_prefill":
-            return rows, *pools, *ints, cu_q
-        pool = pools[0][:, :, 0]
-        parts = (*rows.split([LATENT_DIM, ROPE_DIM], -1), *pool.split([LATENT_DIM, ROPE_DIM], -1))
-        return *(x.contiguous() for x in parts), *ints
-
-    def _pages(self, way: Way, k: list, v: list):
-        """Return pools whose pages lie in a random order, and the page table."""
-        size, counts = way.page_size, [-(-len(x) // way.page_size) for x in k]
-        draw = torch.Generator().manual_seed(way.pages)
-        order = torch.randperm(sum(counts), generator=draw)
-        table = torch.zeros(len(k), max(counts) + way.spare, dtype=torch.int32)
-        pools = []
-        for of in (k, v) if self.layout != "mla" else (k,):
-            heads, channels = of[0].shape[1:]
-            padded = torch.cat(
-                [torch.nn.functional.pad(x, (0, 0, 0, 0, 0, -len(x) % size)) for x in of]
-            ).view(-1, size, heads, channels)
-            pool = torch.empty_like(padded)
-            pool[order.to(self.device)] = padded
-            pools.append(pool)
-        for row, end, count in zip(table, _sums([range(n) for n in counts]), counts, strict=True):
-            row[:count] = order[end - count : end].int()
-        return pools, table.to(self.device)
-
-    def _ints(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
+            return rows, torch.cat(k), torch.cat(v), ends, sums(lengths, draw)
+        table = scattered(lengths, way.page_size, draw)
+        pools = [_pool(x, table, way.page_size) for x in (k, v)]
+        table = torch.nn.functional.pad(table, (0, way.spare))
+        where = (table, int32(lengths, draw))
+        if self.layout == "mla":
+            parts = [x.split([LATENT_DIM, ROPE_DIM], -1) for x in (rows, pools[0][:, :, 0])]
+            return *(x.contiguous() for pair in parts for x in pair), *where
+        return rows, *pools, *where, *((ends,) if self.layout == "paged_prefill" else ())
 
 
-def _sums(of: Sequence) -> list[int]:
-    """Return the cumulative lengths of sequences."""
-    return torch.tensor([len(x) for x in of]).cumsum(0).tolist()
+def _pool(of: list[torch.Tensor], table: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the pages [pages, size, heads, channels] of requests, where the table says."""
+    padded = [torch.nn.functional.pad(x, (0, 0, 0, 0, 0, -len(x) % size)) for x in of]
+    counts = torch.tensor([len(x) // size for x in padded], device=table.device)
+    used = torch.arange(table.shape[1], device=table.device) < counts[:, None]
+    pages = torch.cat(padded).unflatten(0, (-1, size))
+    pool = torch.empty_like(pages)
+    pool[table[used].long()] = pages
+    return pool

@@ -64,7 +64,7 @@ class Kernel:
         """
         self.calls += 1
         tensors = self._tensors(q, k, v, lens or (k.shape[2],) * k.shape[0], memory, nope)
-        with _refusals():
+        with refusals():
             out, lse = answer_of(self.fn(*tensors, **(knobs or {})))
             return self._answer(out, lse, *q.shape[:3], v.shape[-1])
 
@@ -74,7 +74,7 @@ class Kernel:
             raise Refused(f"gradients of the layout {self.layout} are not read")
         self.calls += 1
         leaves = [x.requires_grad_() for x in self._tensors(q, k, v, lens, PLAIN, None)]
-        with _refusals():
+        with refusals():
             out, _ = answer_of(self.fn(*leaves, **(knobs or {})))
             do = self._tensor(_laid(do, self.axes)).to(out.dtype)
             grads = torch.autograd.grad(out, leaves, do)
@@ -170,7 +170,7 @@ def _apart(axes: str) -> str:
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """Make a refusal of one line of whatever a kernel ends in, SystemExit too."""
     try:
         yield

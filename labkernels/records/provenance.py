@@ -7,6 +7,7 @@ from pathlib import Path
 from labkernels import places
 
 UNKNOWN = "unknown"
+DIGITS = 10  # of a commit
 
 
 def source_state(commit: str = "", *, root: Path | None = places.CHECKOUT) -> tuple[str, bool]:
@@ -16,8 +17,8 @@ def source_state(commit: str = "", *, root: Path | None = places.CHECKOUT) -> tu
     given and `root` is None or not a git checkout, the commit is UNKNOWN, and files never differ.
     """
     if commit:
-        return commit.removesuffix("-dirty"), commit.endswith("-dirty")
-    head = _git(root, "rev-parse", "--short=10", "HEAD") if root else None
+        return commit.removesuffix("-dirty")[:DIGITS], commit.endswith("-dirty")
+    head = _git(root, "rev-parse", f"--short={DIGITS}", "HEAD") if root else None
     if head is None:
         return UNKNOWN, False
     # Recording changes data/ itself, so those files do not make the source dirty.

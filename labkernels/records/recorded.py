@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from labkernels.records import store
+from labkernels.records.provenance import DIGITS
 from labkernels.records.store import Row
 
 
@@ -27,7 +28,10 @@ def origin(rows: Iterable[Row]) -> str:
 
     Raises: ValueError unless the rows come from one run.
     """
-    runs = {(row["gpu"], row["started_utc"], row["commit"], row["dirty"]) for row in rows}
+    runs = {
+        (row.get("gpu") or row["device"], row["started_utc"], _short(row), row["dirty"])
+        for row in rows
+    }
     if len(runs) != 1:
         raise ValueError(f"rows come from {len(runs)} runs, allowed: 1")
     gpu, started, commit, dirty = runs.pop()
@@ -60,8 +64,11 @@ def origins(rows: Iterable[Row]) -> str:
     if len(gpus) != 1:
         raise ValueError(f"rows come from {sorted(gpus)}, allowed: one GPU")
     days = sorted({str(row["started_utc"])[:10] for row in rows})
-    commits = dict.fromkeys(
-        str(row["commit"]) + (" with changes" if row["dirty"] else "") for row in rows
-    )
+    commits = dict.fromkeys(_short(row) + (" with changes" if row["dirty"] else "") for row in rows)
     word = "commit" if len(commits) == 1 else "commits"
     return f"measured on {gpus.pop()}, {' and '.join(days)}, {word} {', '.join(commits)}"
+
+
+def _short(row: Row) -> str:
+    """Return a row's commit in as many digits as rows have; some were recorded with all of them."""
+    return str(row["commit"])[:DIGITS]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkernels import hardware
-from labkernels.planners import Batch, Cut, NotKnown, changed, known
+from labkernels.planners import Batch, Cut, NotKnown, changed, named
 
 GPUS = ("rtx4090", "a100", "h100", "h200", "b200")
 LENGTHS = (512, 2048, 8192, 32768, 131072)
@@ -24,7 +24,7 @@ def data() -> dict[str, Any]:
     """
     labels: dict[str, int] = {}
     cuts = {
-        hardware.gpu(key).name: {name: _of(name, key, labels) for name in known.PLANNERS}
+        hardware.gpu(key).name: {name: _of(name, key, labels) for name in named.WAYS}
         for key in GPUS
     }
     head = {"mixes": list(MIXES), "lengths": LENGTHS, "sizes": SIZES, "labels": list(labels)}
@@ -35,7 +35,7 @@ def data() -> dict[str, Any]:
 
 
 def _of(name: str, key: str, labels: dict[str, int]) -> Any:
-    gpu, planner = hardware.gpu(key), known.PLANNERS[name]
+    gpu, planner = hardware.gpu(key), named.WAYS[name]
 
     def number(cut: Cut, request: int) -> int:
         return labels.setdefault(cut.label(request), len(labels))

@@ -3,6 +3,7 @@
 import pytest
 
 from labkernels import cli
+from labkernels.cli.probe import explain
 from labkernels.hardware import gpu
 from labkernels.planners import Batch, NotKnown
 from labkernels.planners.named import PLANNERS, planner
@@ -52,3 +53,14 @@ def test_every_name_answers_or_says_why_not(name):
             planner(name)(batch, gpu("h200"))
         return
     assert all(splits[-1][1] == 512 for splits in planner(name)(batch, gpu("h200")).splits)
+
+
+def test_the_help_lists_every_name():
+    listed = explain.DESCRIPTION.partition("libraries:")[2].partition("examples:")[0]
+    assert [name.strip() for name in listed.split(",")] == list(PLANNERS)
+
+
+def test_a_switch_has_one_value(capsys):
+    code, said = explained(capsys, "flash_attn_2", "1x8", "2x8", "--with", "num_splits=1,2")
+    assert code == 2
+    assert "--with num_splits has 2 values, allowed: 1" in said

@@ -1,6 +1,7 @@
 """The certificate: it finds what the batch changes, and nothing else."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def test_a_plan_that_looks_at_the_batch_is_found():
     found = made("decode_mma", "paged_decode", {}, lengths=(600,), batches=(2, 66))
     assert found.exit_code == 1
     assert {f.words for f in found.changed} == {"in a batch of 66"}
-    assert "the batch changes a request's bits" in str(found)
+    assert "depend on how it is called: first in a batch of 66, 600 keys" in str(found)
 
 
 def softmax(q, k, v):
@@ -92,7 +93,27 @@ def test_a_kernel_that_refuses_is_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [({"lengths": (3,)}, "lengths"), ({"layout": "hdsb"}, "layout")]
+    ("end", "words"),
+    [
+        (lambda q: q.sum(), "the output has shape ()"),
+        (lambda q: q[:, :1], "the output has shape (1, 1, 16, 128)"),
+        (lambda q: sys.exit(3), "SystemExit: 3"),
+    ],
+    ids=["a number", "one head", "an exit"],
+)
+def test_whatever_a_kernel_ends_in_is_a_line(end, words):
+    found = certify(lambda q, k, v: end(q), "bhsd", lengths=(30,))
+    assert found.exit_code == 2
+    assert words in str(found)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"lengths": (3,)}, "lengths"),
+        ({"layout": "hdsb"}, "layout"),
+        ({"layout": "mla", "sizes": Sizes(queries=2)}, "queries = 2, allowed in mla: 1"),
+    ],
 )
 def test_wrong_requests(how, words):
     with pytest.raises(ValueError, match=words):

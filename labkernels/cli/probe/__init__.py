@@ -1,11 +1,17 @@
 """`labkernels probe`: the datasheet of an attention kernel, read off from outside."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING, Any
 
 from labkernels.cli.options import USAGE, add_heads
 from labkernels.variant import FULL, AttentionVariant
+
+if TYPE_CHECKING:
+    from labkernels.probing.targets import Target
 
 HELP = "the datasheet of a kernel: what it computes, how it rounds, what is wrong"
 DESCRIPTION = """\
@@ -68,11 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.kernel:
         raise ValueError("no kernel is named; allowed: a name of --list, or module:function")
-    target = targets.find(options.kernel)
-    device = options.device or default_device()
-    reason = target.missing(device)
-    if reason:
-        print(f"cannot judge: {target.name}: {reason}")
+    target, device = target_of(options)
+    if target is None:
         return USAGE
     layout, variant = options.layout or target.layouts[0], _variant(options)
     same = ("page_size", "scale", "gradients", "quick", "heads", "head_dim")
@@ -94,11 +97,36 @@ def run(options: argparse.Namespace) -> int:
     return sheet.exit_code
 
 
-def default_device() -> str:
-    """Return "cuda" if there is a GPU, else "cpu"."""
+def target_of(options: argparse.Namespace) -> tuple[Target | None, str]:
+    """Return the kernel that is named and its device; None, and a line why, if it cannot run."""
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    from labkernels.probing import targets
+
+    target = targets.find(options.kernel)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    reason = target.missing(device)
+    if reason:
+        print(f"cannot judge: {target.name}: {reason}")
+    return (None if reason else target), device
+
+
+def add_switches(sub: argparse.ArgumentParser, what: str) -> None:
+    """Add --with, which passes an option of the kernel or the library on."""
+    how = {"action": "append", "default": [], "metavar": "NAME=VALUE", "help": what}
+    sub.add_argument("--with", dest="switches", **how)
+
+
+def switches_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of --with.
+
+    Raises: ValueError for an option without a name, or without just one value.
+    """
+    found = knobs_of(options.switches, "--with")
+    for name, values in found.items():
+        if len(values) > 1:
+            raise ValueError(f"--with {name} has {len(values)} values, allowed: 1")
+    return {name: value for name, (value,) in found.items()}
 
 
 def _variant(options: argparse.Namespace) -> AttentionVariant | None:
@@ -110,7 +138,7 @@ def _variant(options: argparse.Namespace) -> AttentionVariant | None:
     return variant if options.full or variant != FULL else None
 
 
-def knobs_of(given: list[str]) -> dict[str, list]:
+def knobs_of(given: list[str], option: str = "--knob") -> dict[str, list]:
     """Return the knobs with their values, read as JSON where they are (1, true, null) else as text.
 
     Raises: ValueError for an option without a name or a value.
@@ -119,7 +147,7 @@ def knobs_of(given: list[str]) -> dict[str, list]:
     for text in given:
         name, _, values = text.partition("=")
         if not (name.isidentifier() and values):
-            raise ValueError(f"--knob {text!r}, allowed: NAME=VALUE,VALUE")
+            raise ValueError(f"{option} {text!r}, allowed: NAME=VALUE")
         knobs[name] = [_value(value) for value in values.split(",")]
     return knobs
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 
 from labkernels.cli.options import USAGE, add_heads
+from labkernels.cli.probe import add_switches, say, switches_of, target_of
 
 HELP = "whether the batch changes a request's bits, for any kernel"
 DESCRIPTION = """\
@@ -37,47 +38,33 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keys", default=None, help="of the request (default 512,2048,8192)")
     sub.add_argument("--batches", default=None, help="requests in a call (default 2,4,8,16,32,64)")
     sub.add_argument("--queries", type=int, default=None, help="query tokens of each request")
-    add_heads(sub, None, "query heads / KV heads (default 32/8)")
+    add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--head-dim", type=int, default=128, help="channels of a head (default 128)")
     sub.add_argument("--causal", action="store_true", help="with a causal mask, and in chunks")
-    sub.add_argument(
-        "--with",
-        dest="options",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option that the kernel is called with",
-    )
+    add_switches(sub, "an option that the kernel is called with")
     sub.add_argument("--json", action="store_true", help="print the findings as JSON lines")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare, and print a table of what changes the bits; the exit code says whether any does."""
-    from labkernels.cli.probe import default_device, knobs_of, say
-    from labkernels.probing import targets
     from labkernels.probing.certificate import Sizes, certify
     from labkernels.variant import AttentionVariant
 
-    target = targets.find(options.kernel)
-    device = options.device or default_device()
-    reason = target.missing(device)
-    if reason:
-        print(f"cannot judge: {target.name}: {reason}")
+    target, device = target_of(options)
+    if target is None:
         return USAGE
     layout = options.layout or target.layouts[0]
     how = ON_CPU if device == "cpu" else {}
     for name, text in (("lengths", options.keys), ("batches", options.batches)):
         how = how | ({name: _numbers(name, text)} if text else {})
-    q_heads, kv_heads = options.heads or (32, 8)
-    queries = options.queries or (1 if layout in ("paged_decode", "mla") else 16)
     made = certify(
         target.function(layout, AttentionVariant(causal=options.causal)),
         layout,
         options.dtype,
-        sizes=Sizes(q_heads, kv_heads, options.head_dim, queries=queries),
+        sizes=Sizes(*options.heads, options.head_dim, queries=options.queries),
         device=device,
         causal=options.causal,
-        options={name: values[0] for name, values in knobs_of(options.options).items()},
+        options=switches_of(options),
         name=f"{target.name}, {target.version()}",
         progress=say if sys.stderr.isatty() else lambda words: None,
         **how,

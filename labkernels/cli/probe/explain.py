@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from labkernels.cli.options import add_heads
+from labkernels.cli.probe import add_switches, switches_of
 
 if TYPE_CHECKING:
     from labkernels.planners import Batch, Cut
@@ -19,7 +20,8 @@ REQUESTSxKEYS, or the keys of each request; request i of the one is request i of
 
 libraries: flashinfer:cuda_cores, flashinfer:fa2, flashinfer:fa3, flashinfer:mla_fa2,
   flashinfer:mla_fa3, flash_attn_2, flash_attn_3, flash_attn_4, torch:flash, torch:efficient,
-  vllm:flashinfer, vllm:flash_attn, sglang:flashinfer, sglang:flash_attn
+  torch:cudnn, torch:math, vllm:flashinfer, vllm:flash_attn, sglang:flashinfer,
+  sglang:flash_attn
 
 examples:
   labkernels explain flashinfer:fa2 1x8192 57x8192
@@ -39,35 +41,26 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("library", help="one of the names above")
     sub.add_argument("first", help="the first batch: 57x8192, or 8192,512,512")
     sub.add_argument("second", help="the second batch")
-    add_heads(sub, "32/8", "query heads / KV heads (default 32/8)")
+    add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--head-dim", type=int, default=128, help="channels of a head (default 128)")
     sub.add_argument("--queries", type=int, default=1, help="query tokens of each (default 1)")
     sub.add_argument("--causal", action="store_true", help="with a causal mask")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page; 0 for none")
     sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default)")
     sub.add_argument("--gpu", default="h200", help="whose SMs are filled (default h200)")
-    sub.add_argument(
-        "--with",
-        dest="options",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a switch of the library",
-    )
+    add_switches(sub, "a switch of the library")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the cut of each request in both batches, and what it does to the bits."""
     from labkernels import hardware
-    from labkernels.cli.probe import knobs_of
     from labkernels.planners import changed
     from labkernels.planners.named import planner
 
     plan, gpu = planner(options.library), hardware.gpu(options.gpu)
-    switches = {name: values[0] for name, values in knobs_of(options.options).items()}
     batches = [_batch(name, getattr(options, name), options) for name in ("first", "second")]
     try:
-        cuts = [plan(batch, gpu, **switches) for batch in batches]
+        cuts = [plan(batch, gpu, **switches_of(options)) for batch in batches]
     except TypeError as error:  # a switch that the library lacks
         raise ValueError(f"{options.library}: {error}") from None
     parts = changed(*cuts)

@@ -3,7 +3,7 @@ does not, on the grids of decode, prefill and MLA and on smaller batches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ class Priced:
     operation: Operation
     workload: Any
     why: str
-    plans: dict[str, dict] = field(default_factory=dict)
+    plans: dict[str, dict]
 
 
 def grid(*, quick: bool = False) -> Iterator[Priced]:
