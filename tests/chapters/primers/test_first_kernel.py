@@ -52,7 +52,7 @@ def test_a_step_refuses_what_is_right_by_another_way():
       if (threadIdx.x > 0) return;
       float sum = 0;
       for (int i = 0; i < 128; ++i) sum += x[i];
-      y[0] = sum;
+      y[0] = sum;  // no word of a comment: __syncthreads();
     }"""
     assert "is to use __syncthreads" in first_kernel.check("reduction", cheat).words
     broken = "__global__ void fill(int* y) {\n  y[i] = 0;\n}"
