@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from labkernels.chapters import same_bits
 from labkernels.hardware import gpu
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
@@ -158,7 +157,7 @@ def _bits_in_a_batch() -> Guess:
         1,
         changed,
         f"{changed} of {len(rows)} ways give other bits.",
-        same_bits.origin(rows),
+        recorded.origin(rows),
         "same_bits",
     )
 
