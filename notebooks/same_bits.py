@@ -22,7 +22,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# A planner saw the batch and cut your keys into other splits. Each split has a running maximum of its own, relative to which weights are rounded.
+# A planner saw the batch and cut your keys into other splits. Each split rounds its weights relative to its own running maximum.
 # {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cut told which heads, for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
 # How sure: one H200, {glue:text}`versions`; vLLM and SGLang were read, not run.
