@@ -170,8 +170,8 @@ def _zero_keys() -> Guess:
     ]
     runs, passed = _passed(rows)
     return Guess(
-        "The test that was advised sets K and V to zero and allows 1e-2. Of 100 outputs of "
-        "kernels with a known bug, how many does it refuse?",
+        "A test sets K and V to zero, as FlashInfer's has since 2025, and allows 1e-2. Of 100 "
+        "outputs of kernels with a known bug, how many does the test refuse?",
         "of 100",
         100,
         1,
@@ -195,7 +195,7 @@ def _latent_decode() -> Guess:
         gain,
         f"They make it {gain:.1f} times as fast: 128 heads use each byte, and products count.",
         recorded.origin(run),
-        "a_typo_that_looked_like_rounding",
+        "one_latent_row",
     )
 
 
