@@ -252,6 +252,8 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
     print(f"{name}: {typo.relative(b, a):.4f} of the output's RMS")
 
 # %% [markdown]
+# <!-- guess: smallest_tile -->
+#
 # ### What the smallest tile costs
 #
 # A GPU with 100 KB has no choice. An H200 takes the largest tile by itself, and each of the three if it is asked:

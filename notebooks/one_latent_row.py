@@ -177,8 +177,6 @@ for name, text in numbers.items():
 
 # %% [markdown]
 # At 32 heads `mla_mma` reaches {glue:text}`latent_part_32` % of that peak, and at 128 heads {glue:text}`latent_part_128` %: the instruction's peak is not what it waits for.
-#
-# <!-- guess: latent_decode_gain -->
 
 # %% mystnb={"figure": {"caption": "At 128 heads the least times of memory and of products are nearly equal, and only kernels for Hopper take less than twice as long. 64 requests of 4096 keys, bf16, one recording; numbers after a kernel's name are those of a tile that was asked for.", "name": "latent-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 latent.plot_timing()

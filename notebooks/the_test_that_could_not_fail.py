@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# A test of FlashInfer's ragged prefill passes in half, and fails at a tolerance of 1e-3 when one word of it becomes `bfloat16` {cite:p}`flashinfer882`.
+# A test of FlashInfer's ragged prefill passes in half, and fails at a tolerance of 1e-3 when its tensors become `bfloat16` {cite:p}`flashinfer882`.
 # **Is bf16 at fault, or the tolerance, or the kernel?**
 #
 # :::{admonition} Answer
