@@ -58,6 +58,19 @@ export function number(label, value, min, max) {
 }
 
 /**
+ * A labelled field for a short answer. @param {string} label
+ * @param {Record<string, any>} properties  of the input
+ */
+export function short_answer(label, properties) {
+  const id = `lab-${++count}`;
+  const input = element("input", { id, required: true, autocomplete: "off", ...properties });
+  return {
+    input,
+    field: element("div", { class: "lab-field" }, element("label", { for: id }, label), input),
+  };
+}
+
+/**
  * A labelled field for many numbers. @param {string} label @param {string} value
  */
 export function lines(label, value) {
