@@ -64,7 +64,10 @@ def _of_question(question: Question) -> dict[str, Any]:
         fits = tuple(sum(part) / 2 if isinstance(part, list) else part for part in answer)
         when = [p if isinstance(p, str) else question.bounds(p) for p in answer]
         rows.append(_row(question.name, when, fits))
-    parts = [_part(list(of)) for of in zip(*answers, strict=True)]
+    parts = [  # a word is one of those that are right or a usual mistake
+        {"choices": sorted(set(of))} if isinstance(of[0], str) else {"whole": False}
+        for of in zip(*answers, strict=True)
+    ]
     said = _sentences(question.name, parts, lambda given: given)
     return {**said, "asks": question.asks, "rows": rows, "hints": [question.hint]}
 
@@ -72,11 +75,9 @@ def _of_question(question: Question) -> dict[str, Any]:
 def _of_numbers(exercise: Exercise) -> dict[str, Any]:
     """Returns the table of an assignment whose answer is whole numbers."""
     sources = [exercise.solution, exercise.starter, *(m.source for m in exercise.mistakes)]
-    rows = []
-    for source in sources:
-        when = [(int(part), int(part)) for part in source.split(",")]
-        rows.append(_row(exercise.name, when, source))
-    n = len(rows[0]["when"])
+    whens = [[(int(part), int(part)) for part in source.split(",")] for source in sources]
+    rows = [_row(exercise.name, *pair) for pair in zip(whens, sources, strict=True)]
+    n = len(whens[0])
     asks = "a whole number" if n == 1 else f"{n} whole numbers"
     parts = [{"whole": True} for _ in range(n)]
     said = _sentences(exercise.name, parts, lambda given: ", ".join(map(str, given)))
@@ -86,26 +87,13 @@ def _of_numbers(exercise: Exercise) -> dict[str, Any]:
 def _of_name(exercise: Exercise, choices: tuple[str, ...]) -> dict[str, Any]:
     """Returns the table of an assignment whose answer is one of a few names."""
     rows = [_row(exercise.name, [name], name) for name in choices]
-    part = {"choices": choices}
-    return {
-        "asks": "the name of a phase",
-        "parts": [part],
-        "rows": rows,
-        "otherwise": [],
-        "hints": exercise.hints,
-    }
+    said = {"asks": "the name of a phase", "parts": [{"choices": choices}], "otherwise": []}
+    return {**said, "rows": rows, "hints": exercise.hints}
 
 
 def _row(name: str, when: list, answer: object) -> dict[str, Any]:
     report = exercises.check(name, answer)
     return {"when": when, "passed": report.passed, "lines": report.lines}
-
-
-def _part(answers: list) -> dict[str, Any]:
-    """Returns whether a part is a number, or one of the words that are right or a usual mistake."""
-    if isinstance(answers[0], str):
-        return {"choices": sorted(set(answers))}
-    return {"whole": False}
 
 
 def _sentences(name: str, parts: list[dict], written) -> dict[str, Any]:

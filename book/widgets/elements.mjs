@@ -45,19 +45,6 @@ export function set_options(select, options, chosen) {
 }
 
 /**
- * A labelled whole number. @param {string} label @param {number} value @param {number} min
- * @param {number} max
- */
-export function number(label, value, min, max) {
-  const id = `lab-${++count}`;
-  const input = element("input", { id, type: "number", value, min, max, step: 1, required: true });
-  return {
-    input,
-    field: element("div", { class: "lab-field" }, element("label", { for: id }, label), input),
-  };
-}
-
-/**
  * A labelled field for a short answer. @param {string} label
  * @param {Record<string, any>} properties  of the input
  */
@@ -69,6 +56,13 @@ export function short_answer(label, properties) {
     field: element("div", { class: "lab-field" }, element("label", { for: id }, label), input),
   };
 }
+
+/**
+ * A labelled whole number. @param {string} label @param {number} value @param {number} min
+ * @param {number} max
+ */
+export const number = (label, value, min, max) =>
+  short_answer(label, { type: "number", value, min, max, step: 1 });
 
 /**
  * A labelled field for many numbers. @param {string} label @param {string} value
