@@ -89,7 +89,8 @@ def _schedule(
     tiles = -(-rows // tile_rows)
     request = np.repeat(np.arange(len(rows)), tiles)
     q_tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    visible = visible_keys(lengths, request, (q_tile + 1) * tile_rows - 1, group, variant)
+    rows_of = (q_tile * tile_rows, (q_tile + 1) * tile_rows - 1)
+    visible = visible_keys(lengths, request, rows_of, group, variant, tile.keys)
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
@@ -108,11 +109,16 @@ def _schedule(
 
 
 def visible_keys(
-    lengths: Lengths, request, row, group: int, variant: AttentionVariant
+    lengths: Lengths, request, rows, group: int, variant: AttentionVariant, step_keys: int
 ) -> np.ndarray:
-    """Return one past the last key that a packed row sees; rows past the end see the last row's."""
+    """Return the keys from the step in which a first row's begin, to the end of a last row's.
+
+    rows: the first and last packed rows; rows past the end of a request see the last row's keys.
+    """
     n, keys = lengths.q[request], lengths.kv[request]
-    return variant.end(np.minimum(row // group, n - 1), n, keys)
+    first, last = (np.minimum(row // group, n - 1) for row in rows)
+    begin = variant.begin(first, n, keys) // step_keys * step_keys
+    return np.maximum(0, variant.end(last, n, keys) - begin)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:

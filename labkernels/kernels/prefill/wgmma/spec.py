@@ -18,6 +18,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
+from labkernels.variant import FEATURES
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
@@ -62,6 +63,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
     numbers = MappingProxyType(NUMBERS)
+    features = FEATURES
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
@@ -166,6 +168,12 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             Line("P rounded", steps * probabilities),
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
+
+    def params_of(self, instance: Instance) -> str:
+        """Return the C++ name of an instance's parameter, whose problem has the variant."""
+        if not instance.features:
+            return self.params
+        return f"prefill_wgmma::ParamsWith<{cuda_kernel.cpp_variant(instance)}>"
 
     def order(self, instance: Instance) -> str:
         """Return the tile's Overlap, which stands in the place of an order of keys."""
