@@ -87,7 +87,6 @@ struct KvWindow {
 
  private:
   LAB_DEVICE int first_live() const { return Begins ? begin_key : 0; }
-  LAB_DEVICE bool is_live(int at) const { return at < end_key && (!Begins || at >= begin_key); }
   LAB_DEVICE void look_up() {
     const int* pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
 #pragma unroll
@@ -124,11 +123,11 @@ struct KvWindow {
 
   template <int D>
   LAB_DEVICE void copy_row(u32 address, const T* source, int pass) const {
-    const int row = pass * keys_per_pass;
+    const int row = pass * keys_per_pass, at = key + thread_x() / 8 + row;
 #pragma unroll
     for (int c = 0; c < D / chunk_elements; c += 8)
       cp_async_16(other_chunk(address, c) + row * D * static_cast<int>(sizeof(T)),
-                  source + c * chunk_elements, is_live(key + thread_x() / 8 + row));
+                  source + c * chunk_elements, at < end_key && (!Begins || at >= begin_key));
   }
 };
 

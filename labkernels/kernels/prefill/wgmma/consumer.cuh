@@ -166,11 +166,6 @@ template <class C, class P> struct Consumer {
 
   // ---- softmax
 
-  // Returns the first key of the block whose scores were computed last.
-  LAB_DEVICE int key() const {
-    const ScheduledTile<C>& tile = smem.tile(i);
-    return tile.last_key - (tile.blocks - keys.count) * C::keys;
-  }
   // Begins the softmax of the lane's rows of tile i, before its first block.
   LAB_DEVICE void begin_rows(OnlineSoftmax& softmax) {
     softmax = {};
@@ -181,7 +176,11 @@ template <class C, class P> struct Consumer {
 
   // Turns q k into scores: the soft cap, and slopes.
   LAB_DEVICE void shape(Scores<C>& s) {
-    shape_scores<V, AccumulatorRows>(s, p, slopes, key());
+    if constexpr (V::shapes_scores) {
+      const ScheduledTile<C>& tile = smem.tile(i);
+      const int key = tile.last_key - (tile.blocks - keys.count) * C::keys;
+      shape_scores<V, AccumulatorRows>(s, p, slopes, key);
+    }
   }
   // Turns S into P.
   LAB_DEVICE void update(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
@@ -190,6 +189,7 @@ template <class C, class P> struct Consumer {
   }
   LAB_DEVICE void masked_softmax(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
     const ScheduledTile<C>& tile = smem.tile(i);
+    const auto key = [&] { return tile.last_key - (tile.blocks - keys.count) * C::keys; };
     shape(s);
     if (keys.masked > 0) mask_future<C>(s, p, tile.work, row, key());
     if constexpr (V::window) {

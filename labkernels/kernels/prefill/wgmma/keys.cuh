@@ -61,15 +61,13 @@ template <class C, class Tile> struct Producer {
  private:
   LAB_DEVICE const ScheduledTile<C>& tile() const { return smem.tile(i); }
 
-  // Returns whether no row of the tile sees a key, because it comes before their windows.
-  LAB_DEVICE bool is_before_window(int key) const {
-    return C::Variant::window && key < row_begin<typename C::Variant>(p.problem, tile().work, 0);
-  }
   // Returns the page of the lane's box of the keys from `key` on. It is -1 after the last key, and
-  // before the windows: zeros arrive there.
+  // before the rows' windows: zeros arrive there.
   LAB_DEVICE int page_of_box(int key) const {
-    if (!C::paged || is_before_window(key + (lane + 1) * p.box_keys - 1)) return -1;
-    return page_of(p.problem, tile().work, key + lane * p.box_keys);
+    if constexpr (C::Variant::window)
+      if (key + (lane + 1) * p.box_keys <= row_begin<typename C::Variant>(p.problem, tile().work, 0))
+        return -1;
+    return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }
 
   // [lab: ask for boxes]
