@@ -213,7 +213,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
 
   Softmax<C> softmax;
   const int own_head = work.first_q_head + least(own_row<C>(), work.n_q_heads - 1);
-  Slope slope;
+  Slope slope = {};
   if constexpr (V::alibi) slope = slope_of(p, own_head, load_constant(p.kv_len + work.batch) - 1);
   if constexpr (V::sinks)
     if (work.split == 0 && warp == 0) begin_with_sink(softmax, 0, p, own_head);
@@ -226,7 +226,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     if constexpr (V::shapes_scores)
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)
-        s[r] = shaped<V>(s[r], p, slope, pipeline.key + own_key<C>(r));
+        s[r] = shaped<V>(s[r], p, slope,
+                         static_cast<float>(pipeline.key + own_key<C>(r) - slope.place));
     if (pipeline.ragged())
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)

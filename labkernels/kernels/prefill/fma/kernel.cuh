@@ -112,7 +112,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
 
   Softmax<C> softmax;
   Output<C> o = {};
-  Slope slopes[C::lane_rows];
+  Slope slopes[C::lane_rows] = {};
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {
     const int row = tile_row<C>(i), head = query_head(p, b, row);
@@ -133,7 +133,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
       for (int i = 0; i < C::lane_rows; ++i)
 #pragma unroll
         for (int j = 0; j < C::lane_keys; ++j)
-          s[i][j] = shaped<V>(s[i][j], p, slopes[i], key + j * columns + column());
+          s[i][j] = shaped<V>(s[i][j], p, slopes[i],
+                              static_cast<float>(key + j * columns + column() - slopes[i].place));
     if (key + C::keys > least(seen_by_all, b.end_key) || (V::window && key < seen_from))
       mask<C>(s, p, b, key);
     const auto rescale = softmax.template update<P, T>(s, scale_of<V>(p));

@@ -58,13 +58,13 @@ template <class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int
   return {load_constant(p.variant.alibi + head) * log2_e, place};
 }
 
-// Returns q k as a score in log2 units, after the cap and the slope.
+// Returns q k as a score in log2 units, after the cap and the slope. distance: key - place.
 template <class V, class Params>
-LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, int key) {
+LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float distance) {
   float s = score;
   if constexpr (V::soft_cap) s = p.variant.soft_cap_log2 * tanh_of(s * p.variant.scale_of_cap);
   else s = s * p.scale_log2;
-  if constexpr (V::alibi) s = fma_rn(slope.log2, static_cast<float>(key - slope.place), s);
+  if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
   return s;
 }
 // Does this for all scores of a lane; its column 0 is `key`. slopes: of the lane's rows.
@@ -75,12 +75,16 @@ LAB_DEVICE void shape_scores(Scores& scores, const Params& p, const Slope (&slop
   if constexpr (V::shapes_scores) {
     auto& s = flat(scores);
 #pragma unroll
-    for (int r = 0; r < Rows::rows; ++r)
+    for (int r = 0; r < Rows::rows; ++r) {
+      float first = 0.f;  // distance of column 0: further columns are constants apart
+      if constexpr (V::alibi) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         float& score = s[Rows::at(r, k, n)];
-        score = shaped<V>(score, p, slopes[r], key + Rows::column(k));
+        const auto apart = static_cast<float>(Rows::column(k) - Rows::column(0));
+        score = shaped<V>(score, p, slopes[r], first + apart);
       }
+    }
   }
 }
 // Returns the factor that turns the scores into log2 units: 1 if they were shaped.
