@@ -158,7 +158,8 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
     arguments.check_count("keys_per_split", asked.keys_per_split, MAX_KEYS)
     gpu, group = arguments.target_gpu(device, asked.target), q.shape[1] // kv_heads
     rows = 1 << (group - 1).bit_length()
-    shape = Shape(DTYPES[q.dtype], head_dim, head_dim, group, rows, "paged", k.shape[1], asked.variant)
+    dims, page_size = (head_dim, head_dim), k.shape[1]
+    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, asked.variant)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     return DecodeCall(
         choice=choice,

@@ -89,8 +89,8 @@ def _schedule(
     tiles = -(-rows // tile_rows)
     request = np.repeat(np.arange(len(rows)), tiles)
     q_tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    rows_of = (q_tile * tile_rows, (q_tile + 1) * tile_rows - 1)
-    visible = visible_keys(lengths, request, rows_of, group, variant, tile.keys)
+    of_tiles = (request, q_tile, tile_rows)
+    visible = visible_keys(lengths, *of_tiles, group, variant, tile.keys)
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
@@ -109,14 +109,18 @@ def _schedule(
 
 
 def visible_keys(
-    lengths: Lengths, request, rows, group: int, variant: AttentionVariant, step_keys: int
+    lengths: Lengths,
+    request: np.ndarray,
+    q_tile: np.ndarray,
+    tile_rows: int,
+    group: int,
+    variant: AttentionVariant,
+    step_keys: int,
 ) -> np.ndarray:
-    """Return the keys from the step in which a first row's begin, to the end of a last row's.
-
-    rows: the first and last packed rows; rows past the end of a request see the last row's keys.
-    """
+    """Return how many keys each tile goes over, from the step in which its first row's begin."""
     n, keys = lengths.q[request], lengths.kv[request]
-    first, last = (np.minimum(row // group, n - 1) for row in rows)
+    rows = (q_tile * tile_rows, (q_tile + 1) * tile_rows - 1)
+    first, last = (np.minimum(row // group, n - 1) for row in rows)  # tokens
     begin = variant.begin(first, n, keys) // step_keys * step_keys
     return np.maximum(0, variant.end(last, n, keys) - begin)
 

@@ -33,12 +33,11 @@ from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import FULL
 
 
-
-class PrefillOptions(SplitOptions, VariantOptions, total=False):
+class PrefillStepOptions(SplitOptions, VariantOptions, total=False):
     """The options of a prefill, apart from the mask and the lengths."""
 
 
-class VariantPackedOptions(PackedOptions, VariantOptions, total=False):
+class PrefillOptions(PackedOptions, VariantOptions, total=False):
     """All options of the verb `prefill`."""
 
 
@@ -50,7 +49,7 @@ def prefill(
     q: torch.Tensor,
     kv: RaggedKV | PagedKV,
     cu_seqlens_q: torch.Tensor,
-    **options: Unpack[VariantPackedOptions],
+    **options: Unpack[PrefillOptions],
 ) -> Step[Attention]:
     """Compute the attention of many query tokens per request over the request's keys.
 
@@ -58,9 +57,9 @@ def prefill(
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
     A query without keys gives out = 0, lse2 = -inf.
-    options: the fields of VariantPackedOptions; causal is False by default. On a GPU, lengths and pages
-    are read when torch has seen one of them change (see `checks.once_per_content`); lengths given
-    as q_lens and kv_lens are not read.
+    options: the fields of PrefillOptions; causal is False by default. On a GPU, lengths and
+    pages are read when torch has seen one of them change (see `checks.once_per_content`); lengths
+    given as q_lens and kv_lens are not read.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 
@@ -75,8 +74,8 @@ def prefill(
             tensors = (q, *kv.tensors.values(), cu_seqlens_q)
             return in_graph("prefill_paged", Attention, *tensors, **options)
         return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
-    if not options.keys() <= VariantPackedOptions.__annotations__.keys():
-        require_options("prefill", options, VariantPackedOptions)
+    if not options.keys() <= PrefillOptions.__annotations__.keys():
+        require_options("prefill", options, PrefillOptions)
     q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
     step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
@@ -86,7 +85,7 @@ def prefill(
 
 
 def varlen_qkvpacked(
-    qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[VariantPackedOptions]
+    qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[PrefillOptions]
 ) -> Step[Attention]:
     """Compute self-attention within each request, from Q, K and V side by side.
 
@@ -97,7 +96,7 @@ def varlen_qkvpacked(
     >>> varlen_qkvpacked(qkv, torch.tensor([0, 3, 8], dtype=torch.int32)).out.shape
     torch.Size([8, 2, 64])
     """
-    require_options("varlen_qkvpacked", options, VariantPackedOptions)
+    require_options("varlen_qkvpacked", options, PrefillOptions)
     arguments.require_tensor("qkv", qkv)
     if qkv.dim() != 4 or qkv.shape[1] != 3:
         raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: [total, 3, heads, head_dim]")
@@ -115,7 +114,7 @@ def prefill_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PrefillOptions],
+    **options: Unpack[PrefillStepOptions],
 ) -> Step[Attention]:
     """Prepare a prefill that can run many times; like `prefill`, but page numbers are not read.
 
@@ -132,8 +131,8 @@ def prefill_step(
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
-    if not options.keys() <= PrefillOptions.__annotations__.keys():
-        require_options("prefill_step", options, PrefillOptions)
+    if not options.keys() <= PrefillStepOptions.__annotations__.keys():
+        require_options("prefill_step", options, PrefillStepOptions)
     given = Variant(**{name: options.pop(name) for name in Variant._fields if name in options})
     plain = given == NO_VARIANT
     asked = Asked(causal, **options, variant=FULL if plain else given.facts(q))

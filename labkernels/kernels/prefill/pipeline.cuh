@@ -25,11 +25,11 @@ struct KvWindow {
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
 
   const PrefillParams& p;
-  const T *k, *v;             // ragged: this lane's first 16 bytes; paged: the pools
+  const T *k, *v;  // ragged: this lane's first 16 bytes; paged: the pools
   // key: the window's first. Keys before begin_key, which is 0 unless `Begins`, and keys from
   // end_key on arrive as zeros.
   int request, key, begin_key, end_key;
-  u32 k_chunk, v_chunk;       // paged: this lane's first chunk of a token
+  u32 k_chunk, v_chunk;                 // paged: this lane's first chunk of a token
   u32 page[look_ups], token[look_ups];  // offsets of the keys that this lane has looked up
 
   template <class Block>
@@ -95,7 +95,8 @@ struct KvWindow {
       const u32 slot = page_slot(p, at);
       token[i] = at - slot * p.page_size;
       page[i] = 0;
-      if (at >= first_live() && at < end_key) page[i] = load_constant(pages + slot);  // used a step later
+      if (at >= first_live() && at < end_key)
+        page[i] = load_constant(pages + slot);  // used a step later
     }
   }
 
@@ -142,8 +143,9 @@ struct BlockPipeline {
   static constexpr u32 v_stage_bytes = sizeof(T) * Keys * Dvo;
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 
-  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged, Begins> window;  // a step ahead, if there are two stages
-  u32 k_copy, v_copy;                                  // this lane's addresses in the first stages
+  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged, Begins>
+      window;          // a step ahead, if there are two stages
+  u32 k_copy, v_copy;  // this lane's addresses in the first stages
   int first_key, stage;
 
   template <class Block>

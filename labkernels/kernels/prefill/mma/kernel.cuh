@@ -115,7 +115,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
 // Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary need
 // this.
 template <class C>
-LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C::Work& b, int key) {
+LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C::Work& b,
+                     int key) {
   const int lane = thread_x() & 31, column = key + warp_key<C>() + (lane & 3) * 2;
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m)

@@ -37,7 +37,8 @@ template <class C, class P> struct Consumer {
   KeyBlocks keys;            // the blocks of tile i that are left
   Slope slopes[2];           // of the lane's rows of tile i, with slopes alone
 
-  LAB_DEVICE Consumer(Smem<C>& shared, const typename C::Problem& params, bool copied_, int warpgroup_)
+  LAB_DEVICE Consumer(Smem<C>& shared, const typename C::Problem& params, bool copied_,
+                      int warpgroup_)
       : smem(shared), p(params), copied(copied_), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {
   }
 

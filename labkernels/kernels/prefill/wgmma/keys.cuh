@@ -27,8 +27,8 @@ template <class C, class Tile> struct Producer {
   Ring& ring;
   int lane, i, n;  // i work tiles and n blocks of keys so far
 
-  LAB_DEVICE Producer(Smem<C>& s, const typename C::Params& params, const TensorMap& m, PageSteps apart,
-                      Tile (&t)[C::stages], Ring& r)
+  LAB_DEVICE Producer(Smem<C>& s, const typename C::Params& params, const TensorMap& m,
+                      PageSteps apart, Tile (&t)[C::stages], Ring& r)
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
@@ -65,7 +65,8 @@ template <class C, class Tile> struct Producer {
   // before the rows' windows: zeros arrive there.
   LAB_DEVICE int page_of_box(int key) const {
     if constexpr (C::Variant::window)
-      if (key + (lane + 1) * p.box_keys <= row_begin<typename C::Variant>(p.problem, tile().work, 0))
+      if (key + (lane + 1) * p.box_keys <=
+          row_begin<typename C::Variant>(p.problem, tile().work, 0))
         return -1;
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }

@@ -35,7 +35,8 @@ LAB_DEVICE void store_nothing(const typename C::Problem& p, const typename C::Wo
 
 // Returns the blocks of keys that a warpgroup goes through for its 64 rows of the tile.
 template <class C>
-LAB_DEVICE KeyBlocks key_blocks(const typename C::Params& p, const ScheduledTile<C>& tile, int warpgroup) {
+LAB_DEVICE KeyBlocks key_blocks(const typename C::Params& p, const ScheduledTile<C>& tile,
+                                int warpgroup) {
   const typename C::Work& work = tile.work;
   const int row = warpgroup * 64;
   using V = typename C::Variant;
@@ -65,7 +66,8 @@ template <class C> LAB_DEVICE ScheduledTile<C> scheduled(const typename C::Work&
 
 // Gives the i-th work tile to the other warps.
 template <class C>
-LAB_DEVICE void publish(Smem<C>& smem, const typename C::Params& p, int i, const ScheduledTile<C>& tile) {
+LAB_DEVICE void publish(Smem<C>& smem, const typename C::Params& p, int i,
+                        const ScheduledTile<C>& tile) {
   producer_acquire(smem.tile_ring, i);
   if ((thread_x() & 31) != 0) return;
   const int stage = smem.tile_ring.stage(i);
@@ -81,7 +83,8 @@ LAB_DEVICE void publish(Smem<C>& smem, const typename C::Params& p, int i, const
 
 // Asks for Q of the i-th work tile. A lane asks for 64 channels.
 template <class C>
-LAB_DEVICE void load_query(Smem<C>& smem, const typename C::Params& p, const typename C::Work& work, int i) {
+LAB_DEVICE void load_query(Smem<C>& smem, const typename C::Params& p, const typename C::Work& work,
+                           int i) {
   const int lane = thread_x() & 31, stage = smem.q_ring.stage(i);
   Mbarrier& full = smem.q_ring.full[stage];
   producer_acquire(smem.q_ring, i);
@@ -99,10 +102,12 @@ LAB_DEVICE void load_query(Smem<C>& smem, const typename C::Params& p, const typ
 // Goes through the block's work tiles until none is left. The next work tile is taken just before
 // the present tile's last block of K but one is asked for. It is not taken earlier, because no
 // other block can begin a work tile that this block has taken.
-template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const typename C::Params& p) {
+template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem,
+                                                           const typename C::Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.work_tiles; index = next_work_tile(p)) {
-    const auto tile = scheduled<C>(work_tile<C::rows, C::paged, typename C::Variant, C::keys>(p.problem, index, p.tile_rows));
+    const auto tile = scheduled<C>(
+        work_tile<C::rows, C::paged, typename C::Variant, C::keys>(p.problem, index, p.tile_rows));
     if (tile.blocks == 0) {
       store_nothing<C, P>(p.problem, tile.work);
     } else {

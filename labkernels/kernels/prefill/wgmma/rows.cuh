@@ -14,13 +14,12 @@ template <class C> using Fragments = u32[C::keys / 16][4];  // P in 16 bits: [64
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
 // at the boundaries need this; `key` is the block's first key.
 template <class C>
-LAB_DEVICE void mask_future(Scores<C>& s, const typename C::Problem& p, const typename C::Work& work,
-                            int row, int key) {
+LAB_DEVICE void mask_future(Scores<C>& s, const typename C::Problem& p,
+                            const typename C::Work& work, int row, int key) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int seen =
-        least(row_limit<typename C::Variant>(p, work, row + 8 * r), work.end_key) - key -
-        (thread_x() & 3) * 2;
+    const int seen = least(row_limit<typename C::Variant>(p, work, row + 8 * r), work.end_key) -
+                     key - (thread_x() & 3) * 2;
 #pragma unroll
     for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
