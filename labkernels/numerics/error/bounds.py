@@ -15,6 +15,7 @@ from labkernels import formats
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
+from labkernels.numerics.truth.oracle import lse2_without_keys
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
 from labkernels.numerics.truth.threads import over_rows
@@ -72,7 +73,7 @@ def both_bounds(
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
-    out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
+    out, lse2 = problem.zeros(*problem.out_shape), of_sinks(lse2_without_keys(problem))
     work = functools.partial(of_rows, policy=policy, execution=execution, narrow=narrow)
     for rows, (of_out, of_lse2) in over_rows(problem, work):
         rows.put(out, of_out)
@@ -268,9 +269,15 @@ def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain) -> Array:
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
     counted = xp.clip(chain.n_keys, 1, None)
     log2_error = 4 * 2.0**-23 * (1 + xp.log2(counted))
-    lse2 = xp.where(chain.n_keys > 0, rows.softmax.lse2, 0.0)
-    last = 2 * _U32 * (abs(lse2) + rows.softmax.largest)
-    return (LOG2_E * relative + log2_error + last) * (chain.n_keys > 0)
+    lse2 = rows.softmax.lse2
+    last = of_sinks(lse2) + 2 * _U32 * rows.softmax.largest
+    return xp.where(chain.n_keys > 0, LOG2_E * relative + log2_error + last, of_sinks(lse2))
+
+
+def of_sinks(lse2: Array) -> Array:
+    """Return the bound of the lse2 of a row without keys: fp32 rounds log2 e and the product."""
+    xp = namespace(lse2)
+    return 2 * _U32 * abs(xp.where(xp.isinf(lse2), 0.0, lse2))
 
 
 def _room(error: Array) -> Array:
