@@ -22,8 +22,9 @@ WINDOWS = (
     {"window_left": 1000, "window_right": 70},
 )
 OTHERS = {"soft_cap": 3.0, "alibi": True, "sinks": True}
-# Keys before the window that a kernel may read, since its copies bring whole steps.
+# Keys before the window that a kernel may read: its copies bring whole steps, or torch reads all.
 READ_BEFORE = {"prefill_wgmma": 192, "triton_prefill": 128}
+READ_BEFORE |= dict.fromkeys(("reference", "reference_prefill"), 2**30)
 DECODE, PREFILL = ((0, 1, 50, 300, 129),), ((5, 100, 1, 0, 130, 70), (5, 200, 90, 9, 130, 20))
 FEW_DECODE, FEW_PREFILL = ((0, 1, 90),), ((5, 20, 0, 3), (5, 90, 7, 1))
 CUTS = ({}, {"keys_per_split": 64}, {"splits": 3}, {"keys_per_split": 37})
