@@ -13,13 +13,14 @@ from labkernels.variant import FEATURES
 from tests.kernels.append.cases import append_case
 from tests.kernels.backward.cases import backward_case
 from tests.kernels.contract import SPECS, run_checked
-from tests.kernels.decode.cases import assert_same, decode_case, poisoned
+from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case
 from tests.kernels.variants.cases import combined, varied
 
 DECODE, PREFILL = decode_case((33, 5)), prefill_case((3, 20), (33, 30), page_size=16, layout="nhd")
 ONES = torch.ones(8)
+KERNELS = ("decode_mma", "triton_decode", "prefill_mma", "triton_prefill")
 REFUSED = [
     ({"window_left": -1}, "window_left = -1, allowed: None, 0 to 1,073,741,823"),
     ({"window_left": 1.0}, "window_left = 1.0, allowed"),
@@ -90,7 +91,8 @@ def test_a_graph_of_torch_compile_names_the_option(case, monkeypatch):
             getattr(ops, case.verb)(*case.arguments, **{name: value})
 
 
-@pytest.mark.parametrize("kernel", ["decode_mma"])
+@pytest.mark.parametrize("kernel", ["decode_mma", "triton_decode"])
+@pytest.mark.usefixtures("interpreted")
 def test_a_decode_has_as_many_splits_as_its_window_needs(kernel):
     """The hash of a call holds the variant, so that no plan serves another window."""
     case = decode_case((2000, 5), kv_heads=1)
@@ -116,26 +118,30 @@ def test_a_kernel_with_one_feature_has_all(kernel):
     assert SPECS[kernel].features == FEATURES
 
 
-@pytest.mark.parametrize("kernel", ["decode_mma_n8", "prefill_mma", "prefill_fma"])
+@pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])
+@pytest.mark.usefixtures("interpreted")
 def test_a_variant_that_changes_nothing_gives_the_plain_output(kernel):
     """A window beyond all keys hides none; sinks of -inf weigh nothing; slopes of 0 add nothing."""
-    decodes = kernel.startswith("decode")
+    decodes = SPECS[kernel].operation == "decode"
     case = decode_case((50, 200, 0)) if decodes else prefill_case((5, 70), (50, 200), group=4)
     plain = case.run(kernel)
     nothing = {"window_left": 10**6, "sinks": torch.full((8,), -math.inf)}
     assert_same(case.run(kernel, **nothing), plain)
 
 
-@pytest.mark.parametrize("kernel", ["decode_mma", "prefill_mma", "prefill_fma"])
+@pytest.mark.parametrize("kernel", [*KERNELS, "prefill_fma", "prefill_wgmma"])
+@pytest.mark.usefixtures("interpreted")
 def test_windows_bits_depend_on_neither_batch_nor_chunk(kernel):
-    if kernel == "decode_mma":
-        both = varied(decode_case((150, 200)), window_left=70, sinks=True)
-        (alone, rows) = both.chosen([1]), slice(1, 2)
-    else:
-        both = varied(prefill_case((70, 90), (150, 200)), window_left=70, sinks=True)
-        (alone, rows) = both.chosen([1]), both.rows([1])
-    found = [case.run(kernel, batch_invariant=True) for case in (alone, both)]
-    assert_same(*found, rows=rows)
+    """A row's keys come in the same steps, wherever the window of its tile's first row begins."""
+    decodes = SPECS[kernel].operation == "decode"
+    both = decode_case((150, 200)) if decodes else prefill_case((70, 90), (150, 200))
+    both = varied(both, window_left=70, sinks=True)
+    alone = both.chosen([1])
+    found = alone.run(kernel, batch_invariant=True)
+    assert_same(found, both.run(kernel, batch_invariant=True), rows=both.rows([1]))
+    if not decodes:
+        chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
+        assert_same(chunk.run(kernel, batch_invariant=True), found, rows=slice(-20, None))
 
 
 def test_the_contract_finds_what_a_window_hides():
