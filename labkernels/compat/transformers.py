@@ -10,7 +10,8 @@ import torch
 
 from labkernels.compat.arguments import Fixed, keeps_fixed, refusal, variant_options
 from labkernels.compat.dense import dense_attention
-from labkernels.kernels.checks import DTYPES
+
+SERVED = (torch.float16, torch.bfloat16)
 
 
 def register(name: str = "labkernels") -> None:
@@ -57,7 +58,7 @@ def attend(
     >>> attend(torch.nn.Module(), query, key, value, None)[0].shape
     torch.Size([1, 8, 4, 64])
     """
-    if query.dtype not in DTYPES and not torch.is_autocast_enabled(query.device.type):
+    if query.dtype not in SERVED and not torch.is_autocast_enabled(query.device.type):
         raise refusal("query.dtype", query.dtype, "torch.float16, torch.bfloat16, or autocast")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if sliding_window is not None and not causal:
