@@ -1,6 +1,6 @@
 """What all wrappers share: `plan` keeps options of a verb, and `run` has what it promised."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ class Wrapper:
     """The base of the wrappers; kernels: the lab's kernel for each of FlashInfer's backends."""
 
     kernels: Mapping[str, str | None]
+    run: Callable[..., Any]
 
     def __init__(self, workspace: torch.Tensor, backend: str, kv_layout: str = "NHD") -> None:
         require_choice("backend", backend, self.kernels)
