@@ -73,7 +73,7 @@ def variant_options(
         "window_left": None if window_left < 0 else window_left,
         "window_right": None if window_right < 0 else window_right,
         "soft_cap": None if soft_cap is None or soft_cap <= 0 else soft_cap,
-        "alibi": alibi,
-        "sinks": sinks,
     }
+    for name, tensor in (("alibi", alibi), ("sinks", sinks)):
+        given[name] = None if tensor is None else tensor.float().contiguous()
     return {name: value for name, value in given.items() if value is not None}

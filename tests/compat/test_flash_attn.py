@@ -11,6 +11,8 @@ from labkernels.compat import flash_attn
 from tests.compat.judged import close, normal
 
 ENDS = torch.tensor([0, 3, 8], dtype=torch.int32)
+SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+CAUSAL = {"causal": True}
 Q, K, V = normal(2, 12, 4, 64), normal(2, 20, 2, 64), normal(2, 20, 2, 64).flip(0)
 
 
@@ -129,6 +131,30 @@ def test_pages_of_ragged_queries():
     out = flash_attn.flash_attn_varlen_func(*given, causal=True, block_table=table)
     for b, (rows, n) in enumerate(((slice(0, 3), 13), (slice(3, 8), 16))):
         close(out[rows], q[rows], K[b, :n], V[b, :n], causal=True)
+
+
+VARIANTS = [
+    ({"window_size": (5, 2)}, {"window_left": 5, "window_right": 2}),
+    ({"window_size": (5, -1), "causal": True}, {"window_left": 5, "causal": True}),
+    ({"window_size": (-1, 1)}, {"window_right": 1}),
+    ({"softcap": 0.7, "causal": True}, {"soft_cap": 0.7, "causal": True}),
+    ({"alibi_slopes": SLOPES, "causal": True}, {"alibi": SLOPES, "causal": True}),
+    (
+        {"alibi_slopes": SLOPES, "window_size": (4, 0)},
+        {"alibi": SLOPES, "window_left": 4, **CAUSAL},
+    ),
+]
+
+
+@pytest.mark.parametrize(("theirs", "how"), VARIANTS)
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_variants(theirs, how, tokens):
+    q = Q[:, -tokens:]
+    out = flash_attn.flash_attn_func(q, K, V, **theirs)
+    cached, lse = flash_attn.flash_attn_with_kvcache(q, K, V, **theirs, return_softmax_lse=True)
+    for b in range(2):
+        close(out[b], q[b], K[b], V[b], **how)
+        close(cached[b], q[b], K[b], V[b], lse=lse[b].T, **how)
 
 
 @pytest.mark.parametrize(

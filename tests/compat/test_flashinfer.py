@@ -96,6 +96,42 @@ def test_paged_prefill(kv_layout, is_causal):
     assert torch.equal(turned, (lse * LN2).T)
 
 
+SINKS = torch.tensor([0.0, 3.0] * 4)
+VARIANTS = [
+    ({"window_left": 5}, {}, {"window_left": 5}),
+    ({"logits_soft_cap": 0.7}, {}, {"soft_cap": 0.7}),
+    ({}, {"sinks": SINKS}, {"sinks": SINKS}),
+    ({"window_left": 5}, {"sinks": SINKS}, {"window_left": 5, "sinks": SINKS}),
+]
+
+
+@pytest.mark.parametrize(("planned", "given", "how"), VARIANTS)
+def test_variants(planned, given, how):
+    tokens, q = torch.tensor([0, 3, 8, 9], dtype=torch.int32), normal(9, 8, 64)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE)
+    wrapper.plan(tokens, *LISTS, 8, 2, 64, 16, causal=True, **planned)
+    out, lse = wrapper.run_return_lse(q, POOL, **given)
+    decoder = flashinfer.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE)
+    decoder.plan(*LISTS, 8, 2, 64, 16, **planned)
+    last = tokens[1:].long() - 1
+    decoded = decoder.run(q[last], POOL, **given)
+    for b in range(3):
+        rows = slice(*tokens[b : b + 2].tolist())
+        k, v = CACHE.of_request(b)
+        close(out[rows], q[rows], k, v, lse2=lse[rows], causal=True, **how)
+        close(decoded[b][None], q[last[b]][None], k, v, causal=True, **how)
+
+
+def test_a_window_of_one_run():
+    q, tokens = normal(3, 8, 64), torch.tensor([0, 1, 2, 3], dtype=torch.int32)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE)
+    wrapper.plan(tokens, *LISTS, 8, 2, 64, 16, window_left=5)
+    for how, wanted in (({"window_left": 9}, {"window_left": 9}), ({"window_left": -1}, {})):
+        out = wrapper.run(q, POOL, **how)
+        for b in range(3):
+            close(out[b][None], q[b][None], *CACHE.of_request(b), **wanted)
+
+
 @pytest.mark.parametrize(
     ("backend", "kernel"), [("auto", None), ("fa2", "prefill_mma"), ("fa3", "prefill_wgmma")]
 )

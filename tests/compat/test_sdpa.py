@@ -37,6 +37,15 @@ def test_outputs_and_gradients(is_causal, tokens, keys, kv_heads):
         assert torch.allclose(found.grad.double(), right.grad, atol=2e-2, rtol=0), name
 
 
+def test_more_queries_than_keys_have_a_mask_from_the_top_left():
+    q, k, v = qkv(20, 12)
+    out = scaled_dot_product_attention(q, k, v, is_causal=True)
+    wanted = torchs(q.double(), k.double(), v.double(), is_causal=True)
+    # half an fp16 ulp at 2 for out, and as much for P
+    assert torch.allclose(out.double(), wanted, atol=2e-3, rtol=0)
+    assert torch.equal(out[:, :, 12:], scaled_dot_product_attention(q, k, v)[:, :, 12:])
+
+
 def test_signature():
     known = torchs.__doc__.partition("(")[2].partition(")")[0]
     ours = inspect.signature(scaled_dot_product_attention).parameters
