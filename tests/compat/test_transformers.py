@@ -100,8 +100,9 @@ def test_each_part_of_a_variant_moves_the_logits(name, without, library, monkeyp
     assert rms(wrong - eager) > 3 * rms(right - eager)
 
 
-def test_tokens_are_generated_over_a_growing_cache(library):
-    model = model_of(library, "LlamaConfig").bfloat16()
+@pytest.mark.parametrize("name", ["LlamaConfig", "Gemma3TextConfig"])
+def test_tokens_are_generated_over_a_growing_cache(name, library):
+    model = model_of(library, name).bfloat16()
     model.set_attn_implementation("labkernels")
     ids = torch.arange(1, 13).view(2, 6)  # 0 pads
     how = {"do_sample": False, "max_new_tokens": 4, "pad_token_id": 0}
