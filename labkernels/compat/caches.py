@@ -73,13 +73,12 @@ def contiguous(
         v_cache=(v_cache, "[batch, keys, kv_heads, head_dim]"),
     )
     batch, keys = k_cache.shape[:2]
-    apart = [
-        divmod(x.stride(0), x.stride(1)) if batch > 1 else (keys, 0) for x in (k_cache, v_cache)
-    ]
-    if apart[0] != apart[1] or apart[0][1]:
+    (k_apart, k_row), (v_apart, v_row) = (x.stride()[:2] for x in (k_cache, v_cache))
+    alike = k_row and k_apart % k_row == 0 and k_apart * v_row == v_apart * k_row
+    if batch > 1 and not alike:
         words = f"k_cache.stride() = {k_cache.stride()}, v_cache.stride() = {v_cache.stride()}"
         raise ValueError(f"{words}, allowed: requests that lie a whole number of keys apart, alike")
-    rows = apart[0][0]
+    rows = k_apart // k_row if batch > 1 else keys
     common = math.gcd(keys, rows)
     size = max(n for n in range(1, MOST_KEYS + 1) if common % n == 0)
     per_request = rows // size

@@ -135,7 +135,7 @@ def flash_attn_with_kvcache(
 ):  # fmt: skip
     """Write new keys and values into a cache, if there are any, and attend to all of its keys.
 
-    A query token attends by `labkernels.decode`; several, new keys, or num_splits by `prefill`.
+    One query token attends by `labkernels.decode`; several, new keys, or num_splits by `prefill`.
     cache_seqlens: the keys before the new ones, by default all that fit; it does not change.
     Shapes: q [batch, tokens, heads, head_dim]; k_cache, v_cache [batch, keys, kv_heads, head_dim],
     or with block_table [batch, pages] int32 pools [pages, page_size, kv_heads, head_dim] whose
@@ -152,8 +152,9 @@ def flash_attn_with_kvcache(
     """
     require_dims(q=(q, DIMS), k_cache=(k_cache, DIMS), v_cache=(v_cache, DIMS))
     cache = _cache(len(q), k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table)
-    options = _options(causal, window_size, softcap, alibi_slopes) | {"scale": softmax_scale}
     batch, tokens = q.shape[:2]
+    causal = causal or tokens == 1  # the last place has no key to its right
+    options = _options(causal, window_size, softcap, alibi_slopes) | {"scale": softmax_scale}
     rows, known = q.flatten(0, 1), {"q_lens": (tokens,) * batch, "splits": num_splits or None}
     if k is not None:
         require_dims(k=(k, DIMS), v=(v, DIMS))
@@ -162,8 +163,7 @@ def flash_attn_with_kvcache(
         new = (x.flatten(0, 1) for x in (k, v))
         step = with_kvcache(rows, cache, *new, equal_ends(q), **known, **options)
     elif tokens == 1 and not num_splits:
-        for name in ("causal", "window_right"):  # the last place has no key to its right
-            options.pop(name, None)
+        del options["causal"]  # as a decode is
         step = decode(rows, cache, **options)
     else:
         step = prefill(rows, cache, equal_ends(q), **known, **options)

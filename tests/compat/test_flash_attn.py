@@ -122,6 +122,10 @@ def test_contiguous_caches_of_any_length_are_taken_as_they_are(keys):
     )
     for b, row in enumerate(rows.tolist()):
         close(split[b], q[b], k_cache[row], v_cache[row])
+    shared = (x[:1].expand(2, -1, -1, -1) for x in given[1:])
+    out = flash_attn.flash_attn_with_kvcache(q, *shared)
+    for b in range(2):
+        close(out[b], q[b], k_cache[0], v_cache[0])
 
 
 def test_pages_of_ragged_queries():
@@ -182,6 +186,6 @@ def test_refusals():
         flash_attn.flash_attn_func(Q, K, V, alibi_slopes=torch.ones(4))
     with pytest.raises(ValueError, match=r"^k.shape\[1\] = 2, allowed: 1, as q"):
         flash_attn.flash_attn_with_kvcache(Q[:, :1], K, V, K[:, :2], V[:, :2], cache_seqlens=3)
-    apart = K.expand(2, -1, -1, -1)[:, ::2]
-    with pytest.raises(ValueError, match=r"^k_cache.stride\(\) = .* allowed: requests that lie"):
-        flash_attn.flash_attn_with_kvcache(Q[:, :1], apart, V[:, ::1])
+    for k_cache in (K[:, ::2], K[:, :1].expand(-1, 20, -1, -1)):
+        with pytest.raises(ValueError, match=r"^k_cache.stride\(\) = .* allowed: requests "):
+            flash_attn.flash_attn_with_kvcache(Q[:, :1], k_cache, V)

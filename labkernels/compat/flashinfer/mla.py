@@ -7,7 +7,6 @@ from labkernels.compat.arguments import Fixed, keeps_fixed, require_dims
 from labkernels.compat.flashinfer.planned import Wrapper, results
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.mla.api import mla_decode
-from labkernels.units import require_choice
 
 KERNELS = {"auto": None, "fa2": "mla_mma", "fa3": "mla_wgmma"}  # by backend
 
@@ -23,7 +22,8 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
     q_nope [qo_indptr[-1], num_heads, 512], q_pe [qo_indptr[-1], num_heads, 64]; ckv_cache [pages,
     page_size, 512], kpe_cache [pages, page_size, 64] -> out as q_nope; with return_lse, out and lse
     [qo_indptr[-1], num_heads] fp32.
-    Units: sm_scale multiplies q k; lse is in base 2, or natural if return_lse_base_on_e.
+    Units: sm_scale multiplies q k (default 1 / sqrt(192)); lse is in base 2, or natural if
+    return_lse_base_on_e.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> wrapper = BatchMLAPagedAttentionWrapper(torch.empty(0))
@@ -51,13 +51,12 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         head_dim_ckv=None, head_dim_kpe=None, page_size=None, causal=None, sm_scale=None,
         q_data_type=None, kv_data_type=None, use_profiler: Fixed = False, *, metadata: Fixed = None,
         cum_seq_lens_q: Fixed = None, block_tables: Fixed = None, seq_lens: Fixed = None,
-        max_q_len: Fixed = None, query_layout=None, kv_cache_layout=None, lse_mode="none",
-        output_dtype=None, output_scale: Fixed = "none", scale_mode: Fixed = "default",
-        skip_softmax: Fixed = False, enable_pdl=None, use_sinks: Fixed = False,
+        max_q_len: Fixed = None, query_layout: Fixed = None, kv_cache_layout: Fixed = None,
+        lse_mode: Fixed = "none", output_dtype=None, output_scale: Fixed = "none",
+        scale_mode: Fixed = "default", skip_softmax: Fixed = False, enable_pdl=None,
+        use_sinks: Fixed = False,
     ):  # fmt: skip
         """Read the lists of pages, and keep the options for `run`."""
-        for name, value in (("query_layout", query_layout), ("kv_cache_layout", kv_cache_layout)):
-            require_choice(name, value or "split", ("split",))
         self._keep(
             qo_indptr,
             caches.page_table(kv_indptr, kv_indices),
