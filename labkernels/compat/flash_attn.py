@@ -151,10 +151,14 @@ def flash_attn_with_kvcache(
     [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
     """
     require_dims(q=(q, DIMS), k_cache=(k_cache, DIMS), v_cache=(v_cache, DIMS))
-    cache = _cache(len(q), k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table)
     batch, tokens = q.shape[:2]
+    if cache_seqlens is None:
+        cache_seqlens = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    cache = _cache(batch, k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table)
     causal = causal or tokens == 1  # the last place has no key to its right
     options = _options(causal, window_size, softcap, alibi_slopes) | {"scale": softmax_scale}
+    if isinstance(cache_seqlens, int) and block_table is None:  # nothing is read from a GPU
+        options["kv_lens"] = (cache_seqlens,) * batch
     rows, known = q.flatten(0, 1), {"q_lens": (tokens,) * batch, "splits": num_splits or None}
     if k is not None:
         require_dims(k=(k, DIMS), v=(v, DIMS))
@@ -175,14 +179,11 @@ def _cache(
     batch: int,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    cache_seqlens: int | torch.Tensor | None,
+    cache_seqlens: int | torch.Tensor,
     cache_batch_idx: torch.Tensor | None,
     block_table: torch.Tensor | None,
 ) -> PagedKV:
     """Return the cache with lengths of its own, since `with_kvcache` advances them."""
-    if cache_seqlens is None:
-        pages = 1 if block_table is None else block_table.shape[1]
-        cache_seqlens = pages * k_cache.shape[1]
     if isinstance(cache_seqlens, int):
         lengths = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     else:
