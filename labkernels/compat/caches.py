@@ -14,12 +14,16 @@ def page_table(indptr: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Return the table of requests whose pages lie one after another in `indices`; it reads both.
 
     Shapes: indptr [batch + 1], indices [indptr[-1]] -> [batch, most pages of a request] int32.
+    Raises: ValueError unless indptr ascends from 0, and has all its pages in indices.
 
     >>> page_table(torch.tensor([0, 3, 4]), torch.tensor([5, 0, 7, 2]))
     tensor([[5, 0, 7],
             [2, 0, 0]], dtype=torch.int32)
     """
     ends = indptr.tolist()
+    if ends != sorted(ends) or ends[0] != 0 or ends[-1] > len(indices):
+        allowed = f"0 and numbers that ascend to at most {len(indices)}, the indices"
+        raise ValueError(f"indptr = {ends}, allowed: {allowed}")
     lists = indices.cpu().int()[: ends[-1]].tensor_split(ends[1:-1])
     return torch.nn.utils.rnn.pad_sequence(lists, batch_first=True)
 

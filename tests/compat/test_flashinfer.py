@@ -221,6 +221,10 @@ def decode_wrapper(**how):
             r"len\(last_page_len\) = 2, allowed: 3",
         ),
         (
+            lambda: decode_wrapper().plan(LISTS[0], LISTS[1][:-1], LISTS[2], 8, 2, 64, 16),
+            r"indptr = \[0, 2, 5, 6\], allowed: 0 and numbers that ascend to at most 5, the ind",
+        ),
+        (
             lambda: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(WORKSPACE).plan(
                 LISTS[0], LISTS[0], 8, 2, 64, custom_mask=torch.ones(4)
             ),
