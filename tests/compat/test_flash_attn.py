@@ -75,9 +75,9 @@ def paged(k_cache, page_size):
     return pool, order.int().view(len(k_cache), -1)
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize(("tokens", "window"), [(1, -1), (3, -1), (3, 4)])
 @pytest.mark.parametrize("block_table", [False, True])
-def test_a_cache_that_grows(tokens, block_table):
+def test_a_cache_that_grows(tokens, window, block_table):
     k_cache, v_cache = normal(2, 48, 2, 64), normal(2, 48, 2, 64).flip(0)
     q, k, v = normal(2, tokens, 4, 64), normal(2, tokens, 2, 64), normal(2, tokens, 2, 64).flip(1)
     lengths = torch.tensor([40, 9], dtype=torch.int32)
@@ -85,7 +85,8 @@ def test_a_cache_that_grows(tokens, block_table):
     if block_table:
         (k_pool, table), (v_pool, _) = paged(k_cache, 16), paged(v_cache, 16)
         caches, more = (k_pool, v_pool), {"block_table": table}
-    how = {"cache_seqlens": lengths, "causal": True, **more}
+    how = {"cache_seqlens": lengths, "causal": True, "window_size": (window, 0), **more}
+    mask = CAUSAL if window < 0 else CAUSAL | {"window_left": window}
     out, lse = flash_attn.flash_attn_with_kvcache(q, *caches, k, v, return_softmax_lse=True, **how)
     assert lengths.tolist() == [40, 9]  # the caller advances them
     assert lse.shape == (2, 4, tokens)
@@ -98,13 +99,13 @@ def test_a_cache_that_grows(tokens, block_table):
             assert torch.equal(cache.of_request(b)[0], keys)
         else:
             assert torch.equal(caches[0][b, : n + tokens], keys)
-        close(out[b], q[b], keys, values, lse=lse[b].T, causal=True)
+        close(out[b], q[b], keys, values, lse=lse[b].T, **mask)
     how["cache_seqlens"] = lengths + tokens
     again = flash_attn.flash_attn_with_kvcache(q, *caches, **how)
     for b, n in enumerate(how["cache_seqlens"].tolist()):
         keys = caches[0][b, :n] if not block_table else cache.of_request(b)[0]
         values = caches[1][b, :n] if not block_table else cache.of_request(b)[1]
-        close(again[b], q[b], keys, values, causal=True)
+        close(again[b], q[b], keys, values, **mask)
 
 
 @pytest.mark.parametrize("keys", [40, 41, 300])
