@@ -19,7 +19,7 @@
 # A result is the newest recorded run that measured both sides in one process; `labkernels scoreboard` prints the same.
 #
 # *Ratio* is the other library's time divided by ours; of errors it is the error without a remedy divided by the error with it.
-# More is better, and 1 means equal.
+# More is better, and 1 means equal. *At least* is the promised ratio.
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -132,7 +132,6 @@ def shown(experiment):
 # ## Decode
 #
 # Decode is held against FlashInfer's best backend for each shape, with tensor cores on and off.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("decode_tensor_cores")
@@ -143,7 +142,6 @@ shown("decode_tensor_cores")
 # `prefill_mma` is held against FlashAttention-2, and `prefill_wgmma` against the fastest of torch's two kernels, FlashInfer's fa3 and FlashAttention-4; with pages it is held against fa3.
 # What was tried for the missed rows, here and below, is told in decision {doc}`27 </book/decisions/0027-the-targets-of-speed-that-stay-missed>`.
 # Some rows compare runs of our own: pages with none, and uneven lengths with even ones.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("prefill")
@@ -152,7 +150,6 @@ shown("prefill")
 # ## MLA decode
 #
 # MLA decode is held against FlashInfer's two generations: `mla_mma` against fa2, `mla_wgmma` against fa3, and in some rows the faster of ours against the faster of theirs.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("mla")
@@ -163,7 +160,6 @@ shown("mla")
 # The time of a backward pass is that of all its launches.
 # `backward_wgmma` is held against the fastest of torch's cuDNN and FlashAttention-2 and, at head_dim 64 and 128, FlashAttention-4; `backward_mma` is held against FlashAttention-2.
 # Where $dQ$ is always added up in the same order, a row compares with our own kernel without that order, or with FlashAttention-4, which then keeps an order too.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("backward")

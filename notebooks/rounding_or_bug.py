@@ -23,7 +23,7 @@
 # :class: important
 #
 # No tolerance can tell: 1e-3 fails {glue:text}`close3_alarms` % of right bf16 outputs, and 1e-2 accepts {glue:text}`close2_missed` % of wrong ones.
-# If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote. If only an output is there, divide each error by what rounding does to that element.
+# If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote. With only an output, divide each error by what rounding does to that element.
 # How sure: each set was judged once; the kind of mistake was named rightly for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
 # :::
 
@@ -482,7 +482,7 @@ assert exercises.check(
 # ```{exercise}
 # :label: rounding-or-bug-keys
 #
-# The test of the question's file had $K = 0$.
+# The test of the question had $K = 0$.
 # Run the mutant "head mix-up", which reads the keys of the KV head beside, on such inputs.
 # How many of the six rules find it?
 # Check your answer with `exercises.check("rounding-or-bug-keys", rules)`: that number.
@@ -509,7 +509,7 @@ assert exercises.check("rounding-or-bug-keys", 0 if unseen.equal(same) else len(
 #
 # ## Sources
 #
-# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that its test has keys of zero was read in the test's source.
+# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that the keys of its test are zero was read in the test's source.
 # The rules were read in the test suites of FlashAttention {cite:p}`dao2024,shah2024`, PyTorch, FlashInfer {cite:p}`ye2025` and FlashMLA; the files are named in the table above.
 # Each mutant names the report it follows; the mutant is our model of it, in our kernels, and not the code of the report.
 # {cite:t}`higham2019` justify the treatment of roundings as independent uniform errors; the model of tensor cores is from {cite:t}`fasi2021` and {cite:t}`xie2025`.

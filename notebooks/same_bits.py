@@ -22,10 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# The library's planner saw the batch and cut your keys into other splits. Each split rounds its weights relative to its own running maximum.
-# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits. The cuts say which heads change, rightly for {glue:text}`right` of {glue:text}`judged`.
+# A planner saw the batch and cut your keys into other splits, each with weights rounded relative to its own maximum.
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts say which heads, rightly for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were read, not run.
+# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were only read.
 # :::
 
 # %% tags=["remove-cell"]
@@ -432,7 +432,7 @@ for key in ("rtx4090", "a100", "h100", "h200"):
 # - Prefill against decode: equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
 # - For shapes of your own: the program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-cell"]
 planned = bits[bits.method != ""]
 differ = decodes.groupby("way").heads_differ.sum() > 0
 by_grid = grids.set_index("name")
@@ -442,7 +442,7 @@ versions = decodes.version[decodes.library.isin(["flashinfer", "torch"])].unique
 glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
 small = price[price.why == "small batch"]
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-cell"]
 numbers = {
     "n_ways": differ.size, "n_change": differ.sum(),
     "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",

@@ -74,7 +74,7 @@ inputs = {(t, mean): decode_inputs(t, mean) for t in ("fp16", "bf16") for mean i
 one = error_budget.measured_budget(*inputs["bf16", 0], POLICIES["16 bits"], **WAY)
 by_head, by_sample = (pd.DataFrame(one.rows(by=by)) for by in ("head", "sample"))
 
-# %% mystnb={"figure": {"caption": "The sources add up to the error of the kernel, and each is as large as predicted, over nine decades. Output in bf16, V of mean 0; measured: each source alone, and at the foot the kernel. No bias is larger than its noise.", "name": "budget-waterfall"}, "image": {"alt": "Left, a waterfall: P to 16 bits and the output take half of the variance each, the others nothing that can be seen; measured bars lie under the predicted ones. Right, the shares on a logarithmic axis: measured dots on predicted ticks, from the whole down to less than a billionth.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The sources add up to the error of the kernel, and each is as large as predicted, over nine decades. Output in bf16, V of mean 0; measured: each source alone, and in the last row the kernel. No bias is larger than its noise.", "name": "budget-waterfall"}, "image": {"alt": "Left, a waterfall: P to 16 bits and the output take half of the variance each, the others nothing that can be seen; measured bars lie under the predicted ones. Right, the shares on a logarithmic axis: measured dots on predicted ticks, from the whole down to less than a billionth.", "width": "100%"}} tags=["hide-input"]
 plots.error_waterfall(by_head, origin="computed on this machine")
 plt.show()
 
@@ -546,7 +546,7 @@ assert exercises.check("error-splits", bias[2048][1] / bias[256][1])
 # ```
 #
 # P in two parts suffices for values of mean 0.
-# With mean 1 the truncation, which had been hidden, needs promoted sums besides; without P in two parts they gain nothing.
+# With mean 1 the truncation comes into sight and needs promoted sums besides. Without P in two parts promoted sums gain nothing.
 
 # %%
 reached = {}
