@@ -25,7 +25,7 @@
 #
 # Three ideas make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain` and `wgmma` by {glue:text}`wgmma_gain`. (A kernel in which all warps copy has {glue:text}`mma_rate` TFLOP/s without a TMA.) Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
 # Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
-# How sure: one recording on an H200 (CUDA 13.0), one shape, but {glue:text}`mma_rate` and {glue:text}`none_gain` %; errors by CPU builds with its bits.
+# How sure: one recording on an H200 (CUDA 13.0), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; errors by CPU builds with its bits.
 # :::
 
 # %% tags=["remove-cell"]
