@@ -509,7 +509,7 @@ assert exercises.check("rounding-or-bug-keys", 0 if unseen.equal(same) else len(
 #
 # ## Sources
 #
-# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that the keys of its test are zero was read in the test's source.
+# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that its test asked for 1e-3, and that the keys of the test are zero, was read in the test's source.
 # The rules were read in the test suites of FlashAttention {cite:p}`dao2024,shah2024`, PyTorch, FlashInfer {cite:p}`ye2025` and FlashMLA; the files are named in the table above.
 # Each mutant names the report it follows; the mutant is our model of it, in our kernels, and not the code of the report.
 # {cite:t}`higham2019` justify the treatment of roundings as independent uniform errors; the model of tensor cores is from {cite:t}`fasi2021` and {cite:t}`xie2025`.

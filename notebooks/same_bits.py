@@ -425,12 +425,12 @@ for key in ("rtx4090", "a100", "h100", "h200"):
 #
 # ## What would change the answer
 #
-# - What the certificate does not cover: it compares one request's bits in the calls that it makes, at the lengths and batches that it is given. A plan that changes at another batch or on another GPU passes; races that strike seldom pass; sampling, the other layers, tensor parallelism and quantization are outside.
-# - Attention is one of the layers that look at the batch. Matrix products and norms have plans of their own, and a server needs all of them invariant.
-# - Versions: each planner is read at the commit that its docstring in `labkernels/planners` names, and FlashInfer's plan of the next version may be another.
-# - cuDNN's and cuBLAS's choices cannot be read, so that nothing is predicted for two of torch's backends.
-# - Prefill against decode: equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
-# - For shapes of your own: the program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
+# - **Calls that were not made.** A certificate compares one request's bits in the calls that it makes, at the lengths and batches that it is given. A plan that changes at another batch or on another GPU passes, and so do races that strike seldom. Sampling, other layers, tensor parallelism and quantization are outside.
+# - **Other layers.** Attention is one of the layers that look at the batch. Matrix products and norms have plans of their own, and a server needs all of them invariant.
+# - **Other versions.** Each planner is read at the commit that its docstring in `labkernels/planners` names; the next version of a library may plan otherwise.
+# - **Planners that cannot be read.** cuDNN and cuBLAS choose in closed code, so nothing is predicted for two of torch's backends.
+# - **Prefill against decode.** Equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
+# - **Shapes of your own.** The program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
 
 # %% tags=["hide-cell"]
 planned = bits[bits.method != ""]

@@ -95,7 +95,7 @@ plt.show()
 #
 # - One warp is the *producer*. A thread of it asks the {term}`TMA` for a tile of $K$ or $V$, and the tile comes to shared memory by itself.
 # - Two {term}`warpgroups <warpgroup>` are the *consumers*. Each has 64 query rows of the block's 128, multiplies by `wgmma`, and keeps its own softmax.
-# - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. Through one the consumers wait until the stage is full; through the other the producer waits until both warpgroups have read it, and it is empty.
+# - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. At the first the consumers wait until the stage is full; at the second the producer waits until both warpgroups have read the stage.
 #
 # The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four blocks of keys, from the last to the first, and noted the end of each wait and each release.
 
