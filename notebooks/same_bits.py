@@ -85,7 +85,7 @@ plt.show()
 #
 # ## Prediction
 #
-# A GPU holds a certain number of blocks at once. A decode has one block for each request and KV head, so that one request alone fills a few SMs; a planner then cuts its keys into splits, and a merge joins them {cite:p}`dao2023`.
+# A GPU holds a certain number of thread blocks at once. A decode has one thread block for each request and KV head, so that one request alone fills a few SMs; a planner then cuts its keys into splits, and a merge joins them {cite:p}`dao2023`.
 # The number of splits, and with it the size of each, follows from all requests together.
 #
 # Within a split, each weight is taken relative to the largest score so far and rounded to 16 bits for the second product. With $s_j$ in log2 units:

@@ -82,7 +82,7 @@ plt.show()
 # %% [markdown]
 # ## Prediction
 #
-# A block multiplies and exponentiates in turn.
+# A thread block multiplies and exponentiates in turn.
 # If nothing overlaps, a pass takes the time of its products and the time of its exponentials; if everything overlaps, it takes the longer of the two.
 # The products run at the rate of the rung's instruction: FMAs on CUDA cores, `mma.sync` at the share of the peak that the profiler gives it, or `wgmma` at the peak.
 # The model knows neither copies nor memory, so a rung that waits for copies falls short of the model.
@@ -97,18 +97,18 @@ plt.show()
 # - Two {term}`warpgroups <warpgroup>` are the *consumers*. Each has 64 query rows of the block's 128, multiplies by `wgmma`, and keeps its own softmax.
 # - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. At the first the consumers wait until the stage is full; at the second the producer waits until both warpgroups have read the stage.
 #
-# The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four blocks of keys, from the last to the first, and noted the end of each wait and each release.
+# The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four KV tiles, from the last to the first, and noted the end of each wait and each release.
 
-# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are blocks of keys. This is a trace of the rung wgmma on the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are those of KV tiles. This is a trace of the rung wgmma on the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("wgmma", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
 
 # %% [markdown]
 # A warpgroup of this rung asks for $S$, waits, computes its softmax, asks for $P V$ and waits again.
-# On the rung "ping-pong" it asks for the scores of the next block before $P V$ of this block, so that its softmax runs beside products, and the two warpgroups take turns.
+# On the rung "ping-pong" it asks for the scores of the next KV tile before $P V$ of this one, so that its softmax runs beside products, and the two warpgroups take turns.
 
-# %% mystnb={"figure": {"caption": "With turns, the products for S of the next block and those of P V overlap in each warpgroup. This is a trace of the rung ping-pong on the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "With turns, the products for S of the next KV tile and those of P V overlap in each warpgroup. This is a trace of the rung ping-pong on the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("ping-pong", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
@@ -166,11 +166,11 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 #
 # Nine of the ten rungs are the kernel `prefill_wgmma_basic`, with the folder `prefill/rungs` beside it, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
-# A block of the rung "persistent tiles" stays on its SM, computes tile after tile, and loads the next tile while this one ends; on the rungs below, each tile has a block of its own.
-# The rung "P ahead" rounds the weights $P$ of the next block to 16 bits while the product of this block runs.
+# A thread block of the rung "persistent tiles" stays on its SM, computes query tile after query tile, and loads the next while this one ends; on the rungs below, each query tile has a thread block of its own.
+# The rung "P ahead" rounds the weights $P$ of the next KV tile to 16 bits while the product of this KV tile runs.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # A line after + is new in a rung, and a line after - is gone from the rung below.
-# They open in a page, in the order of the rungs, and scroll in JupyterLab:
+# The listings open in a page, in the order of the rungs, and scroll in JupyterLab:
 
 
 # %% tags=["hide-input"]
@@ -203,7 +203,7 @@ change("persistent tiles")
 change("P ahead")
 
 # %% [markdown]
-# The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a tile scheduler, blocks of keys that a warpgroup skips, and rows that leave as whole lines.
+# The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a scheduler of query tiles, KV tiles that a warpgroup skips, and rows that leave as whole lines.
 # These are {glue:text}`top_lines` lines, too many for one sitting. It is better to read its files one by one.
 
 # %% [markdown]
@@ -236,11 +236,11 @@ plots.table(steps, "rungs", digits | {"gain, %": "{:+.1f}", "measured / expected
 # The step to `wgmma` multiplies the rate by {glue:text}`wgmma_gain`: no thread holds a fragment of $K$ or $V$ any more, and shared memory falls from {glue:text}`tma_smem` to {glue:text}`wgmma_smem` % of what it can do.
 #
 # One comparison is fairer to `mma.sync`: `prefill_mma`, in which every warp copies for itself and a thread has 255 registers, reaches {glue:text}`mma_rate` TFLOP/s in another recording of the same shape, more than the rung "TMA".
-# The rung's factor is thus what the TMA gives to a block whose other warps do not copy.
+# The rung's factor is thus what the TMA gives to a thread block whose other warps do not copy.
 #
 # Overlap gains far less here than the model says.
 # Exponentials beside the products of the same warpgroup gain {glue:text}`within_gain` %, and turns between warpgroups change the rate by {glue:text}`between_gain` % on top of that.
-# Blocks that stay for tile after tile change the rate by {glue:text}`persistent_gain` %: with this shape the SMs have nothing to wait for at the end, and the work to find the next tile shows in the ALU, which is busy for {glue:text}`persistent_alu` % of the time instead of {glue:text}`pingpong_alu`.
+# Thread blocks that stay for tile after tile change the rate by {glue:text}`persistent_gain` %: with this shape the SMs have nothing to wait for at the end, and the work to find the next tile shows in the ALU, which is busy for {glue:text}`persistent_alu` % of the time instead of {glue:text}`pingpong_alu`.
 # Rounding $P$ ahead brings {glue:text}`ahead_gain` % back.
 # What `prefill_wgmma` adds, in {glue:text}`top_lines` lines of code, is worth {glue:text}`top_gain` %, and no single one of its ideas was measured alone.
 #

@@ -91,7 +91,7 @@ plt.show()
 # ## Prediction
 #
 # A tile must fit, and the ledgers say whether it does.
-# The model of a step in {doc}`half_idle_tensor_cores`, {eq}`half-idle-step`, gives an expected time for each tile that fits.
+# The model of a step, {eq}`half-idle-step`, gives an expected time for each tile that fits.
 #
 # The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$ with {term}`delta` of each row, $dQ = dS\, K$ and $dK = dS^T Q$. With $S = Q K^T$ these are five products for one exponential, where the forward has two.
 # Here $dX$ is the gradient of the loss with respect to $X$, and $\circ$ multiplies element by element; the constant factors of the scale are left out.
@@ -241,7 +241,7 @@ plots.table(both[columns], "backward", digits)
 # %% [markdown]
 # ### What an order of dQ costs
 #
-# A block adds its part of $dQ$ to memory. With an order, the thread that adds waits for its turn at a counter, sends the addition, waits until the addition is in memory, and lets the next block go.
+# A thread block adds its part of $dQ$ to memory. With an order, the thread that adds waits for its turn at a counter, sends the addition, waits until the addition is in memory, and lets the next block go.
 # Two threads take the steps in turn, so that each has the time of two steps for this chain.
 # The kernel's way to this is told in decisions {doc}`6 </book/decisions/0006-an-ordered-dq>`, {doc}`16 </book/decisions/0016-blocks-of-the-backward-pass-leave>` and {doc}`25 </book/decisions/0025-launches-of-a-backward-pass-overlap>`.
 

@@ -369,7 +369,7 @@ plots.table(shown.rename(columns={"kernel": "instruction", "value": "outputs tha
 # ### Triton
 #
 # `tl.dot(q, k^T)` compiles to `mma.sync` for tiles of 16 queries, and to `wgmma` from 64 on.
-# If both chain the channels in ascending order, their bits must be equal, and the model's.
+# If both chain the channels in ascending order, their bits must equal each other and the model's.
 
 # %% tags=["hide-input"]
 dots = pd.DataFrame(store.newest(store.read("triton_dot")))
