@@ -238,7 +238,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
 #
 # Is the invariant plan less accurate? Each request and head is held against float64:
 
-# %% mystnb={"figure": {"caption": "Equal bits are bought with time and hardly with accuracy: over heads and requests the errors of the invariant plan lie among those of the free plan, with tensor cores a few percent higher in the mean. Tensor cores off and on, each request alone; relative L2 error against float64, fp16, CUDA and Triton.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off, and those of the free and of the invariant plan lie beside each other.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Equal bits are bought with time and hardly with accuracy: over heads and requests the errors of the invariant plan lie near those of the free plan, with tensor cores a few percent higher in the mean. Tensor cores off and on, each request alone; relative L2 error against float64, fp16, CUDA and Triton.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off, and those of the free and of the invariant plan lie beside each other.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for operation, ways in outs.items():
     exact = same_bits.truth(operation, half).reshape(-1, two_roads.HEADS, two_roads.HEAD_DIM)
