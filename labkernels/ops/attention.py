@@ -34,12 +34,12 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
-    variant: the fields of VariantOptions, of the forward pass alone. deterministic: of the backward
-    pass; the forward pass is always deterministic. batch_invariant: a request's bits, those of its
-    gradients too, must not depend on the other requests; this includes deterministic. q_lens,
-    kv_lens: the lengths of the requests, if the host knows them; then no length is read from a GPU.
-    Without them, cumulative lengths on a GPU are read once, and again after torch has seen them
-    change. A training loop that keeps the two tensors therefore reads nothing after its first step.
+    variant: the fields of VariantOptions, without gradients. deterministic: of the backward pass;
+    the forward pass always is. batch_invariant: a request's bits, those of its gradients too, must
+    not depend on the other requests; this includes deterministic. q_lens, kv_lens: the lengths of
+    the requests, if the host knows them; then none is read from a GPU. Else cumulative lengths on a
+    GPU are read once, and again after torch has seen them change: a training loop that keeps the
+    two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
     has no gradient.
