@@ -44,10 +44,10 @@ def attention(
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
     has no gradient.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
-    torch's own attention. torch.func.grad and vjp work. Second derivatives, forward-mode
-    derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
-    On a GPU torch runs backward passes in a thread of its own. With one GPU, a loop that waits for
-    Python saves time under `torch.autograd.set_multithreading_enabled(False)`.
+    torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
+    are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread
+    of its own: with one GPU, a loop that waits for Python saves time under
+    `torch.autograd.set_multithreading_enabled(False)`.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
 
