@@ -75,8 +75,7 @@ def attention(
         return torch.ops.labkernels.prefill(q, k, v, *ends, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
-    transformed = torch._C._are_functorch_transforms_active()
-    function: Any = _Transformed if transformed else _Attention
+    function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
     return function.apply(q, k, v, asked)
 
 
