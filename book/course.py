@@ -24,6 +24,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_io import NOTEBOOKS, ROOT
 from plain import ANSWER as YOURS
 from plain import SOLUTION
+from solutions import solution
 from traitlets.config import PyFileConfigLoader
 
 from labkernels.chapters import exercises
@@ -41,9 +42,18 @@ TASK = """\
 Assignment {e.number}: {e.minutes} minutes, difficulty {e.difficulty} of 3.
 
 {task}
-
+{declarations}
 `exercises.get("{e.name}").hint(1)` gives the first of {hints} hints.
 The cell at the end checks the answer, as often as you like.{lines}
+"""
+DECLARATIONS = """
+<details><summary>The declarations</summary>
+
+```cpp
+{declarations}
+```
+
+</details>
 """
 LINES = " It counts the lines of your answer from `answer =` on, which is in line 1."
 ANSWER = """\
@@ -131,10 +141,17 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
     """Returns an assignment that nbgrader grades by itself: the task, the answer, the check."""
     paragraphs = exercise.task.strip().replace("\n", "\n\n")
-    starter, solution = map(answers.literal, (exercise.starter, exercise.solution))
+    starter, right = map(answers.literal, (exercise.starter, solution(exercise.name)))
     lines = LINES if "\n" in starter else ""
-    task = TASK.format(e=exercise, task=paragraphs, hints=len(exercise.hints), lines=lines)
-    answer = new_code_cell(ANSWER.format(starter=starter, solution=solution), id="answer")
+    shown = DECLARATIONS.format(declarations=exercise.declarations)
+    task = TASK.format(
+        e=exercise,
+        task=paragraphs,
+        declarations=shown if exercise.declarations else "",
+        hints=len(exercise.hints),
+        lines=lines,
+    )
+    answer = new_code_cell(ANSWER.format(starter=starter, solution=right), id="answer")
     check = new_code_cell(CHECK.format(name=exercise.name), id="check")
     _grade(answer, f"{exercise.name}-answer", solution=True, points=0)
     _grade(check, f"{exercise.name}-check", solution=False, points=exercise.difficulty)

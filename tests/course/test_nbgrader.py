@@ -12,6 +12,7 @@ pytest.importorskip("nbgrader", reason="needs nbgrader: pip install -e '.[course
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 import answers
 import course
+from solutions import solution
 
 # A primer, in which two of three exercises are assignments and so have no check, and a case.
 CHAPTERS = ("fragments_and_rounding", "the_ladder")
@@ -37,7 +38,7 @@ def submissions(name):
     exercise = exercises.get(name)
     wrong, right = (
         f"answer = {answers.literal(text)}"
-        for text in (exercise.mistakes[0].source, exercise.solution)
+        for text in (exercise.mistakes[0].source, solution(name))
     )
     return {"stub": (None, 0), "wrong": (wrong, 0), "right": (right, 1), "empty": ("", 0)}
 
