@@ -72,7 +72,7 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
     arguments = [*of_lane.split(), *of_call.split()]
     values = [*x[call, : len(of_lane.split()), lane], *n[call]]
     words = ", ".join(f"{a} = {v:.9g}" for a, v in zip(arguments, values, strict=False))
-    parts = {"packing": ("token", "head"), "update": ("m", "l + o, with l = o = 1 before,")}
+    parts = {"packing": ("token", "head"), "update": ("m", "l + o, with l = 1 and o = 2 before,")}
     which = parts.get(region, ("the result",))[part]
     yield (
         f"{name} is called by itself. With {words}, {which} is {given[call, part, lane]:.9g} in "
@@ -97,7 +97,7 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
         before, s = x[:, :1], x[:, 1:]
         top = np.maximum(before, s.max(axis=-1, keepdims=True))
         m = np.where(top > before + np.float32(8), top, before).astype(np.float64)
-        sums = 2 * np.exp2(before - m) + np.exp2(s - m)  # of l = o = 1 and one more weight
+        sums = 3 * np.exp2(before - m) + np.exp2(s - m)  # l = 1, o = 2, and one more weight
         # A power's argument has 24 bits, of which 18 lie behind the point while it is no zero.
         return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-17 + 1e-30])
     if region == "log2":
