@@ -4,7 +4,8 @@ python book/course.py [--to FOLDER] [--seed N]
 
 source/NAME/NAME.ipynb    for the instructor: each chapter, assignment and quiz, with solutions
 release/NAME/NAME.ipynb   for students: nbgrader has taken the solutions and the outputs out
-slides/NAME.html          slides of each chapter, which load nothing from the network
+slides/NAME.html          slides of each chapter, and week_1.html and so on, a deck for each week;
+                          they load nothing from the network
 nbgrader_config.py        with which nbgrader collects and grades in that folder
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import answers
 import chapter_frame
+import decks
 import nbformat
 import quiz
 import slides
@@ -113,6 +115,7 @@ def main() -> None:
     (folder / "nbgrader_config.py").write_text(CONFIG)
     release(folder)
     slides.write(folder / "slides")
+    decks.write(folder / "slides")
     print(f"course: {folder}")
 
 

@@ -1,9 +1,10 @@
-"""Quizzes have ten questions whose variants differ, and every exercise has a rubric."""
+"""Quizzes have variants, every exercise has a rubric, and decks have one idea per slide."""
 
 import itertools
 import re
 
 import course
+import decks
 import pytest
 import quiz
 
@@ -51,3 +52,26 @@ def test_every_exercise_has_a_rubric_which_students_do_not_see():
                 assert "### END SOLUTION" not in cell.source, name  # the whole cell is cleared
                 found.append(re.search(r"A point: (.*)", cell.source)[1])
     assert sorted(found) == sorted(each["full"] for each in course.rubrics().values())
+
+
+@pytest.mark.parametrize("week", WEEKS)
+def test_a_deck_has_one_sentence_and_one_thing_per_slide(week):
+    deck = decks.decks()[week - 1]
+    cells = decks.notebook(week, deck).cells
+    slides = [cell.source for cell in cells if cell.metadata["slideshow"]["slide_type"] == "slide"]
+    assert len(slides) == len(deck["slides"]) + 1 <= 20
+    assert sum("<img alt=" in slide for slide in slides) >= 3
+    for slide in slides[1:]:
+        says, below = slide.removeprefix("## ").split("\n\n", 1)
+        assert len(says) <= 80
+        assert re.fullmatch(r"(?:[^.?!]|\.(?=\w))*[.?!]", says), says
+        assert below.startswith("<img") or len(below.splitlines()) <= 16
+
+
+def test_a_room_can_read_every_word_of_a_deck():
+    assert min(int(size) for size in re.findall(r"font-size: (\d+)px", decks.STYLE)) >= 18
+
+
+def test_a_figure_that_a_chapter_does_not_have_is_named():
+    with pytest.raises(ValueError, match="figure = 'no-ladder', allowed: a figure of the_ladder"):
+        decks.notebook(1, {"title": "", "slides": [["", "the_ladder no-ladder"]]})
