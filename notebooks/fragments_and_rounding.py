@@ -259,7 +259,7 @@ print(
 # ```{exercise}
 # :label: fragments-swizzle
 #
-# Assignment 11, *A swizzle without bank conflicts*. The exclusive or is one such layout; find another. The check takes every layout in which no two lanes of a store or a read meet.
+# Assignment 11, *A swizzle without bank conflicts*. The exclusive or is one such layout; find another. The check takes every other layout in which no two lanes of a store or a read meet.
 # ```
 
 # %%

@@ -18,7 +18,14 @@ from labkernels.cuda.host.build import HostKernelError
 
 WITHOUT_KERNEL = ("register_ledger", "occupancy_choice", "planted_bug")
 # The assignment asks for other lines than the kernel's own.
-OTHER_LINES = ("maximum", "rescale", "missing_barrier", "two_stages", "triton_update")
+OTHER_LINES = (
+    "maximum",
+    "rescale",
+    "missing_barrier",
+    "two_stages",
+    "swizzle",
+    "triton_update",
+)
 WITHOUT_ACCESS = ("wgmma_mask", "ask_for_boxes", "overlap_products")
 
 
