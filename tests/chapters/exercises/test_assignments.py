@@ -1,9 +1,11 @@
 """Each starter fails as it should, each usual mistake gets its own words, each solution passes."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import labkernels
 from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.graders import attention
@@ -43,6 +45,15 @@ def test_an_assignment_is_complete(exercise):
     assert solution(exercise.name).strip() not in repr(exercise) or "\n" not in exercise.starter
     words = [exercise.unfinished, *(mistake.says for mistake in exercise.mistakes)]
     assert len(set(words)) == len(words)
+
+
+def test_the_package_has_no_solution_but_the_kernels_own_lines():
+    package = Path(labkernels.__file__).parent
+    texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".toml", ".cuh")]
+    every = " ".join(" ".join(texts).split())
+    assert " ".join(solution("hand_over_p").split()) in every  # a kernel's own
+    for name in ("maximum", "rescale", "missing_barrier", "two_stages", "swizzle", "triton_update"):
+        assert " ".join(solution(name).split()) not in every, name
 
 
 def test_a_starter_is_told_that_it_is_one(exercise):
