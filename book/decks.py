@@ -20,7 +20,7 @@ STYLE = """
   .reveal section h2 { font-size: 44px; line-height: 1.2; margin-bottom: 24px; }
   .reveal section :is(p, li, table) { font-size: 32px; }
   .reveal section :is(pre, pre code) { font-size: 22px; }
-  .reveal section img { height: 600px; max-height: 600px !important; width: 100%; }
+  .reveal section img { height: 570px; max-height: 570px !important; width: 100%; }
   .reveal section img { object-fit: contain; }
   .reveal .beside { display: block !important; }
 """

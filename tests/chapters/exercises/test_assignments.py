@@ -227,8 +227,6 @@ def test_what_does_not_exist_is_said():
 
 
 def test_the_planted_bug_is_found_by_the_verdict():
-    import labkernels
-
     q, k, v, out, lse2 = exercises.planted_bug()
     found = labkernels.verdict(out, q, k, v, lse2=lse2)
     assert found.answer == "BUG"
