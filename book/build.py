@@ -37,6 +37,7 @@ import nbformat
 import notebook_io
 import page_cells
 import page_figures
+import page_questions
 import page_sections
 import page_widgets
 import plain_roles
@@ -198,11 +199,12 @@ def stage(notebooks: dict[str, Path]) -> None:
                 page_cells.with_case(notebook, chapters_by_name[name])
             page_cells.with_widgets(notebook, chapters_by_name[name])
         page_cells.without_stubs(notebook)
+        page_questions.ask(notebook)
         nbformat.write(notebook, STAGE / "notebooks" / f"{name}.ipynb")
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
-    place_guesses()
+    place_questions()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     (STAGE / "CHANGELOG.md").symlink_to(ROOT / "CHANGELOG.md")
     config_path = STAGE / "book" / "_config.yml"
@@ -217,10 +219,11 @@ def stage(notebooks: dict[str, Path]) -> None:
     config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
 
-def place_guesses() -> None:
-    """Puts questions of guesses.py and moving pictures where pages name them."""
+def place_questions() -> None:
+    """Puts guesses, questions and moving pictures where pages name them."""
     for page in (STAGE / "book").glob("*.md"):
         text = page_cells.with_motion(page.read_text(), STAGE / "notebooks")
+        text = page_questions.placed(text, STAGE / "notebooks")
         page.write_text(guesses.placed(text, page.stem))
     for page in (STAGE / "notebooks").glob("*.ipynb"):
         notebook = nbformat.read(page, 4)

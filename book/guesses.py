@@ -21,7 +21,7 @@ _DECODE = {
     "page_size": 16, "dtype": "fp16",
 }  # fmt: skip
 _PREFILL = "8 x 2048 on 8 x 2048, 16/16, d128, full, bf16"
-_LATENT = "64 x 4096, 128 heads, d512+64, page 64, fp16"
+_LATENT = "64 x 4096, 128 heads, d512+64, page 64, bf16"
 _TOLERANCE = "close 1e-2"
 
 
@@ -170,8 +170,8 @@ def _zero_keys() -> Guess:
     ]
     runs, passed = _passed(rows)
     return Guess(
-        "The test that was advised sets K and V to zero and allows 1e-2. Of 100 outputs of "
-        "kernels with a known bug, how many does it refuse?",
+        "A test sets K and V to zero, as FlashInfer's has since 2025, and allows 1e-2. Of 100 "
+        "outputs of kernels with a known bug, how many does the test refuse?",
         "of 100",
         100,
         1,
@@ -182,18 +182,18 @@ def _zero_keys() -> Guess:
     )
 
 
-def _latent_decode() -> Guess:
+def _smallest_tile() -> Guess:
     rows = store.select(store.read("mla"), {"note": _LATENT, "metric": "time_graph"})
-    run = store.newest(rows)
-    gain = _gain(run, ("mla_fma", "mla_wgmma"))
+    run = store.newest([row for row in rows if str(row["kernel"]).startswith("mla_mma 64x")])
+    times = _gain(run, ("mla_mma 64x16x8x1x1", "mla_mma 64x64x8x2x1"))
     return Guess(
-        "A plain decode gains next to nothing by tensor cores. How many times as fast do they make "
-        "a decode of latent attention, in which 128 heads share each key?",
-        "times as fast",
-        60,
+        "A GPU with 100 KB of shared memory per SM must take the smallest of three tiles. How many "
+        "times as long does this tile take as the largest, both on an H200, with 128 heads?",
+        "times as long",
+        10,
         0.1,
-        gain,
-        f"They make it {gain:.1f} times as fast: 128 heads use each byte, and products count.",
+        times,
+        f"It takes {times:.1f} times as long.",
         recorded.origin(run),
         "a_typo_that_looked_like_rounding",
     )
@@ -243,6 +243,6 @@ GUESSES: dict[str, Callable[[], Guess]] = {
     "equal_heads": _equal_heads,
     "bits_in_a_batch": _bits_in_a_batch,
     "zero_keys": _zero_keys,
-    "latent_decode_gain": _latent_decode,
+    "smallest_tile": _smallest_tile,
     "busy_tensor_cores": _busy_tensor_cores,
 }

@@ -1,6 +1,6 @@
 """The variant of attention: which keys a query sees, and how its scores are changed."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 # An int, or an array of integers of NumPy or torch, neither of which this module may import.
@@ -42,15 +42,17 @@ class AttentionVariant:
         """Return how many keys a query of a request sees; takes integers or arrays."""
         return self.end(query, q_len, kv_len) - self.begin(query, q_len, kv_len)
 
-    def require_kernels(self) -> None:
-        """Raise ValueError, naming the field, if the variant is one that no kernel computes yet."""
-        plain = AttentionVariant(causal=self.causal)
-        for field in fields(self):
-            value, allowed = getattr(self, field.name), getattr(plain, field.name)
-            if value != allowed:
-                raise ValueError(f"{field.name} = {value!r}, allowed: {allowed!r}, as all kernels")
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What kernels are compiled for, of FEATURES; a causal mask is no feature."""
+        on = (self.window_left, self.window_right, self.soft_cap)
+        window, cap = on[:2] != (None, None), self.soft_cap is not None
+        asked = dict(zip(FEATURES, (window, cap, self.alibi, self.sinks), strict=True))
+        return tuple(name for name, is_on in asked.items() if is_on)
 
 
+# As the template arguments of lab::AttentionVariant.
+FEATURES = ("window", "soft_cap", "alibi", "sinks")
 FULL, CAUSAL = AttentionVariant(), AttentionVariant(causal=True)
 
 

@@ -17,13 +17,13 @@
 #
 # ## Question
 #
-# On an RTX 3080, an RTX 4080 and an Orin, FlashAttention's kernels keep *Tensor Active* near 50 %, and matrix products near 90 % {cite:p}`flashattention1205`.
+# On an RTX 3080, an RTX 4080 and an Orin the counter *Tensor Active* reads about 50 % for most of FlashAttention's kernels, and about 90 % for matrix products and convolutions {cite:p}`flashattention1205`.
 # **Where does the other half go, and is it the occupancy?**
 #
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200 it goes into softmax that no other work overlaps: our kernel of FlashAttention-2's kind is active for {glue:text}`mma_active` %, one that overlaps the two for {glue:text}`wgmma_active` %. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`wgmma_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
 # :::
@@ -85,7 +85,7 @@ by_default = by_default.assign(order=order).sort_values("order")
 is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
-# %% mystnb={"figure": {"caption": "Tensor cores idle for part of the time in every attention kernel, least in prefill_wgmma at head_dim 128, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores (tensor pipe) idle for part of the time in every attention kernel, here least in prefill_wgmma at head_dim 128, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward[forward.head_dim < 256])
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -95,10 +95,10 @@ plt.show()
 # %% [markdown]
 # ## What each source says
 #
-# The thread has the percentages above, from Nsight Systems; the author's check that *Tensor Active* times peak times time is $4 B S^2 H D$; and the author's suspicion: the copies to shared memory are synchronised with the products, and shared memory allows few blocks.
-# A sibling report by the same author has a kernel of 32 channels on the Orin: 255 registers, 24,576 bytes, a theoretical occupancy of 16.67 %, and 42.5 % active.
+# The thread has the percentages above, from Nsight Systems. It has the author's check that *Tensor Active* times peak times time is the number of FLOPs, $4 B S^2 H D$, and the author's suspicion: the copies to shared memory are synchronised with the products, and shared memory allows few blocks.
+# A sibling report by the same author has a kernel of 32 channels on the Orin, with 255 registers, 24,576 bytes of shared memory, a theoretical occupancy of 16.67 %, and 42.5 % active.
 #
-# An article that retells it, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 49,152 bytes that leaves two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and "up to 85 %" at 256.
+# An article that retells the thread, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 49,152 bytes that leaves two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and "up to 85 %" at 256.
 # The last two are told as a maintainer's answer, which is not in the part of the thread that is public to us.
 #
 # ## Prediction
@@ -144,8 +144,8 @@ plt.show()
 
 # %% [markdown]
 # So exponentials can explain 50 % at 64 channels on an H100, if nothing overlaps.
-# They cannot on an RTX 3080: without any overlap its kernel would still be {glue:text}`serial_geforce` % active.
-# On the Orin's kernel of 32 channels they can: halved again, its ratio is one to one.
+# On an RTX 3080 they cannot: without any overlap its kernel would still be {glue:text}`serial_geforce` % active.
+# For the Orin's kernel of 32 channels they can, since its ratio is half of that at 64 channels, one to one.
 #
 # ### Who fits on an SM
 #
@@ -164,7 +164,7 @@ plt.show()
 # | 65536 | registers of an SM |
 # | $r$, $t$ | registers of a thread; threads of a block |
 #
-# The article's tile, 128 × 128 with 4 warps at 64 channels, from FlashAttention-2's source:
+# This is the article's tile, 128 × 128 with 4 warps at 64 channels, as FlashAttention-2's source has it:
 
 # %%
 smem = flash_attention_2(block_m=128, block_n=128, head_dim=64)
@@ -172,8 +172,8 @@ print(smem.table())
 
 # %% [markdown]
 # The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
-# That the compiler gives the whole kernel 255 is not said in this thread; issue 1630 of the same project has its report for this tile, 255 registers and 172 bytes spilled.
-# With these numbers every GPU holds two blocks by its registers; the table opens in a page:
+# The thread does not say what the compiler gives the whole kernel; issue 1630 of the same project has the compiler's report for this tile, 255 registers and 172 bytes spilled.
+# With 255 registers every GPU of the folded table holds two blocks by its registers:
 
 # %% tags=["hide-cell"]
 rows = []
@@ -181,15 +181,15 @@ for gpu in hardware.GPUS.values():
     fit = budget.occupancy(gpu, threads=128, registers=255, smem_bytes=smem.total)
     held = 100 * fit.blocks_per_sm * 4 / gpu.warps_per_sm_max
     name = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    rows.append((name, fit.by_smem, fit.by_registers, fit.blocks_per_sm, fit.limit, held))
-columns = ["GPU", "by shared memory", "by registers", "blocks per SM", "limit", "occupancy, %"]
+    rows.append((name, fit.by_smem, fit.by_registers, fit.blocks_per_sm, held))
+columns = ["GPU", "by shared memory", "by registers", "blocks per SM", "occupancy, %"]
 blocks_of_case = pd.DataFrame(rows, columns=columns)
 plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
 
 # %% [markdown]
-# Where an SM has 100 KiB both limits are two; elsewhere shared memory would leave more, and registers leave two.
-# The sibling report agrees: its tile of 24,576 bytes would fit six times by bytes, and 16.67 % of an Orin's warps are two blocks.
-# Is 255 an accident of that code? `prefill_mma` can be compiled for the tile:
+# Where an SM has 100 KiB, shared memory leaves room for two blocks as well; elsewhere it leaves room for more.
+# The sibling report agrees: by shared memory its tile would fit an Orin's SM six times, and its 16.67 % of the warps are two blocks.
+# Do only FlashAttention's kernels take 255 registers? `prefill_mma` can be compiled for the same tile, and takes them on every architecture of the folded table:
 
 # %% tags=["hide-cell"]
 case_tile = with_tile("prefill_mma", "128x128x4x1x2-backward", 64)
@@ -207,7 +207,7 @@ compiled = pd.DataFrame(rows, columns=[*columns, "blocks by bytes", "blocks by r
 plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 
 # %% [markdown]
-# The kernels that were counted, term by term, and what they take on the report's GPUs:
+# These are the terms of a kernel that was counted, and below what the kernels take on the report's GPUs:
 
 # %% tags=["hide-output"]
 decode = Decode.uniform(64, 4096, q_heads=16, kv_heads=16)
@@ -219,7 +219,7 @@ whole.equations("prefill_mma")
 whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "One or two blocks of prefill_mma fit an SM of the H200 and of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Two blocks of prefill_mma fit an SM of the H200, and one fits an SM of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 Bench(COUNTED[128], kernels=["prefill_mma", "prefill_wgmma"]).plot_occupancy(*REPORTED)
 whole.log.drew("occupancy", "prefill")
 plt.show()
@@ -228,7 +228,7 @@ plt.show()
 # ### What a step costs
 #
 # A step has two phases: the products, with tensor cores and shared memory side by side, and the softmax, with exponentials and all other instructions in turns.
-# With $n$ warps or warpgroups on a {term}`scheduler` the longer phase goes on all the time, and $1/n$ of the rest is not hidden:
+# With $n$ warps or warpgroups on a {term}`scheduler` the longer phase goes on all the time, and one part in $n$ of the rest is not hidden:
 #
 # $$
 # t_{\text{step}} = t_{\text{long}} + \frac{t_{\text{short}} + t_{\text{latency}}}{n}
@@ -286,14 +286,15 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # ### What was busy
 #
 # {numref}`busy-parts` shows 4 requests of 4096 tokens, heads × channels = 2048, bf16, no mask, and a product of square matrices by cuBLAS.
-# The tensor pipe is never full in attention, and neither is anything else: *phases* alternate.
+# The tensor pipe is never full in attention, and neither is any other part: *phases* alternate.
 #
 # ### What the counter counts
 #
-# The run also counted the FLOPs of the tensor cores; times clocks and SMs they give the formula's, the author's check, but for tiles whose padding counts as well:
+# The run also counted the FLOPs of the tensor cores. *Counted / formula* is the author's check, and is 1 where no padding of tiles counts as well:
 
 # %% tags=["hide-input"]
-on = forward[(forward.tensor_flops > 0) & (forward.head_dim > 0)].copy()
+alone = counted[counted.tile.str.endswith("-none")].assign(kernel="prefill_wgmma, no overlap")
+on = pd.concat([forward, alone]).query("tensor_flops > 0 and head_dim > 0").copy()
 clocks = on.time * on.sm_clock * h200.sm_count
 on["formula"] = [COUNTED[d].flops for d in on.head_dim]
 on["counted / formula"] = on.tensor_flops * clocks / on.formula
@@ -308,10 +309,12 @@ plots.table(
 )
 
 # %% [markdown]
-# `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and do {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of what the chip could.
-# The profiler gives both peaks: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
-# So a slow instruction costs FLOPs and not activity: it cannot be where the *counter's* other half goes, and a counter needs its peak beside it.
-# "Up to 85 %" at 256 channels is right for kernels on `wgmma`, {glue:text}`wgmma_256` % of the FLOPs, and not for FlashAttention-2, {glue:text}`fa2_256` %.
+# The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`wgmma_active` % with it.
+#
+# `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and reach {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of the chip's FLOPs.
+# The profiler has a peak for each instruction: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
+# So a slow instruction costs FLOPs and not activity. It cannot be where the *counter's* other half goes, and a counter needs its peak beside it.
+# "Up to 85 %" at 256 channels fits kernels on `wgmma`, of which ours reaches {glue:text}`wgmma_256` % of the FLOPs, and not FlashAttention-2 with {glue:text}`fa2_256` %.
 #
 # ### What the warps waited for
 
@@ -321,7 +324,7 @@ plots.waiting_warps(plots.waiting(at_128), origin=origin)
 plt.show()
 
 # %% [markdown]
-# The author's suspicion, copies, does not hold for `prefill_mma` on an H200: {glue:text}`waits_for_memory` % of its warps wait for memory. They wait for the instruction before, for a busy pipe and for shared memory.
+# The author suspects copies. For `prefill_mma` on an H200 this does not hold: {glue:text}`waits_for_memory` % of its warps wait for memory.
 #
 # ### Occupancy and time
 
@@ -344,15 +347,15 @@ digits = {"threads": "{:.0f}", "registers": "{:.0f}", "occupancy, %": "{:.1f}"}
 plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
 
 # %% [markdown]
-# Attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit.
+# Over all channels, attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit (the folded table).
 # Triton's products here are `wgmma`, whose peak is higher, so that fewer active clocks do more.
-# What hides latency is the independent work of each warp and not the number of warps: more warps would share the same 65,536 registers.
+# What hides latency in these kernels is independent work within a warp, and not the number of warps: more warps would share the same 65,536 registers.
 #
 # ### A hypothesis about GeForce
 #
-# GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums, and attention must sum in fp32.
+# GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums, and FlashAttention sums in fp32.
 # If a counter takes the faster rate for 100 %, no such kernel reads more than 50 %.
-# Two reports give numbers: {cite:t}`llmc377` took 50 % for the most that the tensor core counter shows on an RTX 4090; {cite:t}`triton10851` has the share of the own peak on an RTX 4060 beside the SM's throughput, `sm__throughput`, which is *another counter* than Tensor Active:
+# Two reports give numbers. {cite:t}`llmc377` took 50 % for the most that the tensor core counter shows on an RTX 4090. {cite:t}`triton10851` has, for an RTX 4060, the share of each mode's own peak beside the SM's throughput, `sm__throughput`, which is *another counter* than Tensor Active:
 
 # %% tags=["hide-input"]
 half = hardware.gpu("rtx4090").tensor_fp32_accumulate_rate
@@ -369,13 +372,13 @@ reports.insert(3, "predicted, %", reports["of its own peak, %"] * rate)
 plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 
 # %% [markdown]
-# The numbers come out within {glue:text}`geforce_off` points. That shows a ceiling of one half in the SM's throughput, and makes one in Tensor Active plausible; no source has that very counter with both kinds of sums.
-# One reading refutes it: a kernel with fp32 sums more than 50 % active on such a part.
-# It does not explain the Orin, whose sums in fp32 have the full rate; there are its exponentials, and its {term}`waves <wave>` (the second exercise).
+# The predictions are within {glue:text}`geforce_off` points. So the SM's throughput has a ceiling of one half with fp32 sums there, and one in Tensor Active is plausible; no source has that very counter with both kinds of sums.
+# One reading would refute the hypothesis: a kernel with fp32 sums that is more than 50 % active on such a part.
+# The hypothesis does not explain the Orin, which sums in fp32 at the full rate; its kernel has the exponentials and the {term}`waves <wave>` of the second exercise.
 #
 # ### Does a busier kernel err more?
 #
-# Busy tensor cores are bought with another order of sums. All kernels run here, in both operations:
+# Kernels that keep tensor cores busier sum in another order. All of these kernels run here, in both operations:
 
 # %% tags=["nbval-ignore-output"]
 small = {"decode": Decode((96, 64, 17), 4, 4, 64, dtype="fp16")}
@@ -384,7 +387,7 @@ bench = Bench(*small.values(), kernels=live.EVERY)
 ran = bench.run()
 print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
-# %% mystnb={"figure": {"caption": "No: per head and per request all kernels with tensor cores err alike, whether their tensor cores are fed by mma.sync, by wgmma or by Triton's, and a little more than those without. fp16, relative L2 error; decode has no kernel on wgmma. Computed on this machine.", "name": "halfidle-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of CUDA cores lie lowest, all others at one height above them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "No: per head and per request all kernels with tensor cores err alike, whether they use mma.sync (CUDA), wgmma or what Triton compiles, and a little more than those without. fp16, relative L2 error; decode has no kernel on wgmma. Computed on this machine.", "name": "halfidle-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of CUDA cores lie lowest, all others at one height above them.", "width": "100%"}} tags=["hide-input"]
 cells, drawing = [], {"decode": decode_inputs, "prefill": prefill_inputs}
 for operation, draw in drawing.items():
     given = draw(small[operation], Normal(0, "cpu"))
@@ -410,6 +413,7 @@ numbers = {
     "geforce_off": (reports["predicted, %"] - reports["counter, %"]).abs().max(),
     "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
     "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
+    "alone_active": alone.tensor_pipe.iloc[0],
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
 }  # fmt: skip
 
@@ -420,6 +424,7 @@ for name, kernel in BUSY.items():
     numbers[f"{name}_of_peak"] = at["of the peak, %"][kernel, 128]
     numbers[f"{name}_64"] = fore.tensor_pipe[kernel, 64]
 numbers |= {
+    "fa2_active": fore.tensor_pipe["torch_fa2", 128],
     "fa2_256": at["of the peak, %"]["torch_fa2", 256], "mufu_64": fore.mufu["torch_cudnn", 64],
     "wgmma_256": at["of the peak, %"]["prefill_wgmma", 256],
     "foreseen_64": said["prefill_mma", 64], "mma_foreseen": said["prefill_mma", 128],
@@ -435,11 +440,11 @@ whole.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# - **A profile on the report's own GPUs**, which we do not have. Their ratio of products to exponentials, their shared memory and their rates are others.
+# - **A profile on the report's own GPUs**, which we do not have. They differ from an H200 in their ratio of products to exponentials, their shared memory and their rates.
 # - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
 # - **A causal mask or short sequences**, whose last waves leave SMs empty.
 #
-# The model is rough: it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % for `prefill_mma` at 64 and 128 channels, where the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`; for `prefill_wgmma`, on which it was not tuned, {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` against {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
+# The model of a step is rough. For `prefill_mma` at 64 and 128 channels it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` %, and the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`. For `prefill_wgmma`, on which it was not tuned, it foresaw {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
 #
 # ## Exercises
 #
@@ -495,7 +500,7 @@ assert exercises.check("half-idle-waves", 100 * at_most)
 # ```{exercise}
 # :label: half-idle-blocks-128
 #
-# At head_dim 128 FlashAttention-2 takes tiles of 128 × 64 with 4 warps, and 128 × 32 on GPUs with 100 KiB per SM.
+# At head_dim 128 and without a mask FlashAttention-2 takes tiles of 128 × 64 with 4 warps on an A100, and of 128 × 32 on an A10.
 # How many blocks does an SM of an A10 and of an A100 hold with either tile? Use ledger and occupancy, and say what the narrower tile saves.
 # Check your answer with `exercises.check("half-idle-blocks-128", (a10_64, a10_32, a100_64, a100_32))`: the blocks per SM with 64 and with 32 keys.
 # ```

@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Both: each errs as its roundings predict. On tensor cores the weights $P$ are rounded to 16 bits, and the rmse in fp16 is {glue:text}`gain_fp16` times as large.
-# The step waits for memory, and CUDA cores issue more instructions for it. At a group of 4 an H200 gains {glue:text}`ours_4` with our kernels, {glue:text}`theirs_4` or {glue:text}`theirs_bf16` with FlashInfer's; the report's 1.25 is *not explained*.
+# Both: each errs as its roundings predict. On tensor cores the softmax weights $P$ are rounded to 16 bits, and our rmse in fp16 is {glue:text}`gain_fp16` times as large.
+# Both read the same cache, which leaves little to gain: {glue:text}`ours_4` times in our kernels at 4 query heads per KV head, on an H200. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
 # How sure: one H200 with FlashInfer 0.7.2; no A100 and not the report's version.
 # :::
 
@@ -76,27 +76,28 @@ measured, origin = pd.DataFrame(run), recorded.origin(run)
 sweeps = plots.graph_times(measured).query("batch == 57 and head_dim == 128")
 of_case = sweeps.query("q_heads == 32 and page_size == 16 and kernel != 'torch_sdpa'")
 
-# %% mystnb={"figure": {"caption": "The case on an H200: both of our ways and fa2 come near the rate of a copy, FlashInfer's CUDA cores do not; its default backend is fa2. Filled marks are fp16, hollow ones bf16; squares tensor cores, circles CUDA cores. Percent are of the copy ceiling; a kernel that only reads can pass it a little.", "name": "case-times"}, "image": {"alt": "Horizontal lines that end in marks, two for each kernel, sorted by time, with the time in milliseconds and the percent of the copy ceiling written beside each. A vertical line marks the copy ceiling. FlashInfer fa2, decode_mma, decode_mma_n8, decode_fma, FlashInfer auto and Triton with tensor cores end near it; FlashInfer on CUDA cores is longer.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The case on an H200: our kernels, with tensor cores (squares) and without (circles), and fa2, FlashInfer's kernel on tensor cores, which its default (auto) runs, come near the rate of a copy; FlashInfer's kernel on CUDA cores does not. Filled marks are fp16, hollow ones bf16. Percent are of the copy's rate, which a kernel that only reads can pass a little.", "name": "case-times"}, "image": {"alt": "Horizontal lines that end in marks, two for each kernel, sorted by time, with the time in milliseconds and the percent of the copy ceiling written beside each. A vertical line marks the copy ceiling. FlashInfer fa2, decode_mma, decode_mma_n8, decode_fma, FlashInfer auto and Triton with tensor cores end near it; FlashInfer on CUDA cores is longer.", "width": "100%"}} tags=["hide-input"]
 plots.case_times(of_case.query("time_ms < 5"), origin=origin)
 plt.show()
 
 # %% [markdown]
 # ## What each source says
 #
-# The thread has 57 requests with 8192 keys, 32 query heads on 8 KV heads, 128 channels, pages of 16 keys, and the two times. Of the profiler it has, on and off, 182 and 66 registers "per block", 69.63 and 9.22 KB of dynamic shared memory, and 2.11 and 0.60 {term}`waves <wave>` per SM.
+# The thread has 57 requests with 8192 keys, 32 query heads on 8 KV heads, 128 channels, pages of 16 keys, and the two times.
+# From a profiler it quotes, for on and off, 182 and 66 registers "per block", 69.63 and 9.22 KB of dynamic shared memory, and 2.11 and 0.60 {term}`waves <wave>` per SM.
 # A maintainer answers that the decode kernel computes in fp32, and that $P$ must be rounded to f16 for the second product.
 # Neither GPU nor data type is in the part that is public to us.
 #
-# An article that retells it, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), adds the differences 1.579 and 0.0022, a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
-# What of this holds:
+# An article that retells it, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), adds relative differences of 1.579 at most and 0.0022 on average, a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
+# This is what the chapter finds of these claims:
 #
 # | claim | found |
 # |---|---|
-# | 182 registers per block (thread and article) | per *thread*: only so the waves come out |
+# | 182 registers per block (thread and article) | 182 per *thread*: only so the waves come out |
 # | the formula of registers (article) | right where warps divide the rows; here they divide the keys |
-# | 1.58 is an error (article) | it is a quotient by an output near zero |
-# | off where precision matters (article) | a 16-bit output is the floor: a factor of {glue:text}`gain_fp16` or {glue:text}`gain_bf16`, and {glue:text}`fp32_gain` only if fp32 is stored |
-# | an 8-row tile (article) | `decode_mma_n8`: keys on M, queries on N, and {glue:text}`n8_time` of the time |
+# | a relative difference of 1.579 (article) | a quotient by an output near zero, if it is like ours |
+# | off where precision matters (article) | a 16-bit output is the floor: off is {glue:text}`gain_fp16` times as exact in fp16, {glue:text}`gain_bf16` times in bf16, and {glue:text}`fp32_gain` times only if fp32 is stored |
+# | an 8-row tile (article) | our `decode_mma_n8` has one, and takes {glue:text}`n8_time` of the time of `decode_mma` |
 #
 # ## Prediction
 #
@@ -115,7 +116,8 @@ plt.show()
 # | $H_{kv}$, $D$ | KV heads; channels |
 # | $\beta$ | bytes per second that a copy reaches on the chip |
 #
-# The query heads of a group share what is read; only the arithmetic grows with them. Each alone at its best rate on an H200:
+# The query heads of one KV head, 4 in the case, are its {term}`group <GQA>`. They share what is read, and only the arithmetic grows with their number.
+# The table has the time of each part alone, at its best rate on an H200:
 
 # %% tags=["hide-input"]
 h200 = hardware.gpu("h200")
@@ -136,7 +138,7 @@ plots.table(floors, "floors", dict.fromkeys(columns[1:], "{:.3f}"))
 # ### Registers and shared memory
 #
 # A matrix of 16 rows and $n$ columns in fp32 takes $16 n / 32$ registers of each of a warp's 32 threads.
-# If the warps of a block divide the *query rows*, they share $S$ and $O$; if they divide the *keys*, as decode kernels do because they have so few rows, each needs a whole $O$:
+# If the warps of a block divide the *query rows*, they divide the scores $S$ and the output $O$, too. If they divide the *keys*, as decode kernels do because they have so few rows, each warp needs a whole $O$:
 #
 # $$
 # \begin{aligned}
@@ -153,8 +155,8 @@ by_keys = budget.kv_split_register_formula(16, 128, 32)
 print(f"{by_rows:g} registers if rows are divided, {by_keys} if keys are")
 
 # %% [markdown]
-# FlashInfer's bytes by the formulas in its source, and the blocks that an A100 holds with the profiler's registers.
-# The A100 is our inference from the waves, 456 blocks over what 108 SMs hold at once:
+# The next table has FlashInfer's bytes, by the formulas in its source, and the blocks that an A100 holds with the profiler's registers.
+# That the GPU was an A100 is our inference from the waves, which are 456 blocks over what 108 SMs hold at once:
 
 # %% tags=["hide-input"]
 a100 = hardware.gpu("a100")
@@ -170,8 +172,8 @@ reported = pd.DataFrame(rows, columns=["FlashInfer", "bytes", "blocks per SM", "
 plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 
 # %% [markdown]
-# Bytes and waves are the report's to the last digit.
-# Our own `decode_mma_n8`, whose tile has 8 rows, term by term for the case, on an A100:
+# Bytes and waves are the report's to the last digit, and would not be if 66 registers were a block's.
+# The same for our own `decode_mma_n8`, whose tile has 8 rows, term by term on an A100:
 
 # %% tags=["hide-output"]
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
@@ -180,7 +182,7 @@ names = [*live.EVERY, "decode_mma_n8"]
 whole = Bench(decode, prefill, kernels=names, gpu="h200")
 whole.equations("decode_mma_n8", gpu="a100")
 
-# %% mystnb={"figure": {"caption": "Tensor cores cost no registers by themselves: decode_fma and decode_mma take as many, and decode_mma_n8, whose accumulator is half as large, takes fewest. Predicted; compiled for an H200.", "name": "onoff-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores cost no registers by themselves: decode_fma and decode_mma take about as many, and decode_mma_n8, whose accumulator is half as large, takes fewest. Predicted; compiled for an H200.", "name": "onoff-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
 plt.show()
 
@@ -209,8 +211,9 @@ plt.show()
 # \end{aligned}
 # $$ (decode-variance)
 #
-# The first is the price of tensor cores, and arises with them alone; the second is paid by everyone who stores 16 bits.
-# For one request of the case's 8192 keys, from the inputs alone:
+# Here $l$ is the sum of the weights.
+# The first variance is the price of tensor cores; the second is paid by every kernel that stores 16 bits.
+# For one request of 8192 keys the inputs alone predict this rmse:
 
 # %% tags=["hide-input"]
 WAYS = {"off": CUDA_CORES, "on": TENSOR_CORES}
@@ -253,7 +256,7 @@ widgets.run_kernel("decode_mma")
 #
 # ### Error, on this machine
 #
-# Eight requests of 17 to 1024 keys, each kernel twice: stored in 16 bits, and in fp32, which shows what the store hides.
+# Each kernel runs twice on eight requests of 17 to 1024 keys: its output is stored in 16 bits, and in fp32, which shows what the store hides.
 
 # %% tags=["hide-input"]
 lengths = (1024, 1000, 777, 512, 300, 129, 64, 17)
@@ -287,10 +290,10 @@ digits = {"rmse, 1e-6": "{:.3g}", "bias, 1e-6": "{:+.1g}", "rmse / predicted": "
 plots.table(live_table, "live", digits)
 
 # %% [markdown]
-# Wherever 16 bits come in, *rmse / predicted* is near 1, with tensor cores and without; where nothing is rounded to 16 bits, the model is only an upper estimate.
-# In fp32, off is {glue:text}`fp32_gain` times as exact as on; in fp16, {glue:text}`fp16_gain` times.
+# Wherever something is rounded to 16 bits, *rmse / predicted* is 1 or a little less, with tensor cores and without; elsewhere the model is only an upper estimate.
+# If fp32 is stored, off is {glue:text}`fp32_gain` times as exact as on; if fp16 is stored, {glue:text}`fp16_gain` times.
 #
-# The numbers of the report again, on against off:
+# The report and the article compare on with off. The same comparison here:
 
 # %% tags=["hide-input"]
 columns = {}
@@ -316,12 +319,12 @@ plots.relative_difference(elements, ulp=staircase, origin="computed on this mach
 plt.show()
 
 # %% [markdown]
-# An output is a weighted sum of values of both signs, and can cancel to anything; its error cannot.
-# So the largest quotient says how close to zero the smallest output came, and grows with the number of outputs.
+# An output is a weighted sum of values of both signs, and can cancel to nearly nothing, while its error stays as large as before.
+# So the largest quotient says how close to zero an output came, and grows with the number of outputs.
 #
 # ### Both operations, on and off
 #
-# The same question to decode and prefill, in CUDA and in Triton:
+# Decode and prefill answer the same question here, in CUDA and in Triton:
 
 # %% tags=["nbval-ignore-output"]
 small = {"decode": Decode((160, 64, 17), 8, 2, 128, dtype="fp16")}
@@ -330,7 +333,7 @@ bench = Bench(*small.values(), kernels=live.EVERY)
 ran = bench.run()
 print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
-# %% mystnb={"figure": {"caption": "In every head and request tensor cores add the rounding of P to the rounding of the store, in a prefill as in a decode, and no more than that. Relative L2 error of each request and head, CUDA and Triton, fp16; request 0 is the longest. Computed on this machine.", "name": "onoff-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots with tensor cores off lie near 0.0002, those with tensor cores on lie higher.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores add a little to the error of the store, in a prefill as in a decode. Relative L2 error of each request and head, CUDA and Triton, fp16; request 0 is the longest. Computed on this machine.", "name": "onoff-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots with tensor cores off lie near 0.0002, those with tensor cores on lie higher.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for operation, draw in (("decode", decode_inputs), ("prefill", prefill_inputs)):
     given = draw(small[operation], Normal(0, "cpu"))
@@ -345,7 +348,7 @@ plt.show()
 # %% [markdown]
 # ### Error, on the H200
 #
-# The whole case, recorded:
+# This is the whole case, as it was recorded:
 
 # %% tags=["hide-input"]
 at_case = measured[(measured[list(case_000)] == pd.Series(case_000)).all(axis=1)]
@@ -362,30 +365,30 @@ digits = {"rmse, 1e-6": "{:.2f}", "max, 1e-6": "{:.0f}", "bias, 1e-6": "{:+.1g}"
 plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 
 # %% [markdown]
-# Our kernels err as predicted; on over off is {glue:text}`gain_fp16` in fp16 and {glue:text}`gain_bf16` in bf16.
-# FlashInfer's CUDA cores err more than {eq}`decode-variance` allows: on an H200 that kernel cuts each request into two and stores the two parts in 16 bits (the last exercise).
-# On the report's A100 its plan would not have split, so that this loss, which makes off no better than on here, does not hold there.
+# Our kernels err as predicted, with tensor cores a little less, so that on over off is {glue:text}`gain_fp16` in fp16 and {glue:text}`gain_bf16` in bf16.
+# FlashInfer's kernel on CUDA cores errs more than {eq}`decode-variance` allows: on an H200 it cuts each request into two and stores the two parts in 16 bits (the last exercise).
+# So off is no better than on here. By FlashInfer's source the kernel would not cut them on an A100, and off would be better there.
 #
 # <!-- guess: decode_gain -->
 #
 # ### Time, on the H200
 #
 # {numref}`case-times` has the case. The prediction, no gain at a group of 4, holds for our kernels and fails for FlashInfer's, which gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; the report does not say which of the two it ran.
-# The step of `decode_mma` does {glue:text}`tensor_percent` % of what the tensor cores can.
+# The step of `decode_mma` does {glue:text}`tensor_percent` % of the FLOPs that the tensor cores could.
 # With the group the gain grows:
 
-# %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, auto, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores gain nothing up to 2 query heads per KV head, and most at 16; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, auto, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
 sweeps = sweeps.query("dtype == 'fp16' and kernel not in ['triton_decode', 'torch_sdpa']")
 groups, pages = sweeps.query("page_size == 16"), sweeps.query("q_heads == 32")
 plots.group_and_page(groups, pages, origin=origin)
 plt.show()
 
 # %% [markdown]
-# The steps of `decode_fma` are those of its tile, which has 8 rows for 5 to 8 query heads; beyond that, two blocks share the work.
+# The stairs of `decode_fma` come from its tile, which has 8 rows for 5 to 8 query heads; beyond that, two blocks share the work.
 #
 # Why do the lines without tensor cores rise so early?
-# An {term}`SM` issues four instructions per clock, and FMAs at their peak take every slot; but a kernel also converts, adds up over lanes and computes addresses.
-# At a group of 8, time over that of the FMAs alone gives the slots per FMA, used or lost; the last three columns carry this number to a group of 4:
+# An {term}`SM` can issue four instructions in a clock. FMAs at their peak take all four of these *slots*, but a kernel also converts, adds up over lanes and computes addresses.
+# The time at a group of 8, over that of the FMAs alone, is the number of slots that pass per FMA. The column *group 4, slots* predicts a group of 4 from this number:
 
 # %% tags=["hide-input"]
 off_ms = groups.set_index(["kernel", "group"]).time_ms
@@ -401,11 +404,11 @@ numeric = slots.columns[1:]
 plots.table(slots, "slots", dict.fromkeys(numeric, "{:.3f}") | {"slots per FMA": "{:.1f}"})
 
 # %% [markdown]
-# That is one fitted number per kernel, and it carries badly: FlashInfer's kernel takes {glue:text}`measured_4` ms at a group of 4 where it says {glue:text}`slots_4`.
+# One fitted number per kernel does not carry far: at a group of 4 it predicts {glue:text}`slots_4` ms for FlashInfer's kernel, which takes {glue:text}`measured_4`.
 # Slots may be part of that kernel's time, and something else is, too.
 # One `mma.sync` does the work of 64 FMAs of a lane if all 16 rows are used, and of 16 at a group of 4.
 #
-# Nsight Compute counts the slots themselves, for our kernels at a group of 8, 64 requests of 4096 keys:
+# For our own kernels a profiler, Nsight Compute, counted the slots, at a group of 8 with 64 requests of 4096 keys:
 
 # %% tags=["hide-input"]
 counted = [r for r in store.read("counters") if r["kernel"] in KERNELS and r["q_len"] == 1]
@@ -423,10 +426,13 @@ digits = dict.fromkeys(profile.columns, "{:.0f}") | dict.fromkeys(profile.column
 plots.table(profile.reset_index(), "counted-slots", digits)
 
 # %% [markdown]
-# `decode_fma` issues {glue:text}`issued_fma` instructions per FMA in the time of {glue:text}`spent_fma`, and hardly a warp waits for memory: at a group of 8 it waits for slots and dependences.
+# `decode_fma` issues {glue:text}`issued_fma` instructions per FMA in the time of {glue:text}`spent_fma` slots, and hardly a warp waits for memory: at a group of 8 its own instructions set its time.
 # On tensor cores the same work issues fewer than a third of these instructions, and the warps wait for a busy memory.
 #
-# ### The report's quarter, on the report's GPU
+# ### The report's quarter, on an A100
+#
+# Suppose that the kernel on tensor cores takes the memory's time, and the other one the longer of memory's and slots', with the load of SMs that share the blocks (*even*) or of the SM with the most blocks (*busiest*).
+# What would an A100 gain?
 
 # %% tags=["hide-input"]
 there = pd.DataFrame(chapter.on_the_threads_gpu(slots["slots per FMA"][1]))
@@ -442,10 +448,11 @@ for name, percent in shares.items():
     glue(name, f"{percent:.0f}", display=False)
 
 # %% [markdown]
-# The criterion, memory's time on, and the longer of memory and slots off, gives no gain with 40 GB and at most {glue:text}`gain_most` with 80 GB. **It does not explain the report's 1.25.**
-# The last two lines say where it fails: with 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak, where a copy on an H200 reaches {glue:text}`copy_percent` %, so the part had 80 GB, and there it stood at {glue:text}`on_large` %.
-# Its blocks come in three rounds of which the last is almost empty, and {glue:text}`wave_on` % of the SMs' time has a block.
-# Off, {glue:text}`wave_off` % of the time has a block, and yet the kernel stood at {glue:text}`off_large` %.
+# It would gain nothing with 40 GB and at most {glue:text}`gain_most` times with 80 GB. **This criterion does not explain the report's 1.25.**
+# The last two lines say where it fails.
+# With 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak. A copy on an H200 reaches {glue:text}`copy_percent` %, so that the report's GPU probably had 80 GB, of whose peak the kernel reached {glue:text}`on_large` %.
+# Its blocks come in three rounds, the last almost empty, so that the SMs are filled for {glue:text}`wave_on` % of the time.
+# Without tensor cores they are filled for {glue:text}`wave_off` %, and yet that kernel reached only {glue:text}`off_large` % of the memory's peak.
 # So both kernels stayed below the memory's pace, for reasons that only a profile on an A100 could name.
 
 # %% tags=["remove-cell"]
@@ -494,9 +501,9 @@ whole.log + paged.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# - **A larger group.** With tensor cores a step is {glue:text}`ours_8` times as fast in our kernels at 8 query heads per KV head and {glue:text}`ours_16` times at 16, and {glue:text}`theirs_8` times in FlashInfer's at 8.
+# - **A larger group.** Tensor cores make a step of our kernels {glue:text}`ours_8` times as fast at 8 query heads per KV head and {glue:text}`ours_16` times at 16, and one of FlashInfer's {glue:text}`theirs_8` times at 8.
 # - **An fp32 output.** There alone the kernels without tensor cores are much more exact.
-# - **Another version.** Before 0.7.2, `backend="auto"` meant fa3 on this GPU, a prefill kernel for Hopper that reads the keys once for each query head; `use_tensor_cores=True` does not say which kernel runs.
+# - **Another version.** `use_tensor_cores=True` does not say which kernel runs: by default a decode in 16 bits ran fa3 on this GPU in FlashInfer 0.6.0 to 0.6.3, and runs fa2 before and after them.
 # - **An A100 with a profiler** could say what the report's kernels waited for.
 #
 # ## Exercises
@@ -587,7 +594,7 @@ assert exercises.check("tensor-cores-partials", predicted / rmse.flashinfer_cuda
 # ## Sources
 #
 # The case is {cite:t}`flashinfer703`, as far as the thread is public to us; the article is named above without its author.
-# FlashInfer's shared memory, its tile, its plans and the type of its partial outputs were read in its sources {cite:p}`ye2025`; what `auto` picks in those of 0.7.2, and in an earlier recording.
+# FlashInfer's shared memory, its tile, its plans, the type of its partial outputs and its default kernel were read in its sources {cite:p}`ye2025`.
 # {cite:t}`higham2019` justify the treatment of roundings as independent uniform errors.
 # What tensor cores do to the products, which the CPU build follows bit for bit, is from {cite:t}`fasi2021` and {cite:t}`xie2025`.
 # Grouped queries are from {cite:t}`ainslie2023`, split-KV is from {cite:t}`dao2023`, and `mma.sync` is from the PTX manual {cite:p}`ptx`.

@@ -16,15 +16,15 @@
 #
 # ## Question
 #
-# A test of FlashInfer's ragged prefill passes in half, and fails at a tolerance of 1e-3 when one word of it becomes `bfloat16` {cite:p}`flashinfer882`.
+# A test of FlashInfer's ragged prefill passes in half, and fails at a tolerance of 1e-3 when its tensors become `bfloat16` {cite:p}`flashinfer882`.
 # **Is bf16 at fault, or the tolerance, or the kernel?**
 #
 # :::{admonition} Answer
 # :class: important
 #
 # The tolerance: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test fail, by {glue:text}`failing_elements`.
-# The inputs are the larger fault: $K = 0$ hides {glue:text}`hidden_k` of our ten bugs of a prefill, and $V = 0$, set three days later, makes that {glue:text}`hidden_kv`.
-# How sure: FlashInfer at the report's commit, df05064, ran on an H200; the report's picture cannot be read, and the bugs are in our kernels.
+# The inputs are the larger fault: $K = 0$ hides {glue:text}`hidden_k` of our ten bugs of a prefill, and with $V = 0$, set three days later, {glue:text}`hidden_kv` are hidden.
+# How sure: FlashInfer's main of that day, df05064, ran on an H200; the report's picture cannot be read, and the bugs are in our kernels.
 # :::
 
 # %% tags=["remove-cell"]
@@ -88,7 +88,7 @@ plt.show()
 # A maintainer answers that the tolerances should be raised for bf16, that this "doesn't indicate a bug", and cites a paper {cite:p}`golden2024`.
 # The paper finds that FlashAttention deviates about ten times as much as baseline attention at bf16, and that this matters two to five times less than training in low precision; it compares two attentions, not bf16 with fp16.
 #
-# An article that retells the thread, 《FlashInfer项目中BF16数据类型在批处理Ragged核函数中的精度问题分析》 (in Chinese, on a developers' site), adds a mechanism and a rule: deviations of bf16 are amplified and add up through attention, the ragged layout makes it worse, and 1e-2 is a fine default.
+# An article that retells the thread, 《FlashInfer项目中BF16数据类型在批处理Ragged核函数中的精度问题分析》 (in Chinese, on a developers' site), adds that deviations of bf16 are amplified and add up through attention, that the ragged layout makes them worse, and that 1e-2 is a fine default.
 # We found none of the three in the thread, and test each of them below.
 #
 # ## Prediction
@@ -101,14 +101,14 @@ plt.show()
 # |\hat o - o| \;\le\; \tau + \tau\,|o| .
 # $$ (close)
 #
-# If $K = 0$, all scores are 0, all weights are $P_j = 2^0 = 1$, and of $n$ keys
+# If $K = 0$, all scores are 0, all weights are $P_j = 2^0 = 1$, and for $n$ keys
 #
 # $$
 # o = \frac{1}{n}\sum_{j<n} v_j , \qquad \mathrm{LSE} = \log_2 n .
 # $$ (uniform)
 #
 # Every format has the number 1, so that $P$ is not rounded, no maximum moves, and no exponential errs.
-# Only a sum in fp32 and the store of the output are tested: *in this test* nothing of bf16 can add up.
+# Only a sum in fp32 and the store of the output are left to test: *in this test* no error of bf16 can add up.
 # A kernel may read the keys of another head or scale its scores twice, and {eq}`uniform` stays true.
 # With $V = 0$ too, the output is 0 whichever rows are read.
 #
@@ -129,10 +129,10 @@ for dtype in DTYPES:
 plots.table(flips, "flips", dict.fromkeys(["|o| from", "fp16: ulp", "bf16: ulp"], "{:.4g}"))
 
 # %% [markdown]
-# **In bf16 a single flip fails 1e-3 for every output of 0.25 and more; in fp16 none does, and at 1e-2 none does in either.**
+# **In bf16 a single flip fails 1e-3 for every output of 0.25 and more. In fp16 no flip fails, and at 1e-2 none fails in either format.**
 #
-# With $K = 0$ an output is the mean of $n$ values and reaches 0.25 with the probability $\mathrm{erfc}(0.25\sqrt{n/2})$.
-# A failure needs such an output and a flip there, and the recorded run of our kernels on the H200 says how often a right kernel flips; *not the nearest number* is that share:
+# With $K = 0$ an output is the mean of $n$ values from a normal distribution, and reaches 0.25 with the probability $\mathrm{erfc}(0.25\sqrt{n/2})$.
+# A failure needs such an output and a flip there. How often a right kernel flips is in a recorded run of our kernels on the H200, under *not the nearest number*:
 
 # %% tags=["hide-input"]
 errors = pd.DataFrame(store.read("ragged_test"))
@@ -145,7 +145,7 @@ formats = dict.fromkeys(columns[3:5], "{:.1e}") | dict.fromkeys(columns[5:], "{:
 plots.table(whole[columns], "whole", formats)
 
 # %% [markdown]
-# Their product, over the rows of each shape, is the number of elements that should fail in a run, here of 17 requests under the causal mask, whose first rows see the fewest keys:
+# The product of the two probabilities, summed over the rows of a shape, is the number of elements that should fail in a run. The table has it for 17 requests under the causal mask, whose first rows see the fewest keys:
 
 # %% tags=["hide-input"]
 flip = whole.query("inputs == 'K = 0, causal' and dtype == 'bf16'")["not the nearest number"].max()
@@ -160,11 +160,11 @@ failing = pd.DataFrame(rows)
 plots.table(failing, "failing", dict.fromkeys(failing.columns[3:], "{:.2g}"))
 
 # %% [markdown]
-# So one shape can fail: 544 keys, 377 tokens, the causal mask, and many heads; with 128 heads in about every second run, by one element and one ulp.
+# So one shape can fail: 544 keys, 377 tokens, the causal mask, and many heads. With 128 heads about every second run should fail, by one element and one ulp.
 #
 # ### What the kernel under test takes
 #
-# None of these numbers depends on the tolerance or on the values. The formulas of `prefill_mma` at the test's 192 channels of $Q$ and $K$ and 128 of $V$:
+# A kernel takes the same registers and shared memory whatever the test's values are. These are the formulas of `prefill_mma` at the test's 192 channels of $Q$ and $K$ and 128 of $V$:
 
 # %% tags=["hide-output"]
 long = Prefill((8192,) * 2, (8192,) * 2, 16, 16, 192, causal=True, head_dim_v=128)
@@ -172,18 +172,18 @@ names = ["prefill_fma", "prefill_mma", "prefill_wgmma", "triton_prefill"]
 full = Bench(long, kernels=names, gpu="h200")
 full.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "At 192 channels of Q and K the sums of O and S take most of the registers of each kernel, and without wgmma all but one of the 255 that a thread can have. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On tensor cores the sums O and S take most of the registers at 192 channels of Q and K. Both kernels without wgmma need more than the 255 that a thread can have. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 full.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "One block or two fit an SM of an H200. An RTX 4090 holds one, of smaller tiles, and cannot run prefill_wgmma: a test that passes on the one GPU has not run the other's code. Computed from the ledgers.", "name": "ragged-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One block or two fit an SM of an H200. An RTX 4090 holds one, takes a smaller tile in prefill_fma, and cannot run prefill_wgmma: a test that passes on one GPU has not run all the code of the other. Computed from the ledgers.", "name": "ragged-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 full.plot_occupancy("h200", "rtx4090")
 plt.show()
 
 # %% [markdown]
 # ## Code
 #
-# The work of a prefill block, where two of the ten bugs, *dropped key* and *mask one key late*, change one number:
+# In this listing, which finds the work of a prefill block, two of the ten bugs, *dropped key* and *mask one key late*, change one number:
 #
 # ```{literalinclude} /labkernels/kernels/packed_gqa/rows.cuh
 # :language: cpp
@@ -191,7 +191,7 @@ plt.show()
 # :end-before: "// Returns whether the split holds none"
 # ```
 #
-# A bug as the lab keeps it, a {term}`mutant`: the edit of one line of the real source.
+# The lab keeps a bug as a {term}`mutant`, the edit of one line of the real source:
 #
 # ```{literalinclude} /labkernels/measure/mutants/prefill.py
 # :language: python
@@ -205,8 +205,8 @@ plt.show()
 #
 # ### FlashInfer, as it was that day
 #
-# FlashInfer at df05064 was built from its sources, with its version of CUTLASS, and ran the test as it stood on the H200; for CUDA 13 two headers of the host changed, and no line of a kernel.
-# All 48 shapes have the test's own seed, and its tolerance is torch's `assert_close` at 1e-3 against its own reference in fp32:
+# We built FlashInfer at df05064 from its sources, with its version of CUTLASS, and ran its test on an H200. For CUDA 13 two headers of the host were changed, and no line of a kernel.
+# The test has 48 shapes and a fixed seed, and compares by torch's `assert_close` at 1e-3 with its own reference in fp32:
 
 # %% tags=["hide-input"]
 upstream = pd.DataFrame(store.read("ragged_test_flashinfer"))
@@ -230,13 +230,13 @@ for row in upstream[upstream.failing].to_dict("records"):
 # %% [markdown]
 # **The failure is the predicted one**: one shape, in bf16 alone, by one element and one ulp.
 # Both backends fail at a query that sees the same number of keys, although they sum in different orders.
-# What they share is the reference: it rounds the weight $1/n$ to fp32 and sums with it, and in this shape it misses the nearest bf16 number many times as often as either backend (printed above; the table has sums over all shapes).
+# What they share is the reference. It rounds the weight $1/n$ to fp32 and sums with it, and in this shape it misses the nearest bf16 number many times as often as either backend (printed above).
 # So the test of that day failed, most likely, by the rounding of its own reference.
-# If the report's picture showed more than a few elements off by one ulp, this is not what it shows.
+# If the report's picture shows more than a few elements off by one ulp, it shows something else.
 #
 # ### Ten bugs, two operations, on and off
 #
-# {numref}`what-shows` has what the test can see; the table has how much each tolerance lets through on random inputs, in percent of outputs beyond it, with tensor cores on:
+# {numref}`what-shows` shows which bugs the test can see at all. The table has the percentage of outputs beyond each tolerance on random inputs, with tensor cores on:
 
 # %% tags=["hide-input"]
 loose = found[(found.inputs == "random") & (found.tensor_cores == "on")].copy()
@@ -257,12 +257,11 @@ glue("shapes", f"{len(upstream)}", display=False)
 glue("failing_elements", f"{failed['beyond 0.001'].max():.0f} element each", display=False)
 
 # %% [markdown]
-# A right kernel in bf16 on tensor cores fails 1e-3 on random inputs, and 1e-2, which accepts it, does not see a decode that sums $O$ in 16 bits.
+# On random inputs 1e-3 refuses the right kernels (bug *none*), and 1e-2, which accepts them, accepts a decode that sums $O$ in 16 bits, too.
 #
-# At the size of the test and of real use the recorded runs take more lengths, both types, both masks and several seeds.
-# They come from the CPU build, which has the bits of an H200:
+# Recorded runs take more lengths, both formats, both masks and several seeds. They come from the CPU build, which has the bits of an H200:
 
-# %% mystnb={"figure": {"caption": "Inputs decide first what a test can find, and its rule second. With K = 0 no rule finds a bug of the keys; with K = V = 0 hardly any finds anything. On random inputs 1e-3 refuses right kernels too. Percent of outputs that are refused, of prefill kernels with one of ten bugs and of right ones.", "name": "mutation-scores"}, "image": {"alt": "Two matrices of percentages, wrong kernels above and right ones below. Rows are three kinds of inputs, columns four rules: the test at 1e-3 and at 1e-2, FlashAttention's and PyTorch's. Above, random inputs are from 84 to 95, K = 0 from 34 to 58, K = V = 0 from 0 to 16; below, zeros but for 1e-3 on random inputs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What a test can find depends first on its inputs, and then on its rule. K = 0 costs each rule a third of its findings or more, and K = V = 0 nearly all of them. On random inputs 1e-3 refuses right kernels too. Percent of outputs that are refused, of prefill kernels with one of ten bugs and of right ones.", "name": "mutation-scores"}, "image": {"alt": "Two matrices of percentages, wrong kernels above and right ones below. Rows are three kinds of inputs, columns four rules: the test at 1e-3 and at 1e-2, FlashAttention's and PyTorch's. Above, random inputs are from 84 to 95, K = 0 from 34 to 58, K = V = 0 from 0 to 16; below, zeros but for 1e-3 on random inputs.", "width": "100%"}} tags=["hide-input"]
 detection = pd.DataFrame(store.read("ragged_test_detection"))
 detection["inputs"] = detection.family.str.replace(r", (causal|full)$", "", regex=True)
 rules = ["the test, 1e-3", "the test, 1e-2", "FA 2x", "PyTorch fudge"]
@@ -278,7 +277,7 @@ plt.show()
 
 # %% [markdown]
 # Which bugs 1e-2 accepts depends on the length: a lost key changes an output by a few parts in $n$, and $|o|$ itself shrinks like $1/\sqrt n$.
-# On random inputs in bf16, in percent of the outputs that 1e-2 refuses:
+# This is the percentage of outputs that 1e-2 refuses, on random inputs in bf16:
 
 # %% tags=["hide-input"]
 random = detection[(detection.inputs == "random") & (detection.dtype == "bf16") & ~is_right]
@@ -289,7 +288,7 @@ score = score.rename(columns="{} keys".format).rename_axis("bug")
 plots.table(score.reset_index(), "by-length", dict.fromkeys(score.columns, "{:.0f}"))
 
 # %% [markdown]
-# The row of the last value falls and rises again: at 8177 keys the plan cuts the keys into more than twenty splits, and each loses a value of its own.
+# The row *last V row* falls and rises again: at 8177 keys the plan cuts the keys into more than twenty splits, and each split loses a value of its own.
 #
 # ### Do errors add up over the keys?
 
@@ -339,7 +338,7 @@ for (operation, work), dtype in itertools.product(small.items(), DTYPES):
     cells.append(part.assign(kind=[f"{dtype}, {way.split(', ')[1]}" for way in part.way]))
 cells = pd.concat(cells)
 
-# %% mystnb={"figure": {"caption": "Right kernels in bf16 on tensor cores reach several times what 1e-3 allows, in short requests above all, whose outputs are large; in fp16 none reaches it. The worst element of each request and head, over what 1e-3 allows it; above 1 the test fails. Request 0 has 177 keys, 2 has 17. CUDA and Triton, but in bf16 with tensor cores on CUDA alone, since Triton's interpreter does not round P to bf16. Computed on this machine.", "name": "ragged-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of bf16 with tensor cores on lie above 1 nearly everywhere and rise towards request 2; all others lie below 1.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Right kernels in bf16 on tensor cores reach several times what 1e-3 allows, most in short requests, whose outputs are large; in fp16 none reaches it. The worst element of each request and head, over what 1e-3 allows it; above 1 the test fails. Request 0 has 177 keys, 2 has 17. CUDA and Triton, but in bf16 with tensor cores on CUDA alone, since Triton's interpreter does not round P to bf16. Computed on this machine.", "name": "ragged-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of bf16 with tensor cores on lie above 1 nearly everywhere and rise towards request 2; all others lie below 1.", "width": "100%"}} tags=["hide-input"]
 by_place(cells, label="worst error / allowed", origin="computed on this machine", log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -354,7 +353,7 @@ full.log + bench.log
 # %% [markdown]
 # ### A tolerance to take home
 #
-# The error of an element has two parts, both known in advance: half an ulp of the output, and a spread from rounding $P$, which follows the *values*, not the output:
+# The error of an element has two parts, and both are known in advance: half an ulp of the output, and a spread from the rounding of $P$, which follows the *values* and not the output:
 #
 # $$
 # \begin{aligned}
@@ -366,7 +365,7 @@ full.log + bench.log
 # | symbol | meaning |
 # |---|---|
 # | $u$ | {term}`unit roundoff` of the format: $2^{-11}$ in fp16, $2^{-8}$ in bf16 |
-# | $u_P$ | that of $P$; without tensor cores $2^{-22}$, of the exponential unit |
+# | $u_P$ | $u$ of the format of $P$; without tensor cores $2^{-22}$, of the exponential unit |
 # | $n_{\mathrm{eff}}$ | $1/\sum p_j^2$, the number of keys that count |
 # | 7 | standard deviations at which a test of a million elements raises few false alarms in a million runs |
 # | 3 | a rounding error is uniform, and its variance a third of its largest square |
@@ -382,13 +381,13 @@ for dtype in DTYPES:
 plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 
 # %% [markdown]
-# `rtol` never changes, and `atol` falls with the keys that count; `labkernels.testing.assert_attention_close` does the same for each element of the actual inputs.
+# `rtol` never changes, and `atol`, here for values of rms 1, falls with the keys that count. `labkernels.testing.assert_attention_close` computes both for each element of the actual inputs.
 #
 # ## What would change the answer
 #
-# - **The picture of the report.** If it shows many elements, or errors of more than one ulp, rounding has not done it.
-# - **Another GPU.** The test ran on an H200 alone, and where the order of sums differs another element may flip, or none.
-# - **Another kernel.** Our bugs are ten of many, and stand in our kernels. No fixed tolerance finds a bug of a few parts in a thousand; {doc}`rounding_or_bug` has what does.
+# - **The picture of the report.** If it shows many elements, or errors of more than one ulp, they are not this rounding.
+# - **Another GPU.** The test ran on an H200 alone. Where the order of sums differs another element may flip, or none.
+# - **Another kernel.** Our bugs are ten of many, and stand in our kernels. No fixed tolerance finds a bug of a few parts in a thousand; {doc}`rounding_or_bug` shows what does.
 # - **Peaked softmaxes.** With few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
 #
 # ## Exercises
@@ -459,7 +458,7 @@ assert exercises.check("ragged-take-home", ["yes" if each else "no" for each in 
 #
 # ## Sources
 #
-# The case is {cite:t}`flashinfer882`, as far as its text is public to us; the article is named above without its author.
+# The case is {cite:t}`flashinfer882`, as far as its text is public to us, which names main and no commit; the article is named above without its author.
 # The test was read in FlashInfer's sources {cite:p}`ye2025`, where it asks for 1e-3 of the output and of LSE: $K$ is zero since February 2025, $V$ since three days after the report, and both still were in August 2026.
 # {cite:t}`golden2024` is the paper of the thread.
 # The rules beside the test's are those of {cite:t}`dao2023` and of PyTorch's tests; `labkernels/numerics/verdict/criteria.py` says where each stands.

@@ -16,14 +16,14 @@
 #
 # ## Question
 #
-# The last token of a sequence, computed by FlashAttention in a full pass and again over the KV cache, has equal bits in most samples, and in some its heads differ {cite:p}`flashattention1569`.
+# The last token of a sequence, computed by FlashAttention in a full pass and again over the KV cache, has equal bits in most samples, and in the others only some heads differ {cite:p}`flashattention1569`.
 # **Why only some heads, and is one of the two wrong?**
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation predicted {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
-# How sure: our kernels, here and on an H200; FlashAttention was read, not run. *Not reproduced*: the report's samples mostly agreed, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most where recent keys lead ({doc}`same_bits`).
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation was right for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
+# How sure: our kernels; FlashAttention was read, not run. *Not reproduced*: most of the report's samples agree, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most do if recent keys lead ({doc}`same_bits`).
 # :::
 
 # %% tags=["remove-cell"]
@@ -66,7 +66,7 @@ full = two_roads.varlen(given)
 cached = two_roads.kvcache(given)
 found = two_roads.differing(cached.out, full)
 
-# %% mystnb={"figure": {"caption": "Predicted and found: in our kernels the equation names the heads that differ, and nearly every channel. Numbers are channels that differ, of 64; = marks equal bits; framed heads have their largest score in the block that is taken first. Computed on this machine.", "name": "road-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads, side by side, predicted and found. Both show the same pattern of equal heads and of counts between 1 and about 20. All framed heads are equal in both; the shortest sample is equal in all heads.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Predicted and found: in our kernels the equation names every head that differs, and nearly the number of its channels. Numbers are channels that differ, of 64; = marks equal bits; framed heads have their largest score in the block that is taken first. Computed on this machine.", "name": "road-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads, side by side, predicted and found. Both show the same pattern of equal heads and of counts between 1 and about 20. All framed heads are equal in both; the shortest sample is equal in all heads.", "width": "100%"}} tags=["hide-input"]
 sample, head = np.indices(found.shape)
 cells = {"head": head, "kv_len": np.array(given.lengths)[sample], "marked": rule}
 cells = pd.DataFrame({name: values.ravel() for name, values in cells.items()})
@@ -78,16 +78,16 @@ plt.show()
 # %% [markdown]
 # ## What each source says
 #
-# The thread: under bf16 autocast, 16 samples, 4 heads of 64 channels, `flash_attn_varlen_qkvpacked_func` against `flash_attn_with_kvcache` after new tokens were appended; no difference in most samples, and in some a difference that belongs to heads.
+# The thread compares `flash_attn_varlen_qkvpacked_func` with `flash_attn_with_kvcache` after new tokens were appended, under bf16 autocast, for 16 samples with 4 heads of 64 channels. Most samples have no difference, and in some the difference is specific to heads.
 # A maintainer answers, "That's expected. Floating point math is not exact.", and gives a control on the author's tensor: `(ref + 0.3 - 0.3 - ref).abs()` has the mean 0.0003 and the maximum 0.1250.
 # The author accepted that. GPU, versions and the author's own differences are not in the part that is public to us.
 #
 # An article that retells the thread, 《Flash Attention项目中浮点运算精度差异的技术分析》 (in Chinese, on a developers' site, 2025-05-13), adds lengths up to 8192, a mean difference near 1e-5, and an explanation: bf16's 7 bits pile up error over the length, in another order of operations.
-# We test the explanation below. The lengths of our samples are ours.
+# We test the explanation below. The lengths of our samples are our own.
 #
 # ## Prediction
 #
-# A kernel takes its keys block by block, and each weight relative to the largest score so far {cite:p}`milakov2018`.
+# A kernel takes its keys block by block, and computes each weight relative to the largest score so far {cite:p}`milakov2018`.
 # For the second product the weight is rounded to 16 bits:
 #
 # $$
@@ -102,8 +102,8 @@ plt.show()
 # | $l$ | sum of the weights $2^{s_j - M}$ |
 # | $\mathrm{r}_{16}$ | rounding to the 16-bit format |
 #
-# Without the rounding, $m_j$ would cancel. With it, $m_j$ decides where the grid of the format lies under the weight, unless it moves by a power of two.
-# So two paths round every weight of a row alike if $m_j$ is the same for every key; then only the order of sums in fp32 can differ, which rarely moves an output across a rounding boundary.
+# Without the rounding, $m_j$ would cancel. With it, another $m_j$ gives the weight another rounding error, unless $m_j$ moves by a whole number, which only scales the weight by a power of two.
+# So two paths round every weight of a row alike if $m_j$ is the same for every key. Then only the order of sums in fp32 can differ, which rarely moves an output across a rounding boundary.
 #
 # FlashAttention takes the keys from the last block to the first.
 # For 64 channels its full pass has blocks of 128 keys; its split kernel, which `with_kvcache` must take when there are new keys, has blocks of 256 {cite:p}`flashattention2680`.
@@ -111,10 +111,10 @@ plt.show()
 # That is the rule of thumb; {numref}`road-maps` frames the heads that it names.
 #
 # How many splits would FlashAttention take?
-# Its heuristic leaves the keys whole only if the blocks fill four fifths of twice the SMs; 16 samples with 4 heads make 64 blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
-# There the report's step would have been split, and the path *kvcache* without splits is a simplification that separates one cause from the other.
+# Its heuristic leaves the keys whole if the blocks fill four fifths of twice the SMs, or if the cache has room for one block of keys alone. The report's 16 samples with 4 heads make 64 blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
+# There the keys would have been split if the cache had room for more than 256 of them. Our path *kvcache* without splits is a simplification, which shows what the tiles do alone.
 #
-# `prefill_mma` has both tiles, and a *compute path* is a tile, an order and a number of splits:
+# `prefill_mma` can have both tiles. A *compute path* is a tile, an order of keys and a number of splits:
 
 # %%
 for path in (VARLEN, KVCACHE, SPLIT):
@@ -123,12 +123,12 @@ print(f"rule of thumb: {rule.sum()} of {rule.size} heads must be equal")
 print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channels differ")
 
 # %% [markdown]
-# Up to 128 keys there is one block on either path. The token at position 128, counted from 0, is the first that sees a second block of 128 and none of 256: **the paths differ from position 128 on**.
+# Up to 128 keys either path has one block. The token at position 128, counted from 0, is the first that sees a second block of 128 keys, and still sees one of 256: **the paths can differ from position 128 on**.
 #
 # ### What the tiles take
 #
-# Why does a library change the tile between its kernels, and with it the bits? A tile is chosen by what it takes.
-# The formulas of `prefill_mma` for the report's heads:
+# Why does a library change the tile between its kernels, and with it the bits? A tile is chosen by the registers and the shared memory that it takes.
+# These are the formulas of `prefill_mma` for the report's heads:
 
 # %% tags=["hide-output"]
 decode = Decode.uniform(16, 8192, q_heads=4, kv_heads=4, head_dim=64)
@@ -147,7 +147,7 @@ plt.show()
 # %% [markdown]
 # ## Code
 #
-# The running maximum: a block's largest score comes first, and what was summed before is rescaled to it.
+# This is where the running maximum moves: a block's largest score comes first, and what was summed before is rescaled to it.
 #
 # ```{literalinclude} /labkernels/kernels/prefill/mma/kernel.cuh
 # :language: cpp
@@ -161,7 +161,7 @@ plt.show()
 #
 # ### Which heads
 #
-# {numref}`road-maps` has the answer; here it is counted. A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile alone; for the shortest samples all of it runs, to check this.
+# The table counts what {numref}`road-maps` shows. A row's bits do not depend on the rows beside it, so that of the full pass only the last tile runs; for the shortest samples the whole pass runs, to check this.
 
 # %% tags=["hide-input"]
 short = two_roads.Samples(given.lengths[-6:], given.qkv[-sum(given.lengths[-6:]) :])
@@ -176,7 +176,8 @@ table["… found so "] = [(right & (found == 0)).sum(), (right & (found > 0)).su
 plots.table(table, "confusion")
 
 # %% [markdown]
-# Where the rule of thumb promises equal bits, it is right; some heads that it does not name are equal too, because each new maximum came in a block of 128 that begins a block of 256.
+# Where the rule of thumb promises equal bits, it is right. Most of the other equal heads have each new maximum in the half of a block of 256 that is taken first, so that $m_j$ agrees; in one, of 129 keys, the roundings differ and move no output.
+# A few channels are counted wrongly, where the order of fp32 sums moved an output across a rounding boundary.
 # So in our kernels it is not chance that decides. That the same holds inside FlashAttention's package, we infer from its source.
 #
 # ### From which position
@@ -190,9 +191,10 @@ ways = [
 ]
 apart = two_roads.differing(*ways)
 parting = int(np.argmax((apart > 0).any(axis=1)))
-parting, int((apart[:128] > 0).sum())
+before = int((apart[:128] > 0).sum())
+print(f"first position that differs: {parting}; heads that differ before 128: {before}")
 
-# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and not one position before. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and 30 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and 30 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
 position, head = np.indices(apart.shape)
 sweep = {"position": position.ravel(), "head": head.ravel(), "different": apart.ravel()}
 boundaries = range(128, 640, 128)
@@ -202,8 +204,8 @@ plt.show()
 # %% [markdown]
 # ### Splits
 #
-# A split has a running maximum of its own, and only the merge sees those of the others.
-# The same equation, told where the splits lie, against the kernel with four of them, which is nearer to what FlashAttention would do:
+# A split has a running maximum of its own, and the maxima meet only when the splits are merged.
+# Four splits are nearer to what FlashAttention would do. The same equation, told where they lie, against the kernel:
 
 # %%
 split = two_roads.kvcache(given, SPLIT)
@@ -219,7 +221,7 @@ print(f"right for {same.sum()} of {same.size} heads")
 #
 # ### Every kernel of both roads
 #
-# Do other kernels part as well, without tensor cores too?
+# Do other kernels part as well, and do they without tensor cores?
 # Six short samples run here by every kernel, in CUDA and in Triton: over the cache by decode, and as the last row of a full pass by prefill.
 
 # %% tags=["nbval-ignore-output"]
@@ -231,7 +233,7 @@ bench = Bench(
 ran = bench.run()
 print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
-# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of one language: without tensor cores hardly any, and with them every head parts in CUDA, and every second in Triton. Channels that differ, of 64. fp16, since Triton's interpreter does not round to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of one language: without tensor cores hardly any; with them every head parts in CUDA, and every second in Triton. Channels that differ, of 64. fp16, since Triton's interpreter does not round P to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
 half = replace(short, qkv=short.qkv.half())
 outs = two_roads.on_every_kernel(half)
 cells = []
@@ -265,7 +267,7 @@ plt.show()
 #
 # ### How much, and does it pile up?
 
-# %% mystnb={"figure": {"caption": "The difference of the two paths falls with length, because the outputs do. Neither path is nearer to the truth, and the rms of their difference is smaller than the rmse of either. The sample of 100 keys has no difference to draw.", "name": "gap-by-length"}, "image": {"alt": "Four falling lines over 100 to 8192 keys, both axes logarithmic. The rmse of the two paths against float64 coincide and fall from about 7e-4 to 7e-5. The rms of their difference runs below them. Their largest difference falls in steps from 1e-3 to 2.5e-4.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "From 300 keys on the difference of the two paths falls with length, because the outputs do. Neither path is nearer to the truth, and the rms of their difference is smaller than the rmse of either. The sample of 100 keys has no difference to draw.", "name": "gap-by-length"}, "image": {"alt": "Four falling lines over 100 to 8192 keys, both axes logarithmic. The rmse of the two paths against float64 coincide and fall from about 7e-4 to 7e-5. The rms of their difference runs below them. Their largest difference falls in steps from 1e-3 to 2.5e-4.", "width": "100%"}} tags=["hide-input"]
 truth, outs = two_roads.truth(given), {"varlen": full, "kvcache": cached.out}
 outs = {name: as_float64(out) for name, out in outs.items()}
 apart_by = outs["kvcache"] - outs["varlen"]
@@ -277,7 +279,7 @@ plots.gap_by_length(pd.concat(lines), origin="computed on this machine")
 plt.show()
 
 # %% [markdown]
-# Weights are summed in fp32, and the errors of 8192 roundings are independent: their number grows with the length, but each weight shrinks faster. Bits of bf16 do not pile up.
+# Weights are summed in fp32, and the errors of their roundings are independent. Their number grows with the length, but each key's share of the output shrinks faster, so that bf16's errors do not pile up.
 #
 # ### What 0.125 is
 #
@@ -295,8 +297,7 @@ assert shifted.max() == rounding.quantum(16.0, "bf16") == rounding.quantum(31.9,
 
 # %% [markdown]
 # 0.125 is the distance between neighbouring numbers of bf16 from 16 to 32: one last bit, which says how large an output is.
-# In the thread it is the control's number, on outputs that reach such sizes; ours are small.
-# The control asks what bf16 does to $x + 0.3$, and not what attention does:
+# In the thread it is the control's number, and not the difference of the two paths. The control asks what bf16 does to $x + 0.3$, and not what attention does:
 
 # %% tags=["hide-input"]
 x = full.clone()
@@ -311,13 +312,13 @@ control = pd.DataFrame(rows, columns=columns)
 plots.table(control, "control", dict.fromkeys(columns[1:], "{:.3g}"))
 
 # %% [markdown]
-# For small outputs the control is {glue:text}`control_over` times the difference of the paths, because $x + 0.3$ is stored with the ulp of 0.3; an error that many times as large would still look normal by it.
-# Near 20 it finds nothing, while the paths do differ: bf16 stores $x + 0.3$ as $x + 0.25$ and comes back to $x$.
-# So the answer that the difference is expected is right, and the comparison with float64 is what shows it.
+# For small outputs the control is {glue:text}`control_over` times the difference of the paths, because $x + 0.3$ is stored with the ulp of 0.3. Beside the control, an error that many times as large would still look normal.
+# Near 20 the control finds nothing, while the paths do differ: bf16 stores $x + 0.3$ as $x + 0.25$ and comes back to $x$.
+# So the maintainer's answer is right that the difference is expected, and the comparison with float64 is what shows it.
 #
 # ### Equal bits
 #
-# With the same tile, direction and one split all $m_j$ agree, and so does the order of every sum. With splits the same holds if their *size* is fixed, in keys:
+# With one tile, one order of keys and no splits all $m_j$ agree, and so does the order of every sum. With splits the same holds if their *size* is fixed, in keys:
 
 # %%
 aligned = two_roads.kvcache(given, ALIGNED)
@@ -344,7 +345,7 @@ plots.table(invariance, "invariance")
 # %% [markdown]
 # ### On the H200
 #
-# Are the recorded bits those of this machine?
+# Are the bits that an H200 recorded those of this machine?
 
 # %% tags=["hide-input"]
 everything = store.read("two_roads")
@@ -357,10 +358,10 @@ for path, mine in (("kvcache", found), (SPLIT.name, found_split)):
     print(f"{path}: recorded and live counts equal: {(counts.reshape(mine.shape) == mine).all()}")
 
 # %% [markdown]
-# torch's flash backend descends from FlashAttention, but takes one tile on both paths; it parts where it begins to split the keys.
-# FlashInfer's decode cuts the keys among its warps, and each has a running maximum of its own:
+# torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
+# FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own:
 
-# %% mystnb={"figure": {"caption": "torch's flash backend parts where it begins to split the keys, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "torch's flash backend parts above 1024 keys, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}
 shown = heads[heads.road.isin(names)].assign(kind=lambda rows: rows.road.map(names))
 shown["marked"] = rule[shown["sample"], shown["head"]]
@@ -383,7 +384,7 @@ plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 # %% [markdown]
 # The last column compares the longest sample alone with the same sample in the batch; with `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits.
 
-# %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples, the append included, takes longest with one split and the tile of the full pass. Medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples takes longest with one split and the tile of the full pass. The times include the append of the new keys; medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
 order = [CHOSEN, SPLIT, KVCACHE_FIXED, KVCACHE, ALIGNED]
 time_us = {path.name: 1e6 * facts[path.name, "time_graph", "median"] for path in order}
 against = {ALIGNED.name: "bits of varlen", KVCACHE_FIXED.name: "bits of varlen with such splits"}
@@ -411,18 +412,16 @@ sized.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# - **The author's tensors.** On our random inputs hardly any sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that grow towards the recent keys put the maximum into the first block on both paths, and would leave most samples equal; short samples would, too.
+# - **The author's tensors.** On our random inputs no sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that grow towards the recent keys put the maximum into the block that is taken first, and would leave most samples equal; short samples would, too.
 # - **FlashAttention's package on the author's GPU**, which we did not run. Its number of splits depends on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
-#
-# The equation counts a few channels wrongly, where the order of fp32 sums moved an output across a rounding boundary.
 #
 # What each library offers for equal bits:
 #
 # | | full pass and cache | alone and among others |
 # |---|---|---|
 # | FlashAttention 2 | `num_splits=1` aligns the tiles, since 2026-06 {cite:p}`flashattention2680` | `num_splits=1` |
-# | FlashInfer | none for its decode kernels | `fixed_split_size`, `disable_split_kv` of `plan` {cite:p}`ye2025` |
-# | torch SDPA | none | none |
+# | FlashInfer | none found for its decode kernels | `fixed_split_size`, `disable_split_kv` of `plan` {cite:p}`ye2025` |
+# | torch SDPA | none found | none found |
 # | this lab | `tile=`, with `splits=1` or `keys_per_split=` | `splits=1` or `keys_per_split=`, and a `tile=` |
 #
 # ## Exercises
@@ -440,7 +439,7 @@ sized.log + bench.log
 # ```
 #
 # The block of the first 128 keys must hold the maximum.
-# A descending order begins with what is left over of the last block, 64 keys on average. The ascending order begins with a whole block, so that more heads are equal, and not the same ones.
+# A descending order begins with what is left over of the last block, 64 keys on average. The ascending order begins with a whole block, so that more heads are equal, and other ones.
 
 # %%
 equal = np.zeros_like(rule)
@@ -488,7 +487,7 @@ assert exercises.check("roads-chance", expected)
 # ```{exercise}
 # :label: roads-power
 #
-# Equation {eq}`roads-output` says that $m_j$ may move by a whole power of two.
+# Equation {eq}`roads-output` says that $m_j$ may move by a whole number.
 # Raise the running maxima of one sample to whole numbers, and show that the two paths then round alike.
 # Check your answer with `exercises.check("roads-power", difference)`: the largest difference of the two paths' outputs.
 # ```

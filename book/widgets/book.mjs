@@ -1,4 +1,6 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
+import { mount_progress } from "./ask/progress.mjs";
+import { mount_question } from "./ask/question.mjs";
 import { mount_bits } from "./bits/bits.mjs";
 import { mount_break_kernel } from "./break_kernel.mjs";
 import { mount_budget } from "./budget/budget.mjs";
@@ -67,6 +69,8 @@ function mount(root, asset) {
   const name = root.dataset.labWidget;
   if (name === "run_kernel") mount_run_kernel(root, shelf);
   else if (name === "guess") mount_guess(root);
+  else if (name === "question") mount_question(root);
+  else if (name === "progress") mount_progress(root);
   else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
   else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
   else if (name === "batches") asset("batches").then((data) => mount_batches(root, data));

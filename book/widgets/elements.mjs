@@ -45,17 +45,24 @@ export function set_options(select, options, chosen) {
 }
 
 /**
- * A labelled whole number. @param {string} label @param {number} value @param {number} min
- * @param {number} max
+ * A labelled field for a short answer. @param {string} label
+ * @param {Record<string, any>} properties  of the input
  */
-export function number(label, value, min, max) {
+export function short_answer(label, properties) {
   const id = `lab-${++count}`;
-  const input = element("input", { id, type: "number", value, min, max, step: 1, required: true });
+  const input = element("input", { id, required: true, autocomplete: "off", ...properties });
   return {
     input,
     field: element("div", { class: "lab-field" }, element("label", { for: id }, label), input),
   };
 }
+
+/**
+ * A labelled whole number. @param {string} label @param {number} value @param {number} min
+ * @param {number} max
+ */
+export const number = (label, value, min, max) =>
+  short_answer(label, { type: "number", value, min, max, step: 1 });
 
 /**
  * A labelled field for many numbers. @param {string} label @param {string} value

@@ -132,7 +132,8 @@ def with_numbers(struct: type[Params], *numbers: Any) -> Params:
 def _pointers(struct: type[ctypes.Structure]) -> dict[str, int]:
     """Return the 64-bit word of each pointer of a parameter, by name, also in nested structures."""
     found = {}
-    for name, kind, *_ in struct._fields_:
+    fields = [field for kind in struct.__mro__ for field in vars(kind).get("_fields_", ())]
+    for name, kind, *_ in fields:
         first = getattr(struct, name).offset // _WORD_BYTES
         if kind is ctypes.c_void_p:
             found[name] = first

@@ -11,8 +11,10 @@ import torch
 from labkernels.cuda import launch
 from labkernels.hardware import Gpu
 from labkernels.kept import Kept
+from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.kernel import Kernel
 from labkernels.policy import NumericPolicy
+from labkernels.variant import FULL, AttentionVariant
 
 if TYPE_CHECKING:
     from labkernels.kernels.choice import Choice
@@ -39,6 +41,8 @@ class Gradients(NamedTuple):
 
 Outputs = TypeVar("Outputs")
 Made = TypeVar("Made")
+ALL_KEYS = 2**30  # an end of a window that hides no key
+_MAX_CAP = 1e6
 _CHECKED = Kept(256)  # calls that are kept, by their facts
 _ELSEWHERE = {"triton": "Triton's interpreter", "torch": "torch on the CPU"}
 
@@ -60,6 +64,69 @@ class Options(TypedDict, total=False):
     policy: NumericPolicy | None
     target: str | None
     checks: bool
+
+
+class VariantOptions(TypedDict, total=False):
+    """The options that say which attention is computed.
+
+    window_left, window_right: how many keys a query sees before and after its own place, as in
+    FlashAttention; query i of n, in a request of L keys, has place L - n + i. None: all of them.
+    soft_cap: scores s become c tanh(s / c). alibi [q_heads] fp32: slopes; a score gets slope times
+    (key - place) added, as in FlashInfer. sinks [q_heads] fp32: a logit of each query head that
+    counts in the denominator alone.
+    """
+
+    window_left: int | None
+    window_right: int | None
+    soft_cap: float | None
+    alibi: torch.Tensor | None
+    sinks: torch.Tensor | None
+
+
+class Variant(NamedTuple):
+    """VariantOptions of a call: numbers and tensors; NONE is plain attention."""
+
+    window_left: int | None = None
+    window_right: int | None = None
+    soft_cap: float | None = None
+    alibi: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that were given, by name."""
+        given = {"alibi": self.alibi, "sinks": self.sinks}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+    def facts(self, q: torch.Tensor) -> AttentionVariant:
+        """Return the variant of queries [total_q, q_heads, ...] without its tensors, checked.
+
+        Raises: ValueError naming the option, its value and what is allowed.
+        """
+        for name in ("window_left", "window_right"):
+            size = getattr(self, name)
+            whole = isinstance(size, int) and not isinstance(size, bool)
+            if size is not None and not (whole and 0 <= size < ALL_KEYS):
+                raise ValueError(f"{name} = {size!r}, allowed: None, 0 to {ALL_KEYS - 1:,}")
+        cap = self.soft_cap
+        number = isinstance(cap, int | float) and not isinstance(cap, bool)
+        if cap is not None and not (number and 0 < cap <= _MAX_CAP):
+            raise ValueError(f"soft_cap = {cap!r}, allowed: None, a number up to {_MAX_CAP:g}")
+        for name, tensor in self.tensors.items():
+            require_tensor(name, tensor)
+            allowed = (torch.float32, (q.shape[1],), q.device)
+            if (tensor.dtype, tuple(tensor.shape), tensor.device) != allowed:
+                found = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+                wanted = f"torch.float32 ({q.shape[1]},) on {q.device}: one for each query head"
+                raise ValueError(f"{name} is {found}, allowed: {wanted}")
+            if not tensor.is_contiguous():
+                raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
+        on = {name: True for name in self.tensors}
+        ends = {"window_left": self.window_left, "window_right": self.window_right}
+        return AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
+
+
+NO_VARIANT = Variant()
 
 
 class AttentionOptions(Options, total=False):
@@ -95,6 +162,7 @@ class Asked(NamedTuple):
     scale: float | None = None
     target: str | None = None
     checks: bool = False
+    variant: AttentionVariant = FULL  # apart from causal
 
 
 @dataclass(frozen=True)
@@ -249,7 +317,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv")
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", *Variant._fields)
 
 
 def in_graph(

@@ -46,7 +46,6 @@ def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choic
     Raises: ValueError if no kernel, or not the named kernel, supports the call, with the value,
     what is allowed, and the kernel that would be chosen.
     """
-    shape.variant.require_kernels()
     kernel, why = _kernel(operation, shape, gpu, ask.kernel)
     instance = _instance(kernel, shape, gpu, ask)
     per_sm = kernel.blocks_per_sm(instance, gpu)

@@ -17,6 +17,7 @@ from labkernels.cuda.compiler.specialization import STATE_PADDING, Specializatio
 from labkernels.hardware import Gpu
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.tile import Tile
+from labkernels.variant import FEATURES
 
 OVERLAY = "stages or States"
 FP32 = number(4, "B")
@@ -81,6 +82,10 @@ class CudaKernel(Kernel, Protocol):
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
 
+    def params_of(self, instance: Instance) -> str:
+        """Return the C++ name of an instance's parameter."""
+        return f"lab::WithVariant<{self.params}>" if instance.features else self.params
+
     @property
     def header(self) -> str:
         """The include path of the CUDA source."""
@@ -107,7 +112,7 @@ class CudaKernel(Kernel, Protocol):
         return Specialization(
             header=self.header,
             instance=self.template(instance),
-            params=self.params,
+            params=self.params_of(instance),
             threads=instance.tile.threads,
             smem_bytes=self.smem(instance).total,
             include_dirs=self.include_dirs,
@@ -223,8 +228,15 @@ def cpp_policy(instance: Instance) -> str:
     )
 
 
+def cpp_variant(instance: Instance) -> str:
+    """Return the lab::AttentionVariant of an instance."""
+    switches = (str(name in instance.features).lower() for name in FEATURES)
+    return f"lab::AttentionVariant<{', '.join(switches)}>"
+
+
 def cpp_function(instance: Instance, function: str, *arguments: int | str | bool) -> str:
     """Return `kernel::function<kernel::KernelTraits<T, *arguments>, Policy>`."""
     words = [str(x).lower() if isinstance(x, bool) else str(x) for x in arguments]
+    words += [cpp_variant(instance)] if instance.features else []
     tile, name = ", ".join([cpp_type(instance.dtype), *words]), instance.kernel
     return f"{name}::{function}<{name}::KernelTraits<{tile}>, {cpp_policy(instance)}>"

@@ -14,7 +14,7 @@ from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
 from labkernels.kernels.tile import Tile
 from labkernels.policy import EAGER, FLOAT64, NumericPolicy
-from labkernels.variant import FULL, AttentionVariant
+from labkernels.variant import FEATURES, FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
 # In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
@@ -74,6 +74,7 @@ class Instance:
     """One compiled variant of a kernel: everything that is fixed at compile time.
 
     rows: query rows of the tile, at least as many as the query heads that one decode block serves.
+    features: of the attention variant, as in AttentionVariant.features.
     overlay: a folder of files that replace the sources of the same include path, for kernels that
     are changed on purpose.
     """
@@ -87,6 +88,7 @@ class Instance:
     tile: Any  # a Tile, with the fields of its operation
     policy: NumericPolicy
     overlay: Path | None = None
+    features: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -94,7 +96,7 @@ class Kernel(Protocol):
     """A kernel: what it supports, its tiles, and the module that launches it.
 
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
-    overlay: as in Instance.
+    features: the features of attention variants that it computes. overlay: as in Instance.
     """
 
     operation: str
@@ -107,6 +109,7 @@ class Kernel(Protocol):
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
     layouts: tuple[str, ...] = ("paged",)
+    features: tuple[str, ...] = ()
     launch: str = ".launch"
     overlay: Path | None = None
 
@@ -124,6 +127,10 @@ class Kernel(Protocol):
             if value not in allowed:
                 allowed = ", ".join(map(str, allowed))
                 return f"{field} = {value}, allowed for {self.name}: {allowed}"
+        for feature in shape.variant.features:
+            if feature not in self.features:
+                allowed = ", ".join(self.features) or "none"
+                return f"a variant with {feature}, allowed for {self.name}: {allowed}"
         if shape.head_dim_v != head_dim_v(shape.head_dim):
             allowed = f"{head_dim_v(shape.head_dim)} with head_dim {shape.head_dim}"
             return f"head_dim_v = {shape.head_dim_v}, allowed for {self.name}: {allowed}"
@@ -204,6 +211,7 @@ class Kernel(Protocol):
                 tile,
                 policy,
                 self.overlay,
+                shape.variant.features,
             )
             for tile in self.tiles(shape, policy)
         ]
@@ -261,6 +269,7 @@ class TorchKernel(Kernel, Protocol):
     parent: str | None = None
     needs: Architectures = ANY_GPU
     policies: tuple[NumericPolicy, ...] = (FLOAT64, EAGER)
+    features: tuple[str, ...] = FEATURES
     whole: Tile
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:

@@ -1,17 +1,22 @@
 """What CUDA calls of the same facts share: made once, run on any tensors."""
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from labkernels.cuda.launch import Launch
 from labkernels.cuda.workspace import Workspace
-from labkernels.kernels.call import Call, Plan, Step, nothing
+from labkernels.kernels.call import ALL_KEYS, Call, Plan, Step, nothing
+from labkernels.units import LOG2_E
+from labkernels.variant import AttentionVariant
 
 PARTIALS = ("partial_o", "partial_m", "partial_l", "split_semaphores")
 FP32_BYTES = 4
+Params = TypeVar("Params", bound=ctypes.Structure)
 NO_WORKSPACE = Workspace(torch.device("cpu"), {}, {})
 
 
@@ -63,3 +68,35 @@ def merge_workspace(
     scalars = FP32_BYTES * rows * heads * splits
     arrays = dict(zip(PARTIALS, (channels * scalars, scalars, scalars), strict=False))
     return Workspace(call.device, arrays, {PARTIALS[3]: semaphores, **counters})
+
+
+class VariantParams(ctypes.Structure):
+    """Mirrors lab::VariantParams."""
+
+    _fields_ = (
+        ("alibi", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
+        ("window_left", ctypes.c_int),
+        ("window_right", ctypes.c_int),
+        ("soft_cap_log2", ctypes.c_float),
+        ("exponent_of_cap", ctypes.c_float),
+    )
+
+
+@functools.cache
+def _with_variant(plain: type[Params]) -> type[Params]:
+    return type("WithVariant", (plain,), {"_fields_": (("variant", VariantParams),)})
+
+
+def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> Params:
+    """Return a kernel's parameter with the numbers of a variant; unchanged for plain attention."""
+    if not variant.features:
+        return params
+    right = 0 if variant.causal else variant.window_right
+    ends = [ALL_KEYS if end is None else end for end in (variant.window_left, right)]
+    cap = variant.soft_cap
+    numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
+    made = _with_variant(type(params))()
+    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
+    made.variant = VariantParams(None, None, *ends, *numbers)
+    return made

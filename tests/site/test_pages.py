@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import http.server
+import json
 import re
 import shutil
 import threading
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from labkernels.chapters import exercises
+from labkernels.chapters.exercises.questions import questions
 from labkernels.widgets import kernels, program
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -22,6 +25,7 @@ PAGES = (
     "index.html",
     "search.html",
     "book/the_lab_in_your_browser.html",
+    "book/assignments.html",
     "book/bibliography.html",
     "book/api.html",
     "notebooks/tensor_cores_on_and_off.html",
@@ -119,6 +123,67 @@ def test_stepper_goes_forward_and_back_by_keyboard(opened, width):
     stepper.get_by_label("Stop at").select_option("words")
     while stepper.locator(".lab-fragments").count() == 0:
         stepper.get_by_role("button", name="Forward").click()
+    check(page)
+
+
+def press_until(page, key, name):
+    """Press a key until the focus is on an element whose label or text is this one."""
+    focused = "e => e.labels?.[0]?.textContent ?? e.textContent"
+    for _ in range(200):
+        page.keyboard.press(key)
+        element = page.evaluate_handle("document.activeElement")
+        if element.evaluate(focused) == name:
+            return
+    raise AssertionError(f"{key} never leads to {name!r}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("served", [False, True], ids=["from a disk", "served"])
+def test_a_first_question_is_answered_wrong_and_then_right_by_keyboard(
+    opened, strict_site, served, width
+):
+    page = opened("book/intro.html", width, base=strict_site if served else "")
+    said = page.locator("[data-lab-widget=question] [aria-live]")
+    press_until(page, "Tab", "Your answer")
+    page.keyboard.type("16")
+    page.keyboard.press("Enter")
+    wrong = exercises.check("first-stride", 16)
+    playwright.expect(said.first.locator("p")).to_have_text(["Not yet.", *wrong.lines])
+    press_until(page, "Tab", "Hint")
+    page.keyboard.press("Enter")
+    playwright.expect(said.last).to_have_text(questions()["first-stride"].hint)
+    page.keyboard.press("Control+A")  # the last hint leaves the focus in the field
+    page.keyboard.type("8")
+    page.keyboard.press("Enter")
+    playwright.expect(said.first).to_have_text("Right.")
+    check(page)
+    page.reload()
+    playwright.expect(said.first).to_have_text("Right.")
+    page.goto(page.url.replace("intro", "assignments"))
+    page.get_by_text("You have answered 1 of ").wait_for()
+    press_until(page, "Shift+Tab", "Forget my answers")
+    page.keyboard.press("Enter")
+    page.get_by_text("You have answered 0 of ").wait_for()
+    assert not page.wrong
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_says_what_the_check_says_to_numbers_and_names(opened, width):
+    page = opened("book/assignments.html", width)
+    ledger, stages, turns, bug = page.locator("[data-lab-widget=question]").all()
+    bug.get_by_label("Your answer").select_option("page")
+    for box, parts, given in (
+        (ledger, ["148"], "148"),
+        (stages, ["4", "3", "2"], "4, 3, 2"),
+        (turns, ["8", "4", "1"], (8, 4, 1)),
+        (bug, [], "page"),
+    ):
+        for field, part in zip(box.locator("input").all(), parts, strict=True):
+            field.fill(part)
+        box.get_by_role("button", name="Check").click()
+        name = json.loads(box.get_attribute("data-question"))["name"]
+        lines = box.locator("[aria-live]").first.locator("p")
+        playwright.expect(lines).to_have_text(["Not yet.", *exercises.check(name, given).lines])
     check(page)
 
 

@@ -17,6 +17,7 @@ class Question:
 
     asks: what an answer consists of. right: a number, a word, or a pair of bounds for each part.
     within: the relative distance that a number may have. mistakes: wrong answers and what to say.
+    text: the question itself, if no exercise of a chapter asks it.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Question:
     hint: str
     mistakes: tuple[tuple[tuple, str], ...]
     within: float = 0.0
+    text: str = ""
 
     def judge(self, answer: object) -> Report:
         """Say whether the answer is right; if it is not, what it overlooks, or a hint.
@@ -56,8 +58,14 @@ class Question:
     def _fits(self, part: object, given: object) -> bool:
         if isinstance(part, str):
             return part == given
-        low, high = _bounds(part, self.within)
-        return low - _SLACK <= given <= high + _SLACK  # type: ignore[operator]
+        low, high = self.bounds(part)
+        return low <= given <= high  # type: ignore[operator]
+
+    def bounds(self, part) -> tuple[float, float]:
+        """Return the bounds within which a number counts as this part of an answer."""
+        slack = self.within * abs(part) if not isinstance(part, list) else 0.0
+        low, high = part if isinstance(part, list) else (part - slack, part + slack)
+        return low - _SLACK, high + _SLACK
 
     def _where(self, given: tuple) -> list[str]:
         """Return which parts are wrong, and in which direction."""
@@ -69,16 +77,9 @@ class Question:
             if isinstance(part, str):
                 lines.append(f"{which} is not right.")
             else:
-                large = value > _bounds(part, self.within)[1]
+                large = value > self.bounds(part)[1]
                 lines.append(f"{which} is too {'large' if large else 'small'}.")
         return lines
-
-
-def _bounds(part, within: float) -> tuple[float, float]:
-    """Return the bounds within which a number counts as this part."""
-    if isinstance(part, list):
-        return part[0], part[1]
-    return part - within * abs(part), part + within * abs(part)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The verb `decode`: one query token per request over a paged cache."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -9,10 +10,13 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import (
+    NO_VARIANT,
     Asked,
     Attention,
     AttentionOptions,
     Step,
+    Variant,
+    VariantOptions,
     check_options,
     in_graph,
     keep,
@@ -25,11 +29,12 @@ from labkernels.kernels.decode.call import DecodeCall
 from labkernels.kernels.kernel import Kernel, Shape
 from labkernels.kernels.memory import require_apart
 from labkernels.policy import NumericPolicy
+from labkernels.variant import FULL
 
 DIMS = "[batch, q_heads, head_dim]"
 
 
-class DecodeOptions(AttentionOptions, total=False):
+class DecodeOptions(AttentionOptions, VariantOptions, total=False):
     """The options of a decode.
 
     keys_per_split: by default chosen from the shapes. batch_invariant: a request's bits must not
@@ -87,6 +92,7 @@ def decode_step(
     kv_lens: Sequence[int] | None = None,
     target: str | None = None,
     checks: bool = False,
+    **variant: Unpack[VariantOptions],
 ) -> Step[Attention]:
     """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
@@ -106,6 +112,7 @@ def decode_step(
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
+    given = Variant(**variant) if variant else NO_VARIANT
     asked = Asked(
         kernel=kernel,
         tile=tile,
@@ -115,18 +122,22 @@ def decode_step(
         scale=scale,
         target=target,
         checks=checks,
+        # the query is the last key, so that no key lies to its right
+        variant=replace(given.facts(q), window_right=None) if variant else FULL,
     )
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
     require_place("q", q)
     if out is not None or lse2 is not None:
-        require_apart({"out": out, "lse2": lse2}, {"q": q} | cache.tensors)
+        read = {"q": q} | cache.tensors | given.tensors
+        require_apart({"out": out, "lse2": lse2}, read)
     call = call.on(
         q=q,
         cache=cache,
         out=arguments.output("out", out, call.out),
         lse2=arguments.output("lse2", lse2, call.lse2),
+        variant_tensors=given.tensors,
     )
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, cache) if checks else step
@@ -147,7 +158,8 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
     arguments.check_count("keys_per_split", asked.keys_per_split, MAX_KEYS)
     gpu, group = arguments.target_gpu(device, asked.target), q.shape[1] // kv_heads
     rows = 1 << (group - 1).bit_length()
-    shape = Shape(DTYPES[q.dtype], head_dim, head_dim, group, rows, "paged", k.shape[1])
+    dims, page_size = (head_dim, head_dim), k.shape[1]
+    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, asked.variant)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     return DecodeCall(
         choice=choice,
@@ -155,6 +167,7 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
         device=device,
         checks=asked.checks,
         group=group,
+        variant=asked.variant,
         scale=arguments.scale_of(asked.scale, head_dim),
         keys_per_split=asked.keys_per_split
         or (arguments.INVARIANT_KEYS_PER_SPLIT if asked.batch_invariant else None),

@@ -1,7 +1,8 @@
 """A decode that has been checked, and its schedule and plan."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -9,6 +10,7 @@ from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Attention, Call, Plan, plan_of
 from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.decode.schedule import keys_per_split
+from labkernels.variant import AttentionVariant
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,10 +23,12 @@ class DecodeCall(Call):
     group: int
     scale: float
     keys_per_split: int | None
+    variant: AttentionVariant
     out: torch.Tensor
     lse2: torch.Tensor
     q: torch.Tensor | None = None
     cache: PagedKV | None = None
+    variant_tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def outputs(self) -> Attention:
         """Return the tensors that a run writes."""
@@ -36,7 +40,8 @@ def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> P
 
     Raises: ValueError if keys_per_split makes more splits than a grid can have.
     """
-    choice, longest = call.choice, call.cache.page_table.shape[1] * call.cache.k.shape[1]
+    choice, held = call.choice, call.cache.page_table.shape[1] * call.cache.k.shape[1]
+    longest = call.variant.seen(0, 1, held)  # keys that a query sees at most
     slices = -(-call.group // choice.instance.rows)  # blocks that share a KV head's query heads
     units = call.q.shape[0] * call.cache.k.shape[2] * slices
     keys = call.keys_per_split or keys_per_split(

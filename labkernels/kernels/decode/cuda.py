@@ -5,7 +5,13 @@ import ctypes
 from labkernels.cuda.launch import with_numbers
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.call import DecodeCall, plan_decode
-from labkernels.kernels.program import PARTIALS, Program, launch_of, merge_workspace
+from labkernels.kernels.program import (
+    PARTIALS,
+    Program,
+    launch_of,
+    merge_workspace,
+    with_variant,
+)
 from labkernels.units import LOG2_E
 
 POINTERS = ("q", "k_pool", "v_pool", "page_table", "kv_len", "out", "lse2", *PARTIALS)
@@ -56,7 +62,7 @@ def prepare(call: DecodeCall) -> Step[Attention]:
         "out": call.out,
         "lse2": call.lse2,
     }
-    return call.once(_program).step(tensors, call.outputs)
+    return call.once(_program).step({**tensors, **call.variant_tensors}, call.outputs)
 
 
 def _program(call: DecodeCall) -> Program:
@@ -70,6 +76,7 @@ def _program(call: DecodeCall) -> Program:
         *(slices, plan.keys_per_split, plan.splits),
         call.scale * LOG2_E,
     )
+    params = with_variant(params, call.variant, scale=call.scale)
     blocks = (kv_heads * slices, plan.splits, batch)
     launch = launch_of(call, params=params, blocks=blocks, written=WRITTEN)
     semaphores = batch * kv_heads * slices

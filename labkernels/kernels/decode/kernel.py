@@ -18,6 +18,7 @@ from labkernels.kernels.cuda_kernel import (
 )
 from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
+from labkernels.variant import FEATURES
 
 ADDRESSES = Line(
     "addresses",
@@ -46,6 +47,7 @@ class DecodeKernel(Kernel, Protocol):
 class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
+    features: tuple[str, ...] = FEATURES
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)

@@ -2,6 +2,7 @@
 // memory.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
+#include "lab/attention/variant.cuh"
 
 namespace lab {
 
@@ -37,7 +38,8 @@ struct DecodeWork {
   int live_splits;         // splits of the request that hold keys
 };
 
-template <int Rows> LAB_DEVICE DecodeWork decode_work(const DecodeParams& p) {
+template <int Rows, class V = Plain, class Params>
+LAB_DEVICE DecodeWork decode_work(const Params& p) {
   DecodeWork w;
   w.kv_head = block_x() / p.head_slices;
   const int slice = block_x() - w.kv_head * p.head_slices;
@@ -47,11 +49,36 @@ template <int Rows> LAB_DEVICE DecodeWork decode_work(const DecodeParams& p) {
   const int left = p.group - slice * Rows;
   w.n_q_heads = left < Rows ? left : Rows;
   const int kv_len = load_constant(p.kv_len + w.batch);
-  w.live_splits = (kv_len + p.keys_per_split - 1) / p.keys_per_split;
-  w.first_key = w.split * p.keys_per_split;
+  int first = 0;  // the first key that the query sees; its own place is kv_len - 1
+  if constexpr (V::window) first = greatest(kv_len - 1 - p.variant.window_left, 0);
+  w.live_splits = (kv_len - first + p.keys_per_split - 1) / p.keys_per_split;
+  w.first_key = first + w.split * p.keys_per_split;
   const int end = w.first_key + p.keys_per_split;
   w.end_key = end < kv_len ? end : kv_len;
   return w;
+}
+
+// Finds the slopes of a lane's rows, of which the first is row `first_row` of the block.
+template <class V, class Rows, class Params>
+LAB_DEVICE void find_slopes(Slope (&slopes)[Rows::rows], const Params& p, const DecodeWork& w,
+                            int first_row = 0) {
+  if constexpr (V::alibi)
+#pragma unroll
+    for (int r = 0; r < Rows::rows; ++r) {
+      const int row = first_row + Rows::row(r), head = row < w.n_q_heads ? row : 0;
+      slopes[r] = slope_of(p, w.first_q_head + head, load_constant(p.kv_len + w.batch) - 1);
+    }
+}
+// Lets the softmax of a lane's rows begin with their sinks, in the first warp of the first split.
+template <class V, class Rows, class Params>
+LAB_DEVICE void begin_with_sinks(OnlineSoftmaxOf<Rows>& softmax, const Params& p,
+                                 const DecodeWork& w, int first_row = 0) {
+  if constexpr (V::sinks)
+    if (w.split == 0 && thread_x() < 32)
+#pragma unroll
+      for (int r = 0; r < Rows::rows; ++r)
+        if (const int row = first_row + Rows::row(r); row < w.n_q_heads)
+          begin_with_sink(softmax, r, p, w.first_q_head + row);
 }
 
 LAB_DEVICE int row_count(const DecodeWork& work) { return work.n_q_heads; }

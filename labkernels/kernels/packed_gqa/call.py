@@ -1,6 +1,7 @@
 """A prefill or an MLA decode that has been checked, and its schedule and plan."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from labkernels.kernels.call import (
 from labkernels.kernels.choice import Ask, choose, chooses_alike
 from labkernels.kernels.kernel import Shape, up_to_power_of_two
 from labkernels.kernels.packed_gqa.schedule import Lengths, Schedule, schedule
-from labkernels.variant import CAUSAL, FULL, AttentionVariant
+from labkernels.variant import AttentionVariant
 
 
 class SplitOptions(AttentionOptions, total=False):
@@ -71,6 +72,7 @@ class PackedCall(Call):
     q: torch.Tensor | None = None
     kv: Any = None  # RaggedKV, PagedKV or LatentKV
     cu_seqlens_q: torch.Tensor | None = None
+    variant_tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def outputs(self) -> Attention:
         """Return the tensors that a run writes."""
@@ -109,7 +111,7 @@ def packed_call(
         dtype=arguments.DTYPES[q.dtype],
         group=group,
         rows=up_to_power_of_two(group * tokens),
-        variant=CAUSAL if asked.causal else FULL,
+        variant=replace(asked.variant, causal=asked.causal),
         **channels_and_layout,
     )
     ask = Ask(asked.kernel, asked.tile, asked.policy)

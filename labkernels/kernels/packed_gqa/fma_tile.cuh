@@ -14,9 +14,11 @@ namespace lab::fma_tile {
 constexpr int columns = LAB_FMA_COLUMNS;  // lanes that share a row
 constexpr int padding = LAB_FMA_PADDING;  // floats: 8 lanes read 8 rows from 32 banks
 
-template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
+template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm,
+          class Variant_ = Plain>
 struct Shape {
   using T = T_;  // type of Q, K and V
+  using Variant = Variant_;
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, warps = Warps;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;
@@ -72,12 +74,15 @@ template <class C, class Smem> LAB_DEVICE void scores(Scores<C>& s, const Smem& 
 
 template <class C, class Params>
 LAB_DEVICE void mask(Scores<C>& s, const Params& p, const typename C::Work& b, int key) {
+  using V = typename C::Variant;
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {
-    const int limit = least(row_limit(p, b, tile_row<C>(i)), b.end_key);
+    const int begin = row_begin<V>(p, b, tile_row<C>(i));
+    const int limit = least(row_limit<V>(p, b, tile_row<C>(i)), b.end_key);
 #pragma unroll
     for (int j = 0; j < C::lane_keys; ++j)
-      if (key + j * columns + column() >= limit) s[i][j] = minus_infinity();
+      if (const int at = key + j * columns + column(); at >= limit || (V::window && at < begin))
+        s[i][j] = minus_infinity();
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/split_kv.cuh"
+#include "lab/attention/variant.cuh"
 
 namespace lab {
 
@@ -54,8 +55,6 @@ template <int Rows> struct WorkTile {
   int live_splits;            // splits that hold keys which the tile's rows see
 };
 
-LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
-
 // Returns n / divisor for n below 2^31, without a division: `division` of kernels/checks.py makes
 // `inverse` and `shift`.
 LAB_DEVICE u32 quotient(u32 n, u32 inverse, int shift) {
@@ -72,16 +71,39 @@ template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
-// A row sees the keys below this number, which is at least 0.
+// Returns a row's place: the number of the last key that it would see under a causal mask.
 template <class Params, int Rows>
+LAB_DEVICE int place_of(const Params& p, const WorkTile<Rows>& b, int row) {
+  return b.past + token_of(p, b.first_row + row);
+}
+
+// A row sees the keys below this number, which is at least 0.
+template <class V = Plain, class Params, int Rows>
 LAB_DEVICE int row_limit(const Params& p, const WorkTile<Rows>& b, int row) {
-  if (!p.causal) return b.kv_len;
-  const int limit = b.past + token_of(p, b.first_row + row) + 1;
+  int limit = 1;
+  if constexpr (V::window) limit = 1 + p.variant.window_right;
+  else if (!p.causal) return b.kv_len;
+  limit = place_of(p, b, row) + limit;
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
+// A row sees the keys from this number on.
+template <class V, class Params, int Rows>
+LAB_DEVICE int row_begin(const Params& p, const WorkTile<Rows>& b, int row) {
+  if constexpr (V::window) return greatest(place_of(p, b, row) - p.variant.window_left, 0);
+  else return 0;
+}
+
+// Returns the query head of a row; rows past the request's end have heads, too.
+template <class Params, int Rows>
+LAB_DEVICE int query_head(const Params& p, const WorkTile<Rows>& b, int row) {
+  const int packed = b.first_row + row;
+  return b.kv_head * p.group + packed - token_of(p, packed) * p.group;
+}
+
 // Returns the part that an item of the work list names; `tile_rows` of a tile's rows are used.
-template <int Rows, bool Paged, class Params>
+// Keys: the first split begins at a multiple of it.
+template <int Rows, bool Paged, class V = Plain, int Keys = 1, class Params>
 LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(), int tile_rows = Rows) {
   const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + index));
   WorkTile<Rows> b;
@@ -102,10 +124,11 @@ LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(), int 
     b.kv_len = load_constant(p.cu_seqlens_k + b.request + 1) - static_cast<int>(b.first_kv);
   }
   b.past = b.kv_len - n;
-  b.first_key = b.split * p.keys_per_split;
-  const int visible = row_limit(p, b, b.n_rows - 1);
+  const int first = row_begin<V>(p, b, 0) / Keys * Keys;
+  b.first_key = first + b.split * p.keys_per_split;
+  const int visible = row_limit<V>(p, b, b.n_rows - 1);
   b.end_key = least(b.first_key + p.keys_per_split, visible);
-  b.live_splits = (visible + p.keys_per_split - 1) / p.keys_per_split;
+  b.live_splits = (visible - first + p.keys_per_split - 1) / p.keys_per_split;
   return b;
 }
 
@@ -113,6 +136,29 @@ LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(), int 
 // it writes the zeros of rows without keys.
 template <int Rows> LAB_DEVICE bool is_idle(const WorkTile<Rows>& b) {
   return b.split > 0 && b.first_key >= b.end_key;
+}
+
+// Finds the slopes of a lane's rows, of which the first is row `first_row` of the tile.
+template <class V, class Lanes, int Rows, class Params>
+LAB_DEVICE void find_slopes(Slope (&slopes)[Lanes::rows], const Params& p, const WorkTile<Rows>& b,
+                            int first_row) {
+  if constexpr (V::alibi)
+#pragma unroll
+    for (int r = 0; r < Lanes::rows; ++r) {
+      const int row = first_row + Lanes::row(r);
+      slopes[r] = slope_of(p, query_head(p, b, row), place_of(p, b, row));
+    }
+}
+// Lets the softmax of a lane's rows begin with their sinks. Of a row's splits the first does so,
+// and of its warps, if they split the keys, the first: `first` says whether this warp does.
+template <class V, class Lanes, int Rows, class Params>
+LAB_DEVICE void begin_with_sinks(OnlineSoftmaxOf<Lanes>& softmax, const Params& p,
+                                 const WorkTile<Rows>& b, int first_row, bool first = true) {
+  if constexpr (V::sinks)
+    if (b.split == 0 && first)
+#pragma unroll
+      for (int r = 0; r < Lanes::rows; ++r)
+        begin_with_sink(softmax, r, p, query_head(p, b, first_row + Lanes::row(r)));
 }
 
 template <int Rows> LAB_DEVICE int row_count(const WorkTile<Rows>& b) { return b.n_rows; }

@@ -89,7 +89,8 @@ def _schedule(
     tiles = -(-rows // tile_rows)
     request = np.repeat(np.arange(len(rows)), tiles)
     q_tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    visible = visible_keys(lengths, request, (q_tile + 1) * tile_rows - 1, group, variant)
+    of_tiles = (request, q_tile, tile_rows)
+    visible = visible_keys(lengths, *of_tiles, group, variant, tile.keys)
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
@@ -108,11 +109,20 @@ def _schedule(
 
 
 def visible_keys(
-    lengths: Lengths, request, row, group: int, variant: AttentionVariant
+    lengths: Lengths,
+    request: np.ndarray,
+    q_tile: np.ndarray,
+    tile_rows: int,
+    group: int,
+    variant: AttentionVariant,
+    step_keys: int,
 ) -> np.ndarray:
-    """Return one past the last key that a packed row sees; rows past the end see the last row's."""
+    """Return how many keys each tile goes over, from the step in which its first row's begin."""
     n, keys = lengths.q[request], lengths.kv[request]
-    return variant.end(np.minimum(row // group, n - 1), n, keys)
+    rows = (q_tile * tile_rows, (q_tile + 1) * tile_rows - 1)
+    first, last = (np.minimum(row // group, n - 1) for row in rows)  # tokens
+    begin = variant.begin(first, n, keys) // step_keys * step_keys
+    return np.maximum(0, variant.end(last, n, keys) - begin)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:

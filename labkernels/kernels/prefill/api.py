@@ -9,7 +9,18 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept, require_options
+from labkernels.kernels.call import (
+    NO_VARIANT,
+    Asked,
+    Attention,
+    Step,
+    Variant,
+    VariantOptions,
+    in_graph,
+    keep,
+    kept,
+    require_options,
+)
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.call import (
@@ -19,6 +30,16 @@ from labkernels.kernels.packed_gqa.call import (
     packed_call,
 )
 from labkernels.kernels.packed_gqa.schedule import Lengths
+from labkernels.variant import FULL
+
+
+class PrefillStepOptions(SplitOptions, VariantOptions, total=False):
+    """The options of a prefill, apart from the mask and the lengths."""
+
+
+class PrefillOptions(PackedOptions, VariantOptions, total=False):
+    """All options of the verb `prefill`."""
+
 
 NAMES = ("q", "cu_seqlens_q")
 DIMS = "[total, q_heads, head_dim]"
@@ -28,7 +49,7 @@ def prefill(
     q: torch.Tensor,
     kv: RaggedKV | PagedKV,
     cu_seqlens_q: torch.Tensor,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[PrefillOptions],
 ) -> Step[Attention]:
     """Compute the attention of many query tokens per request over the request's keys.
 
@@ -36,9 +57,9 @@ def prefill(
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
     A query without keys gives out = 0, lse2 = -inf.
-    options: the fields of PackedOptions; causal is False by default. On a GPU, lengths and pages
-    are read when torch has seen one of them change (see `checks.once_per_content`); lengths given
-    as q_lens and kv_lens are not read.
+    options: the fields of PrefillOptions; causal is False by default. On a GPU, lengths and
+    pages are read when torch has seen one of them change (see `checks.once_per_content`); lengths
+    given as q_lens and kv_lens are not read.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 
@@ -53,8 +74,8 @@ def prefill(
             tensors = (q, *kv.tensors.values(), cu_seqlens_q)
             return in_graph("prefill_paged", Attention, *tensors, **options)
         return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
-    if not options.keys() <= PackedOptions.__annotations__.keys():
-        require_options("prefill", options, PackedOptions)
+    if not options.keys() <= PrefillOptions.__annotations__.keys():
+        require_options("prefill", options, PrefillOptions)
     q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
     step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
@@ -64,7 +85,7 @@ def prefill(
 
 
 def varlen_qkvpacked(
-    qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[PackedOptions]
+    qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[PrefillOptions]
 ) -> Step[Attention]:
     """Compute self-attention within each request, from Q, K and V side by side.
 
@@ -75,7 +96,7 @@ def varlen_qkvpacked(
     >>> varlen_qkvpacked(qkv, torch.tensor([0, 3, 8], dtype=torch.int32)).out.shape
     torch.Size([8, 2, 64])
     """
-    require_options("varlen_qkvpacked", options, PackedOptions)
+    require_options("varlen_qkvpacked", options, PrefillOptions)
     arguments.require_tensor("qkv", qkv)
     if qkv.dim() != 4 or qkv.shape[1] != 3:
         raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: [total, 3, heads, head_dim]")
@@ -93,7 +114,7 @@ def prefill_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[SplitOptions],
+    **options: Unpack[PrefillStepOptions],
 ) -> Step[Attention]:
     """Prepare a prefill that can run many times; like `prefill`, but page numbers are not read.
 
@@ -110,16 +131,18 @@ def prefill_step(
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
-    if not options.keys() <= SplitOptions.__annotations__.keys():
-        require_options("prefill_step", options, SplitOptions)
-    asked = Asked(causal, **options)
+    if not options.keys() <= PrefillStepOptions.__annotations__.keys():
+        require_options("prefill_step", options, PrefillStepOptions)
+    given = Variant(**{name: options.pop(name) for name in Variant._fields if name in options})
+    plain = given == NO_VARIANT
+    asked = Asked(causal, **options, variant=FULL if plain else given.facts(q))
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))
     arguments.require_no_gradient("prefill", q=q, k=kv.k, v=kv.v)
     arguments.require_place("q", q)
     if out is not None or lse2 is not None:
-        read = {"q": q, "cu_seqlens_q": cu_seqlens_q} | kv.tensors
+        read = {"q": q, "cu_seqlens_q": cu_seqlens_q} | kv.tensors | given.tensors
         require_apart({"out": out, "lse2": lse2}, read)
     q_lengths = arguments.read_lengths("cu_seqlens_q", cu_seqlens_q, q.shape[0], q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
@@ -131,6 +154,7 @@ def prefill_step(
         cu_seqlens_q=cu_seqlens_q,
         out=arguments.output("out", out, call.out),
         lse2=arguments.output("lse2", lse2, call.lse2),
+        variant_tensors=given.tensors,
     )
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, kv, lengths.kv) if asked.checks else step

@@ -10,7 +10,7 @@ from labkernels.kernels.call import Step
 from labkernels.kernels.packed_gqa import cuda
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
-from labkernels.kernels.program import Program
+from labkernels.kernels.program import Program, with_variant
 
 POINTERS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "page_table", "kv_len")
 STRIDES = (
@@ -47,7 +47,7 @@ def prepare(call: PackedCall, program: Callable[[PackedCall], Program] = _progra
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS), K and
     V have equal channels but pools of different strides, or a pool is too large for the offsets.
     """
-    return call.once(program).step(_tensors_of(call), call.outputs)
+    return call.once(program).step({**_tensors_of(call), **call.variant_tensors}, call.outputs)
 
 
 def _tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
@@ -69,4 +69,5 @@ def params_of(call: PackedCall, made: Schedule) -> PrefillParams:
     else:
         strides, pages = (0, *k.stride()[:2], 0, *v.stride()[:2]), cuda.NO_PAGES
     numbers = cuda.numbers_of(call, made, pages)
-    return with_numbers(PrefillParams, *q.stride()[:2], *strides, *numbers)
+    params = with_numbers(PrefillParams, *q.stride()[:2], *strides, *numbers)
+    return with_variant(params, call.variant, scale=call.scale)

@@ -14,7 +14,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
 // once; a warp copies four keys in a pass. When the window moves, these eight lanes look up where
 // paged keys lie, each lane for another pass. The look-up comes a step before the copy, so that the
 // page table's latency is hidden.
-template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
+template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged, bool Begins>
+struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // per lane
   // Paged K and V of equal channels have equal strides, so one offset addresses a key and its
@@ -24,15 +25,17 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
 
   const PrefillParams& p;
-  const T *k, *v;             // ragged: this lane's first 16 bytes; paged: the pools
-  int request, key, end_key;  // key: the window's first; keys from the end on arrive as zeros
-  u32 k_chunk, v_chunk;       // paged: this lane's first chunk of a token
+  const T *k, *v;  // ragged: this lane's first 16 bytes; paged: the pools
+  // key: the window's first. Keys before begin_key, which is 0 unless `Begins`, and keys from
+  // end_key on arrive as zeros.
+  int request, key, begin_key, end_key;
+  u32 k_chunk, v_chunk;                 // paged: this lane's first chunk of a token
   u32 page[look_ups], token[look_ups];  // offsets of the keys that this lane has looked up
 
   template <class Block>
-  LAB_DEVICE KvWindow(const PrefillParams& p_, const Block& block, int key_)
+  LAB_DEVICE KvWindow(const PrefillParams& p_, const Block& block, int key_, int begin_key_)
       : p(p_), k(static_cast<const T*>(p.k)), v(static_cast<const T*>(p.v)), request(block.request),
-        key(key_), end_key(block.end_key) {
+        key(key_), begin_key(begin_key_), end_key(block.end_key) {
     const i64 k_head = block.kv_head * p.k_stride_head, v_head = block.kv_head * p.v_stride_head;
     const int chunk = thread_x() % 8;
     if constexpr (Paged) {
@@ -83,6 +86,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   }
 
  private:
+  LAB_DEVICE int first_live() const { return Begins ? begin_key : 0; }
   LAB_DEVICE void look_up() {
     const int* pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
 #pragma unroll
@@ -91,7 +95,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
       const u32 slot = page_slot(p, at);
       token[i] = at - slot * p.page_size;
       page[i] = 0;
-      if (at >= 0 && at < end_key) page[i] = load_constant(pages + slot);  // used a step later
+      if (at >= first_live() && at < end_key)
+        page[i] = load_constant(pages + slot);  // used a step later
     }
   }
 
@@ -119,17 +124,18 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   template <int D>
   LAB_DEVICE void copy_row(u32 address, const T* source, int pass) const {
-    const int row = pass * keys_per_pass;
+    const int row = pass * keys_per_pass, at = key + thread_x() / 8 + row;
 #pragma unroll
     for (int c = 0; c < D / chunk_elements; c += 8)
       cp_async_16(other_chunk(address, c) + row * D * static_cast<int>(sizeof(T)),
-                  source + c * chunk_elements, key + thread_x() / 8 + row < end_key);
+                  source + c * chunk_elements, at < end_key && (!Begins || at >= begin_key));
   }
 };
 
 // With two stages, K and V of the next step are copied during this one. With one, V of this step is
 // copied during Q K^T, and K of the next step during P V.
-template <class T, int Dqk, int Dvo, int Keys, int Threads, int Stages, KeyOrder Order, bool Paged>
+template <class T, int Dqk, int Dvo, int Keys, int Threads, int Stages, KeyOrder Order, bool Paged,
+          bool Begins = false>
 struct BlockPipeline {
   using Buffers = BlockStages<T, Dqk, Dvo, Keys, Stages>;
   static constexpr int step = Order == KeyOrder::ascending ? Keys : -Keys;
@@ -137,13 +143,15 @@ struct BlockPipeline {
   static constexpr u32 v_stage_bytes = sizeof(T) * Keys * Dvo;
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 
-  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged> window;  // a step ahead, if there are two stages
-  u32 k_copy, v_copy;                                  // this lane's addresses in the first stages
+  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged, Begins>
+      window;          // a step ahead, if there are two stages
+  u32 k_copy, v_copy;  // this lane's addresses in the first stages
   int first_key, stage;
 
   template <class Block>
-  LAB_DEVICE BlockPipeline(const Buffers& stages, const PrefillParams& p, const Block& b)
-      : window(p, b, start_key(b)),
+  LAB_DEVICE BlockPipeline(const Buffers& stages, const PrefillParams& p, const Block& b,
+                           int begin_key = 0)
+      : window(p, b, start_key(b), begin_key),
         k_copy(chunk_address<Dqk>(stages.k[0], thread_x() / 8, thread_x() % 8)),
         v_copy(chunk_address<Dvo>(stages.v[0], thread_x() / 8, thread_x() % 8)),
         first_key(b.first_key), stage(0) {}

@@ -146,9 +146,10 @@ def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime
         splits=1,
     )
     request, q_tile = made.work[:, 0], made.work[:, 1]
-    last_row = (q_tile + 1) * instance.tile.q_rows - 1
-    keys = schedule.visible_keys(lengths, request, last_row, workload.group, variant)
-    steps = -(-keys // instance.tile.keys)
+    of_tiles = (request, q_tile, instance.tile.q_rows)
+    step_keys = instance.tile.keys
+    keys = schedule.visible_keys(lengths, *of_tiles, workload.group, variant, step_keys)
+    steps = -(-keys // step_keys)
     work = _spec(instance).step_work(instance)
     return tile_time(work, steps.tolist(), gpu, blocks_per_sm=candidate.blocks_per_sm)
 

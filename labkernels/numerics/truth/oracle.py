@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array
+from labkernels.numerics.arrays import Array, moved
 from labkernels.numerics.truth import online_softmax
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import over_rows
@@ -40,7 +40,11 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     Error: as attention_float64.
     """
     o = problem.zeros(*problem.out_shape)
-    lse2 = problem.zeros(*problem.q.shape[:2]) - np.inf
+    lse2 = problem.zeros(*problem.q.shape[:2])
+    if problem.variant is None or problem.variant.sinks is None:  # of rows without keys
+        lse2 = lse2 - np.inf
+    else:
+        lse2 = lse2 + moved(np.asarray(problem.variant.sinks, np.float64) * LOG2_E, lse2)
     for rows, (of_o, of_lse2) in over_rows(problem, lambda rows: (rows.o, rows.softmax.lse2)):
         rows.put(o, of_o)
         rows.put(lse2, of_lse2)

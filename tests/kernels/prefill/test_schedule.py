@@ -52,8 +52,9 @@ def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, gro
         tiles = -(-n * group // TILE.q_rows)
         assert (request == i).any() == (n > 0)
         for tile in range(tiles):
-            row = np.array([(tile + 1) * TILE.q_rows - 1])
-            (seen,) = visible_keys(lengths, np.array([i]), row, group, AttentionVariant(causal))
+            of_tile = (np.array([i]), np.array([tile]), TILE.q_rows)
+            variant = AttentionVariant(causal)
+            (seen,) = visible_keys(lengths, *of_tile, group, variant, TILE.keys)
             mine = (request == i) & (q_tile == tile)
             live = max(1, -(-seen // made.keys_per_split))
             found = {(h, s) for h, s in zip(kv_head[mine], split[mine], strict=True)}

@@ -9,9 +9,12 @@
 namespace decode_fma {
 using namespace lab;
 
-template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm>
+template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm,
+          class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;  // type of Q, K and V
+  using Variant = Variant_;
+  using Params = ParamsOf<DecodeParams, Variant>;
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lanes = HeadDim / chunk_elements;  // lanes that share a key
@@ -195,10 +198,11 @@ LAB_DEVICE void store_state(Smem<C>& smem, Softmax<C>& softmax, const Output<C>&
 }
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
-  const DecodeWork work = decode_work<C::rows>(p);
+  using V = typename C::Variant;
+  const DecodeWork work = decode_work<C::rows, V>(p);
   if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   const int warp = thread_x() / 32;
@@ -208,17 +212,27 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   load_query<C>(q, p, work);
 
   Softmax<C> softmax;
+  const int own_head = work.first_q_head + least(own_row<C>(), work.n_q_heads - 1);
+  Slope slope = {};
+  if constexpr (V::alibi) slope = slope_of(p, own_head, load_constant(p.kv_len + work.batch) - 1);
+  if constexpr (V::sinks)
+    if (work.split == 0 && warp == 0) begin_with_sink(softmax, 0, p, own_head);
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {
     pipeline.prefetch();
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, pipeline.k());
+    if constexpr (V::shapes_scores)
+#pragma unroll
+      for (int r = 0; r < C::reductions; ++r)
+        s[r] = shaped<V>(s[r], p, slope,
+                         static_cast<float>(pipeline.key + own_key<C>(r) - slope.place));
     if (pipeline.ragged())
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)
         if (pipeline.key + own_key<C>(r) >= work.end_key) s[r] = minus_infinity();
-    const auto rescale = softmax.template update<P, typename C::T>(s, p.scale_log2);
+    const auto rescale = softmax.template update<P, typename C::T>(s, scale_of<V>(p));
     store_p<C>(smem.loop.p[warp], s);
     rescale_rows<C>(o, rescale);
     pipeline.wait_v();

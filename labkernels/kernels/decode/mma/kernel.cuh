@@ -9,9 +9,12 @@
 namespace decode_mma {
 using namespace lab;
 
-template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm>
+template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm,
+          class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;  // type of Q, K, V and the rounded P
+  using Variant = Variant_;
+  using Params = ParamsOf<DecodeParams, Variant>;
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
@@ -103,11 +106,12 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
 // [/lab: accumulate]
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
-  const DecodeWork work = decode_work<C::rows>(p);
+  using V = typename C::Variant;
+  const DecodeWork work = decode_work<C::rows, V>(p);
   if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
@@ -121,14 +125,18 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     for (int d = 0; d < C::dim_steps; ++d) load_q_fragment<C>(q[d], smem, d);
 
   OnlineSoftmax softmax;
+  begin_with_sinks<V>(softmax, p, work);
+  Slope slopes[2];
+  find_slopes<V, AccumulatorRows>(slopes, p, work);
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {
     pipeline.prefetch();
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, smem, pipeline.k());
+    shape_scores<V, AccumulatorRows>(s, p, slopes, pipeline.key);
     if (pipeline.ragged()) mask_columns<AccumulatorRows>(s, work.end_key - pipeline.key);
-    const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);
+    const Rescale rescale = softmax.update<P, T>(s, scale_of<V>(p));
     rescale_rows(o, rescale);
     pipeline.wait_v();
     accumulate<C, P>(o, s, pipeline.v());

@@ -10,9 +10,12 @@
 namespace decode_mma_n8 {
 using namespace lab;
 
-template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm>
+template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm,
+          class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;  // type of Q, K, V and the rounded P
+  using Variant = Variant_;
+  using Params = ParamsOf<DecodeParams, Variant>;
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int query_tiles = QueryTiles;  // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
@@ -120,11 +123,12 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
 // [/lab: accumulate]
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
-  const DecodeWork work = decode_work<C::rows>(p);
+  using V = typename C::Variant;
+  const DecodeWork work = decode_work<C::rows, V>(p);
   if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
@@ -138,6 +142,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     for (int d = 0; d < C::dim_steps; d += 2) load_q_fragments<C>(q, smem, d);
 
   Softmax softmax[C::query_tiles];
+  Slope slopes[C::query_tiles][2];
+#pragma unroll
+  for (int n = 0; n < C::query_tiles; ++n) {
+    begin_with_sinks<V>(softmax[n], p, work, 8 * n);
+    find_slopes<V, AccumulatorColumns>(slopes[n], p, work, 8 * n);
+  }
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {
     pipeline.prefetch();
@@ -146,8 +156,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     scores<C>(s, q, smem, pipeline.k());
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n) {
+      shape_scores<V, AccumulatorColumns>(s[n], p, slopes[n], pipeline.key);
       if (pipeline.ragged()) mask_columns<AccumulatorColumns>(s[n], work.end_key - pipeline.key);
-      const auto rescale = softmax[n].template update<P, T>(s[n], p.scale_log2);
+      const auto rescale = softmax[n].template update<P, T>(s[n], scale_of<V>(p));
       rescale_rows(o[n], rescale);
     }
     pipeline.wait_v();

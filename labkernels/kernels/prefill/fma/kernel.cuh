@@ -8,8 +8,9 @@ using namespace lab;
 using namespace lab::fma_tile;
 
 template <class T, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
-          KeyOrder Order, bool Paged>
-struct KernelTraits : Shape<T, Dqk, Dvo, Rows, Keys, Warps, BlocksPerSm> {
+          KeyOrder Order, bool Paged, class Variant_ = Plain>
+struct KernelTraits : Shape<T, Dqk, Dvo, Rows, Keys, Warps, BlocksPerSm, Variant_> {
+  using Params = ParamsOf<PrefillParams, Variant_>;
   static constexpr int unroll_scores = Dqk <= 128 ? 4 : Dqk == Dvo ? 2 : 1;  // as registers allow
   static constexpr int unroll_output = unroll_scores;
   static constexpr KeyOrder walk = Order;
@@ -65,12 +66,12 @@ template <class C, int D> struct Parcel {
   u32x4 part[passes];  // [passes, 8 channels]
 
   // Keys that no row sees are zeros: a masked P of zero times a stale NaN would still be NaN.
-  LAB_DEVICE void load(const KvRows<T>& from, int first_key, int end_key) {
+  LAB_DEVICE void load(const KvRows<T>& from, int first_key, int begin_key, int end_key) {
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
       const int i = pass * C::threads + thread_x(), key = first_key + i / chunks;
       part[pass] = {};
-      if (i < all && key < end_key)
+      if (i < all && key < end_key && (!C::Variant::window || key >= begin_key))
         part[pass] = load_constant(reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) +
                                                                   i % chunks * chunk_elements));
     }
@@ -86,11 +87,12 @@ template <class C, int D> struct Parcel {
 };
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
-  const typename C::Work b = work_tile<C::rows, C::paged>(p);
+  using V = typename C::Variant;
+  const typename C::Work b = work_tile<C::rows, C::paged, V, C::keys>(p);
   const int* pages = p.page_table + static_cast<i64>(b.request) * p.page_table_stride;
   const KvRows<T> k_rows = {
       static_cast<const T*>(p.k) + b.first_kv * p.k_stride_token + b.kv_head * p.k_stride_head,
@@ -103,27 +105,44 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
   const int stride = C::walk == KeyOrder::ascending ? C::keys : -C::keys;
   int key = b.first_key + (C::walk == KeyOrder::ascending ? 0 : (n_steps - 1) * C::keys);
   Parcel<C, C::dim_qk> k;
-  if (n_steps > 0) k.load(k_rows, key, b.end_key);
+  const int begin = row_begin<V>(p, b, 0);
+  if (n_steps > 0) k.load(k_rows, key, begin, b.end_key);
   load_query<C>(smem, p, b);
   if (n_steps > 0) k.store(smem.k);
 
   Softmax<C> softmax;
   Output<C> o = {};
-  const int seen_by_all = row_limit(p, b, 0);
+  Slope slopes[C::lane_rows] = {};
+#pragma unroll
+  for (int i = 0; i < C::lane_rows; ++i) {
+    const int row = tile_row<C>(i), head = query_head(p, b, row);
+    if constexpr (V::alibi) slopes[i] = slope_of(p, head, place_of(p, b, row));
+    if constexpr (V::sinks)
+      if (b.split == 0) begin_with_sink(softmax, i, p, head);
+  }
+  const int seen_by_all = row_limit<V>(p, b, 0), seen_from = row_begin<V>(p, b, b.n_rows - 1);
 
   for (int step = 0; step < n_steps; ++step, key += stride) {
     sync_block();  // K is there, and no warp reads V any more
     Parcel<C, C::dim_vo> v;
-    v.load(v_rows, key, b.end_key);
+    v.load(v_rows, key, begin, b.end_key);
     Scores<C> s;
     scores<C>(s, smem);
-    if (key + C::keys > least(seen_by_all, b.end_key)) mask<C>(s, p, b, key);
-    const auto rescale = softmax.template update<P, T>(s, p.scale_log2);
+    if constexpr (V::shapes_scores)
+#pragma unroll
+      for (int i = 0; i < C::lane_rows; ++i)
+#pragma unroll
+        for (int j = 0; j < C::lane_keys; ++j)
+          s[i][j] = shaped<V>(s[i][j], p, slopes[i],
+                              static_cast<float>(key + j * columns + column() - slopes[i].place));
+    if (key + C::keys > least(seen_by_all, b.end_key) || (V::window && key < seen_from))
+      mask<C>(s, p, b, key);
+    const auto rescale = softmax.template update<P, T>(s, scale_of<V>(p));
     store_p<C>(smem, s);
     rescale_rows(o, rescale);
     v.store(smem.v);
     sync_block();  // V and P are there, and no warp reads K any more
-    if (step + 1 < n_steps) k.load(k_rows, key + stride, b.end_key);
+    if (step + 1 < n_steps) k.load(k_rows, key + stride, begin, b.end_key);
     accumulate<C>(o, smem);
     if (step + 1 < n_steps) k.store(smem.k);
   }

@@ -14,6 +14,7 @@ from labkernels.kernels.packed_gqa import fma_ledger
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import CUDA_CORES, NumericPolicy, policies
+from labkernels.variant import FEATURES
 
 
 class PrefillFma(CudaPrefillKernel):
@@ -23,6 +24,7 @@ class PrefillFma(CudaPrefillKernel):
     idea = "fp32 FMAs on CUDA cores, a block of S and of O per lane; P is never rounded."
     parent = "reference_prefill"
     numbers = MappingProxyType(fma_ledger.NUMBERS)
+    features = FEATURES
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 

@@ -10,9 +10,11 @@ namespace prefill_mma {
 using namespace lab;
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
-          KeyOrder Order, bool Paged>
+          KeyOrder Order, bool Paged, class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;  // type of Q, K, V and the rounded P
+  using Variant = Variant_;
+  using Params = ParamsOf<PrefillParams, Variant>;
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool split_keys = Rows == 16;
@@ -26,7 +28,7 @@ struct KernelTraits {
   static constexpr bool rescale_apart = warp_rows * Dvo >= 4096 && warp_rows * warp_keys >= 2048;
   static constexpr bool paged = Paged;
   using Work = WorkTile<Rows>;
-  using Pipeline = BlockPipeline<T, Dqk, Dvo, Keys, threads, Stages, Order, Paged>;
+  using Pipeline = BlockPipeline<T, Dqk, Dvo, Keys, threads, Stages, Order, Paged, Variant::window>;
   static_assert(warp_rows % 16 == 0 && warp_keys % 16 == 0, "an mma takes 16 rows; P V 16 keys");
 };
 
@@ -113,19 +115,22 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
 // Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary need
 // this.
 template <class C>
-LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Work& b, int key) {
+LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C::Work& b,
+                     int key) {
   const int lane = thread_x() & 31, column = key + warp_key<C>() + (lane & 3) * 2;
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = warp_row<C>() + m * 16 + lane / 4 + r * 8;
-      const int seen = least(row_limit(p, b, row), b.end_key) - column;
+      const int seen = least(row_limit<typename C::Variant>(p, b, row), b.end_key) - column;
+      const int hidden = row_begin<typename C::Variant>(p, b, row) - column;
 #pragma unroll
       for (int j = 0; j < C::warp_keys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (j * 8 + i >= seen) s[m][j][2 * r + i] = minus_infinity();
+          if (j * 8 + i >= seen || (C::Variant::window && j * 8 + i < hidden))
+            s[m][j][2 * r + i] = minus_infinity();
     }
 }
 
@@ -261,16 +266,18 @@ LAB_DEVICE void store(Smem<C>& smem, Softmax<C>& softmax, Output<C>& o, const Pr
 }
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
-  const typename C::Work block = work_tile<C::rows, C::paged>(p);
+  using V = typename C::Variant;
+  const typename C::Work block = work_tile<C::rows, C::paged, V, C::keys>(p);
   if (is_idle(block)) return;
 
   load_query<typename C::T, C::dim_qk, C::rows, C::threads>(smem.q, p, block);
-  typename C::Pipeline pipeline(smem.stages, p, block);
+  typename C::Pipeline pipeline(smem.stages, p, block, row_begin<V>(p, block, 0));
   pipeline.start();
-  const int seen_by_all = least(row_limit(p, block, 0), block.end_key);
+  const int seen_by_all = least(row_limit<V>(p, block, 0), block.end_key);
+  const int seen_from = row_begin<V>(p, block, block.n_rows - 1);  // by all
   const Addresses at = addresses<C>(smem);
   QueryFragments<C> q;
   cp_async_wait<1>();
@@ -280,17 +287,28 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
     for (int d = 0; d < C::dim_qk / 16; ++d) load_q<C>(q[d], at.q, d);
 
   Softmax<C> softmax;
+  Slope slopes[C::row_tiles][2];
+#pragma unroll
+  for (int m = 0; m < C::row_tiles; ++m) {
+    const int row = warp_row<C>() + m * 16;
+    begin_with_sinks<V>(softmax[m], p, block, row, !C::split_keys || thread_x() < 32);
+    find_slopes<V, AccumulatorRows>(slopes[m], p, block, row);
+  }
   Output<C> o = {};
 
   for (; pipeline.more(); pipeline.advance()) {
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, at.q, at.k + pipeline.stage * pipeline.k_stage_bytes);
-    if (pipeline.key() + C::keys > seen_by_all) mask<C>(s, p, block, pipeline.key());
+#pragma unroll
+    for (int m = 0; m < C::row_tiles; ++m)
+      shape_scores<V, AccumulatorRows>(s[m], p, slopes[m], pipeline.key() + warp_key<C>());
+    if (pipeline.key() + C::keys > seen_by_all || (V::window && pipeline.key() < seen_from))
+      mask<C>(s, p, block, pipeline.key());
     pipeline.wait_v();
     Factors<C> rescale;
-    update<C, P>(softmax, o, rescale, s, p.scale_log2);
-    accumulate<C, P>(o, softmax, rescale, s, p.scale_log2,
+    update<C, P>(softmax, o, rescale, s, scale_of<V>(p));
+    accumulate<C, P>(o, softmax, rescale, s, scale_of<V>(p),
                      at.v + pipeline.stage * pipeline.v_stage_bytes);
   }
 

@@ -16,6 +16,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
+from labkernels.variant import FEATURES
 
 FEW_ROWS = 16  # rows up to which there is one tile, whose warps split the keys
 CROWDED = 32 * 128  # rows x channels per warp; from here on, ascending keys spill
@@ -44,6 +45,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     idea = "A warp takes whole rows through shared stages of K and V; P never leaves its registers."
     parent = "prefill_fma"
     numbers = MappingProxyType({"HELD_SIZE": HELD_SIZE})
+    features = FEATURES
     needs = SINCE_AMPERE
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 

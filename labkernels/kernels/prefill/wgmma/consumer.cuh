@@ -23,9 +23,10 @@ template <class C> struct PingPong {
 // results of products are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
+  using V = typename C::Variant;
 
   Smem<C>& smem;
-  const PrefillParams& p;
+  const typename C::Problem& p;
   const bool copied;         // whether warps copy K and V, not the TMA
   const int warpgroup, row;  // row: this lane's first row of the tile
   int i = 0;                 // the work tile whose scores come next
@@ -34,8 +35,10 @@ template <class C, class P> struct Consumer {
   bool has_ended = false;    // whether the running products are a work tile's last
   float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
   KeyBlocks keys;            // the blocks of tile i that are left
+  Slope slopes[2];           // of the lane's rows of tile i, with slopes alone
 
-  LAB_DEVICE Consumer(Smem<C>& shared, const PrefillParams& params, bool copied_, int warpgroup_)
+  LAB_DEVICE Consumer(Smem<C>& shared, const typename C::Problem& params, bool copied_,
+                      int warpgroup_)
       : smem(shared), p(params), copied(copied_), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {
   }
 
@@ -164,16 +167,37 @@ template <class C, class P> struct Consumer {
 
   // ---- softmax
 
+  // Begins the softmax of the lane's rows of tile i, before its first block.
+  LAB_DEVICE void begin_rows(OnlineSoftmax& softmax) {
+    softmax = {};
+    const typename C::Work& work = smem.tile(i).work;
+    begin_with_sinks<V>(softmax, p, work, row - (thread_x() & 31) / 4);
+    find_slopes<V, AccumulatorRows>(slopes, p, work, row - (thread_x() & 31) / 4);
+  }
+
+  // Turns q k into scores: the soft cap, and slopes.
+  LAB_DEVICE void shape(Scores<C>& s) {
+    if constexpr (V::shapes_scores) {
+      const ScheduledTile<C>& tile = smem.tile(i);
+      const int key = tile.last_key - (tile.blocks - keys.count) * C::keys;
+      shape_scores<V, AccumulatorRows>(s, p, slopes, key);
+    }
+  }
   // Turns S into P.
   LAB_DEVICE void update(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
-    rescale = softmax.template update<P, T>(s, p.scale_log2);
+    rescale = softmax.template update<P, T>(s, scale_of<V>(p));
     --keys.count;
   }
   LAB_DEVICE void masked_softmax(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
     const ScheduledTile<C>& tile = smem.tile(i);
     const auto key = [&] { return tile.last_key - (tile.blocks - keys.count) * C::keys; };
+    shape(s);
     if (keys.masked > 0) mask_future<C>(s, p, tile.work, row, key());
-    if (keys.count == keys.partial_first) mask_past<C>(s, tile.work.first_key - key());
+    if constexpr (V::window) {
+      if (keys.count <= keys.partial_first) mask_past<C>(s, p, tile.work, row, key());
+    } else {
+      if (keys.count == keys.partial_first) mask_past<C>(s, tile.work.first_key - key());
+    }
     update(softmax, rescale, s);
     --keys.masked;
   }
@@ -202,6 +226,7 @@ template <class C, class P> struct Consumer {
     if constexpr (!C::two_p_buffers) round_to_fragments<T>(ready, s);
     rescale_rows(o, rescale);
     advance(s, o, ready, softmax, false);
+    shape(s);
     update(softmax, rescale, s);
     if constexpr (C::two_p_buffers) round_to_fragments<T>(next, s);
     fence_operand(s);
@@ -213,6 +238,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void begin(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s,
                         Fragments<C>& probabilities) {
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);
+    if constexpr (!V::plain) begin_rows(softmax);
     skip_keys();
     skip_values();
     skip_turns();
@@ -237,7 +263,7 @@ template <class C, class P> struct Consumer {
   // Ends the softmax of the rows of the tile before i, and begins the softmax of tile i.
   LAB_DEVICE void close_tile(OnlineSoftmax& softmax) {
     factor = store_sums<C, P>(softmax, p, smem.tile(i - 1).work, row);
-    softmax = {};
+    begin_rows(softmax);
   }
   // Stores O of the tile before i, which is complete.
   LAB_DEVICE void finish_tile(const Output<C>& o) {

@@ -21,12 +21,12 @@ template <class C> struct Copier {
   struct Block { int tile, key, pages[page_words]; };
 
   Smem<C>& smem;
-  const Params& p;
+  const typename C::Params& p;
   const int warp, lane;
   const int first_own;  // own_key(0)
   int n = 0;            // blocks of keys so far
 
-  LAB_DEVICE Copier(Smem<C>& shared, const Params& params, int warp_)
+  LAB_DEVICE Copier(Smem<C>& shared, const typename C::Params& params, int warp_)
       : smem(shared), p(params), warp(warp_), lane(thread_x() & 31),
         first_own((warp + lane % 8 / 4 * warps) * group_keys + lane % 4 * 4 + lane / 8) {}
 
@@ -53,11 +53,16 @@ template <class C> struct Copier {
   // time. Lane 8r + q finds row r of these four, for the q-th of the eight times that the groups 2j
   // and 2j + 1 take.
   LAB_DEVICE int own_key(int j) const { return first_own + j * 2 * warps * group_keys; }
+  LAB_DEVICE int page_of_key(const typename C::Work& work, int key) const {
+    const bool hidden =
+        C::Variant::window && key < row_begin<typename C::Variant>(p.problem, work, 0);
+    return hidden ? -1 : page_of(p.problem, work, key);
+  }
   LAB_DEVICE void find(Block& block, int key) const {
     block.key = key;
 #pragma unroll
     for (int j = 0; j < page_words; ++j)
-      block.pages[j] = page_of(p.problem, smem.tile(block.tile).work, key + own_key(j));
+      block.pages[j] = page_of_key(smem.tile(block.tile).work, key + own_key(j));
   }
 
   LAB_DEVICE void copy_keys(const Block& block) const {
@@ -94,6 +99,7 @@ template <class C> struct Copier {
     }
     const int c = lane % 8, first = warp * group_keys + lane / 8;
     const int keys = work.kv_len - block.key - first;
+    const int hidden = row_begin<typename C::Variant>(p.problem, work, 0) - block.key - first;
     // This lane's chunks of an atom's first four rows go to `upper`, and those of its last four to
     // `lower`.
     const u32 upper = shared_address(to.chunk_at(first, 0, c));
@@ -109,7 +115,8 @@ template <class C> struct Copier {
         for (int column = 0; column < Tile::columns / atom_columns; ++column)
           cp_async_16((q % 2 == 0 ? upper : lower) +
                           (k / atom_rows * Tile::row_pitch + column * Tile::column_pitch) * 2,
-                      source + column * atom_columns, k < keys);
+                      source + column * atom_columns,
+                      k < keys && (!C::Variant::window || k >= hidden));
       }
     }
   }

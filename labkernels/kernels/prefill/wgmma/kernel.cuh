@@ -13,7 +13,7 @@ namespace prefill_wgmma {
 using namespace lab;
 
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
   const bool copies = C::paged && p.box_keys == 0;

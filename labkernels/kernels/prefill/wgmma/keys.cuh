@@ -20,15 +20,15 @@ template <class C, class Tile> struct Producer {
   using Ring = Pipeline<C::stages>;
 
   Smem<C>& smem;
-  const Params& p;
+  const typename C::Params& p;
   const TensorMap& map;
   const PageSteps steps;
   Tile (&tiles)[C::stages];
   Ring& ring;
   int lane, i, n;  // i work tiles and n blocks of keys so far
 
-  LAB_DEVICE Producer(Smem<C>& s, const Params& params, const TensorMap& m, PageSteps apart,
-                      Tile (&t)[C::stages], Ring& r)
+  LAB_DEVICE Producer(Smem<C>& s, const typename C::Params& params, const TensorMap& m,
+                      PageSteps apart, Tile (&t)[C::stages], Ring& r)
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
@@ -61,9 +61,13 @@ template <class C, class Tile> struct Producer {
  private:
   LAB_DEVICE const ScheduledTile<C>& tile() const { return smem.tile(i); }
 
-  // Returns the page of the lane's box of the keys from `key` on. It is -1 after the last key, for
-  // which zeros arrive.
+  // Returns the page of the lane's box of the keys from `key` on. It is -1 after the last key, and
+  // before the rows' windows: zeros arrive there.
   LAB_DEVICE int page_of_box(int key) const {
+    if constexpr (C::Variant::window)
+      if (key + (lane + 1) * p.box_keys <=
+          row_begin<typename C::Variant>(p.problem, tile().work, 0))
+        return -1;
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }
 
@@ -87,10 +91,10 @@ template <class C, class Tile> struct Producer {
   // [/lab: ask for boxes]
 };
 
-template <class C> LAB_DEVICE void bring_keys(Smem<C>& smem, const Params& p) {
+template <class C> LAB_DEVICE void bring_keys(Smem<C>& smem, const typename C::Params& p) {
   Producer<C, typename C::K>(smem, p, p.k, p.k_steps, smem.k, smem.k_ring).template run<false>();
 }
-template <class C> LAB_DEVICE void bring_values(Smem<C>& smem, const Params& p) {
+template <class C> LAB_DEVICE void bring_values(Smem<C>& smem, const typename C::Params& p) {
   Producer<C, typename C::V>(smem, p, p.v, p.v_steps, smem.v, smem.v_ring).template run<true>();
 }
 

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import math
+from typing import Any
 
 import torch
 
@@ -26,14 +27,14 @@ class PageSteps(ctypes.Structure):
     _fields_ = (("page", ctypes.c_int), ("head", ctypes.c_int))
 
 
-class Params(ctypes.Structure):
-    """Mirrors prefill_wgmma::Params."""
-
-    _fields_ = padded(
+@functools.cache
+def params_with(problem: type[PrefillParams]) -> type[ctypes.Structure]:
+    """Return the mirror of prefill_wgmma::ParamsWith, given the parameter of the problem."""
+    fields = padded(
         ("q", TensorMap),
         ("k", TensorMap),
         ("v", TensorMap),
-        ("problem", PrefillParams),
+        ("problem", problem),
         ("next_work_tile", ctypes.c_void_p),
         ("work_tiles", ctypes.c_int),
         ("blocks", ctypes.c_int),
@@ -42,6 +43,7 @@ class Params(ctypes.Structure):
         ("k_steps", PageSteps),
         ("v_steps", PageSteps),
     )
+    return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
 def prepare(call: PackedCall) -> Step[Attention]:
@@ -61,7 +63,8 @@ def _program(call: PackedCall) -> Program:
     made = schedule_of(call, tile_rows=tile_rows, cached_keys=cached_keys)
     tiles, problem = len(made.work), cuda.params_of(call, made)
     blocks = min(tiles, call.choice.slots)
-    params = Params(problem=problem, work_tiles=tiles, blocks=blocks, tile_rows=tile_rows)
+    made_of = {"problem": problem, "work_tiles": tiles, "blocks": blocks, "tile_rows": tile_rows}
+    params: Any = params_with(type(problem))(**made_of)
     of_rows = functools.partial(rows_map, tokens=tile_rows // group, heads=group)
     of_keys = functools.partial(rows_map, tokens=keys, heads=1)
     if call.kv.layout == "paged":

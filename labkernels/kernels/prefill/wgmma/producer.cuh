@@ -9,7 +9,7 @@ using namespace lab;
 
 // Takes the next work tile for this block. The launch's last take, which finds no tile left, resets
 // the counter.
-LAB_DEVICE int next_work_tile(const Params& p) {
+template <class Params> LAB_DEVICE int next_work_tile(const Params& p) {
   int taken = 0;
   if ((thread_x() & 31) == 0) {
     taken = atomic_add_global(p.next_work_tile, 1);
@@ -20,23 +20,27 @@ LAB_DEVICE int next_work_tile(const Params& p) {
 
 // Stores zeros, and an lse2 of -inf, for the rows of a work tile without keys.
 template <class C, class P>
-LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& work) {
+LAB_DEVICE void store_nothing(const typename C::Problem& p, const typename C::Work& work) {
   if (is_idle(work)) return;
   const int lane = thread_x() & 31;
   for (int row = 0; row < work.n_rows; ++row) {
     const i64 head = head_index(p, work, row);
     for (int i = lane; i < C::dim_vo / 2; i += 32)
       store2(static_cast<typename P::Out*>(p.out) + head * C::dim_vo + 2 * i, 0.f, 0.f);
-    if (lane == 0) store_lse2(p, head, lowest_score(), 0.f);
+    OnlineSoftmaxOf<ArrayRows<1, 0>> softmax;
+    if constexpr (C::Variant::sinks) begin_with_sink(softmax, 0, p, query_head(p, work, row));
+    if (lane == 0) store_lse2(p, head, softmax.m[0], softmax.l[0]);
   }
 }
 
 // Returns the blocks of keys that a warpgroup goes through for its 64 rows of the tile.
 template <class C>
-LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, int warpgroup) {
+LAB_DEVICE KeyBlocks key_blocks(const typename C::Params& p, const ScheduledTile<C>& tile,
+                                int warpgroup) {
   const typename C::Work& work = tile.work;
   const int row = warpgroup * 64;
-  const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
+  using V = typename C::Variant;
+  const int end = least(row_limit<V>(p.problem, work, row + 63), work.end_key);
   const int unseen = row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
   // At least one block is left, because the rows have to begin with a block. The ring of V holds
   // the last V of the tile before and the V of all skipped blocks at once, because the warpgroup
@@ -44,9 +48,15 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int skipped = least(unseen, least(tile.blocks, C::stages) - 1);
   const int count = tile.blocks - skipped;
   const int first_key = tile.last_key - (tile.blocks - 1) * C::keys;
-  const int whole = (least(row_limit(p.problem, work, row), work.end_key) - first_key) / C::keys;
+  const int whole = (least(row_limit<V>(p.problem, work, row), work.end_key) - first_key) / C::keys;
   const int masked = count - least(count, whole > 0 ? whole : 0);
-  return {skipped, count, masked, first_key < work.first_key};
+  int partial = first_key < work.first_key;
+  if constexpr (V::window) {
+    const int last_row = least(row + 63, work.n_rows - 1);
+    const int begin = greatest(row_begin<V>(p.problem, work, last_row), work.first_key);
+    partial = least(greatest(begin - first_key + C::keys - 1, 0) / C::keys, count);
+  }
+  return {skipped, count, masked, partial};
 }
 
 template <class C> LAB_DEVICE ScheduledTile<C> scheduled(const typename C::Work& work) {
@@ -56,7 +66,8 @@ template <class C> LAB_DEVICE ScheduledTile<C> scheduled(const typename C::Work&
 
 // Gives the i-th work tile to the other warps.
 template <class C>
-LAB_DEVICE void publish(Smem<C>& smem, const Params& p, int i, const ScheduledTile<C>& tile) {
+LAB_DEVICE void publish(Smem<C>& smem, const typename C::Params& p, int i,
+                        const ScheduledTile<C>& tile) {
   producer_acquire(smem.tile_ring, i);
   if ((thread_x() & 31) != 0) return;
   const int stage = smem.tile_ring.stage(i);
@@ -72,7 +83,8 @@ LAB_DEVICE void publish(Smem<C>& smem, const Params& p, int i, const ScheduledTi
 
 // Asks for Q of the i-th work tile. A lane asks for 64 channels.
 template <class C>
-LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Work& work, int i) {
+LAB_DEVICE void load_query(Smem<C>& smem, const typename C::Params& p, const typename C::Work& work,
+                           int i) {
   const int lane = thread_x() & 31, stage = smem.q_ring.stage(i);
   Mbarrier& full = smem.q_ring.full[stage];
   producer_acquire(smem.q_ring, i);
@@ -90,10 +102,12 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
 // Goes through the block's work tiles until none is left. The next work tile is taken just before
 // the present tile's last block of K but one is asked for. It is not taken earlier, because no
 // other block can begin a work tile that this block has taken.
-template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const Params& p) {
+template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem,
+                                                           const typename C::Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.work_tiles; index = next_work_tile(p)) {
-    const auto tile = scheduled<C>(work_tile<C::rows, C::paged>(p.problem, index, p.tile_rows));
+    const auto tile = scheduled<C>(
+        work_tile<C::rows, C::paged, typename C::Variant, C::keys>(p.problem, index, p.tile_rows));
     if (tile.blocks == 0) {
       store_nothing<C, P>(p.problem, tile.work);
     } else {

@@ -14,12 +14,12 @@ template <class C> using Fragments = u32[C::keys / 16][4];  // P in 16 bits: [64
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
 // at the boundaries need this; `key` is the block's first key.
 template <class C>
-LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename C::Work& work,
-                            int row, int key) {
+LAB_DEVICE void mask_future(Scores<C>& s, const typename C::Problem& p,
+                            const typename C::Work& work, int row, int key) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int seen =
-        least(row_limit(p, work, row + 8 * r), work.end_key) - key - (thread_x() & 3) * 2;
+    const int seen = least(row_limit<typename C::Variant>(p, work, row + 8 * r), work.end_key) -
+                     key - (thread_x() & 3) * 2;
 #pragma unroll
     for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
@@ -34,6 +34,21 @@ template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
+}
+// Does the same for the keys of the split before and those before the window of each row.
+template <class C>
+LAB_DEVICE void mask_past(Scores<C>& s, const typename C::Problem& p, const typename C::Work& work,
+                          int row, int key) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int begin = row_begin<typename C::Variant>(p, work, row + 8 * r);
+    const int hidden = greatest(begin, work.first_key) - key - (thread_x() & 3) * 2;
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (j * 8 + i < hidden) s[4 * j + 2 * r + i] = minus_infinity();
+  }
 }
 
 // Stores a lane's channels of a row. For a 16-bit output the quad first gathers eight channels in

@@ -18,6 +18,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
+from labkernels.variant import FEATURES
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
@@ -47,6 +48,7 @@ SHAPES = {
 # tiles for short requests: 512 keys are eight blocks of 64 keys, but 6.4 blocks of 80
 SHAPES_OF_SHORT = {256: ((128, 64, 12, 2, "within"),)}
 SHORT_ROWS = 512
+WIDE = 128  # channels
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
@@ -62,6 +64,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
     numbers = MappingProxyType(NUMBERS)
+    features = FEATURES
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
@@ -89,9 +92,11 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers, the one preferred for rows and pages first."""
-        # three consumers leave ptxas no registers for other policies than the default, nor for
-        # "none"
+        # three consumers leave ptxas no registers for other policies than the default, for slopes,
+        # nor for "none"
+        shaped = {"soft_cap", "alibi"} & set(shape.variant.features)
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
+        plain = plain and "alibi" not in shaped
         options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
@@ -101,8 +106,11 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             for shapes in (SHAPES_OF_SHORT, SHAPES_OF_COPIES)
         )
         tiles = (first, *others, *rest)
+        if shaped:  # two softmaxes at a time leave ptxas too few registers for wide heads
+            wide = shape.head_dim > WIDE
+            tiles = tuple(sorted(tiles, key=lambda tile: wide and tile.overlap != "within"))
         copied = shape.layout == "paged" and shape.page_size % ATOM_ROWS
-        short = shape.rows <= SHORT_ROWS and not copied
+        short = bool(shaped) or (shape.rows <= SHORT_ROWS and not copied)
         tiles = (*of_short, *tiles) if short else (*tiles, *of_short)
         if shape.layout != "paged":
             return tiles
@@ -156,8 +164,10 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         # where it fits, P of the next step is kept too: two_p_buffers of tile.cuh
         others = OTHER_REGISTERS + instance.head_dim // 16
         room = CONSUMER_REGISTERS[instance.tile.warps] - others
-        roomy = instance.tile.overlap != "none" and (
-            output.value + scores.value + 2 * probabilities.value <= room
+        roomy = (
+            instance.tile.overlap != "none"
+            and "alibi" not in instance.features
+            and (output.value + scores.value + 2 * probabilities.value <= room)
         )
         steps = number(2 if roomy else 1, "steps")
         return (
@@ -166,6 +176,12 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             Line("P rounded", steps * probabilities),
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
+
+    def params_of(self, instance: Instance) -> str:
+        """Return the C++ name of an instance's parameter, whose problem has the variant."""
+        if not instance.features:
+            return self.params
+        return f"prefill_wgmma::ParamsWith<{cuda_kernel.cpp_variant(instance)}>"
 
     def order(self, instance: Instance) -> str:
         """Return the tile's Overlap, which stands in the place of an order of keys."""

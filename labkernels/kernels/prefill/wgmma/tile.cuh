@@ -12,15 +12,16 @@ using namespace lab;
 // of neighbouring KV heads.
 struct PageSteps { int page, head; };
 
-struct alignas(64) Params {
+template <class V> struct alignas(64) ParamsWith {
   TensorMap q, k, v;  // kernels/prefill/wgmma/launch.py makes them
-  PrefillParams problem;
+  ParamsOf<PrefillParams, V> problem;
   int* next_work_tile;     // tiles taken after each block's first; 0 between launches
   int work_tiles, blocks;  // of the work list; of the grid
   int tile_rows;           // rows of a tile that whole tokens fill
   int box_keys;            // keys of a page's box; 0: warps copy the keys
   PageSteps k_steps, v_steps;
 };
+using Params = ParamsWith<Plain>;
 
 // This says what runs while a warpgroup's products run: nothing (none), its own softmax
 // (intra_warpgroup), or another warpgroup's too, since they take turns (inter_warpgroup:
@@ -28,9 +29,12 @@ struct alignas(64) Params {
 enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
-          Overlap Overlap_, bool Paged>
+          Overlap Overlap_, bool Paged, class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;  // of Q, K, V and the rounded P
+  using Variant = Variant_;
+  using Params = ParamsWith<Variant>;
+  using Problem = ParamsOf<PrefillParams, Variant>;
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int consumer_warpgroups = Warps / 4 - 1;  // the other one produces
@@ -48,7 +52,7 @@ struct KernelTraits {
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4);
   static constexpr int others = LAB_OTHER_REGISTERS + Dqk / 16;
   static constexpr bool two_p_buffers =
-      overlap != Overlap::none && fragments + others <= consumer_registers;
+      overlap != Overlap::none && fragments + others <= consumer_registers && !Variant::alibi;
   // A TMA box of ragged K and V has 64 channels of a tile's keys; a box of a page has all channels.
   static constexpr NextAtom next = Paged ? NextAtom::beside : NextAtom::below;
   using Q = SwizzledTile<T, Rows, Dqk>;
@@ -63,7 +67,7 @@ struct alignas(16) KeyBlocks {
   int skipped;        // how many it skips first, because none of its rows sees them
   int count;          // how many follow; 0 says that no work tile is left
   int masked;         // how many of these, the first, hold keys that some row does not see
-  int partial_first;  // 1 if the last of these holds keys of the split before, else 0
+  int partial_first;  // how many, the last, hold keys of the split before or before a row's window
 };
 
 // Warpgroups get a tile of rows from the tile scheduler in this form. A block of keys begins at a

@@ -130,6 +130,8 @@ LAB_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); 
 LAB_DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 // Given a number and NaN, returns the number.
 LAB_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
+LAB_DEVICE float absolute(float x) { return fabsf(x); }
+LAB_DEVICE float copy_sign(float x, float sign) { return copysignf(x, sign); }
 LAB_DEVICE float bits_to_float(u32 b) { return __uint_as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return __float_as_uint(f); }
 LAB_DEVICE float ex2_approx(float x) {

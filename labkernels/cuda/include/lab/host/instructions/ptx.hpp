@@ -101,6 +101,8 @@ template <int N> LAB_WORD void cp_async_wait() { host::cp_async_wait(N); }
 LAB_DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 LAB_DEVICE float div_rn(float a, float b) { return a / b; }
 LAB_DEVICE float maximum(float a, float b) { return host::larger(a, b); }
+LAB_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
+LAB_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
 LAB_DEVICE float bits_to_float(u32 b) { return host::as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return host::as_bits(f); }
 LAB_DEVICE float ex2_approx(float x) { return host::lab_ex2_approx(x); }

@@ -1,0 +1,106 @@
+// The variant of attention that a kernel is compiled for: a window of keys, a soft cap, slopes, and
+// sinks. A kernel without them has the machine code of a kernel that knows no variants. variant.py
+// says the same in Python, and numerics/truth/variant.py in float64.
+#pragma once
+#include "lab/attention/online_softmax.cuh"
+
+namespace lab {
+
+template <bool Window, bool SoftCap, bool Alibi, bool Sinks> struct AttentionVariant {
+  static constexpr bool window = Window, soft_cap = SoftCap, alibi = Alibi, sinks = Sinks;
+  static constexpr bool plain = !(Window || SoftCap || Alibi || Sinks);
+  static constexpr bool shapes_scores = SoftCap || Alibi;  // before the softmax
+};
+using Plain = AttentionVariant<false, false, false, false>;
+
+// kernels/program.py mirrors this struct.
+struct VariantParams {
+  const float* alibi;             // [q_heads]: slopes
+  const float* sinks;             // [q_heads]: logits that count in the denominator alone
+  int window_left, window_right;  // keys that a query sees before and after its own place
+  float soft_cap_log2;            // the cap times log2 e
+  float exponent_of_cap;          // -2 log2 e times the softmax scale / cap
+};
+
+// The parameter of a kernel with a variant is the plain kernel's, and these fields.
+template <class Params> struct WithVariant : Params { VariantParams variant; };
+template <class Params, class V> struct ParamsFor { using type = WithVariant<Params>; };
+template <class Params> struct ParamsFor<Params, Plain> { using type = Params; };
+template <class Params, class V> using ParamsOf = typename ParamsFor<Params, V>::type;
+
+constexpr float log2_e = 1.44269504f;
+
+LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+LAB_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+
+// Returns cap tanh(scale / cap * score), in log2 units, within 6e-7 of the cap. With e = exp2(-2
+// log2 e |x|), tanh |x| is 2 / (1 + e) - 1. The quotient is a polynomial of e and one step of
+// Newton's method, since a division would take longer. The instruction tanh.approx has errors of
+// 2^-11; times a cap of 50 these would change a weight by up to 2 %.
+template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
+  const float e = ex2_approx(absolute(score) * p.variant.exponent_of_cap);
+  float u = 0.30449003f;
+  u = fma_rn(u, e, -1.06571519f);
+  u = fma_rn(u, e, 1.73178709f);
+  u = fma_rn(u, e, -1.96966994f);
+  u = fma_rn(u, e, 1.99940526f);
+  u = fma_rn(u, fma_rn(fma_rn(e, -0.5f, -0.5f), u, 1.f), u);
+  const float cap = p.variant.soft_cap_log2;
+  return copy_sign(fma_rn(cap, u, -cap), score);
+}
+
+// A row has this slope, and this place: the number of the last key that it would see under a causal
+// mask. Scores fall by the slope for each key before the place.
+struct Slope {
+  float log2;
+  int place;
+};
+template <class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int place) {
+  return {load_constant(p.variant.alibi + head) * log2_e, place};
+}
+
+// Returns q k as a score in log2 units, after the cap and the slope. distance: key - place.
+template <class V, class Params>
+LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float distance) {
+  float s = score;
+  if constexpr (V::soft_cap) s = capped(s, p);
+  else s = s * p.scale_log2;
+  if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
+  return s;
+}
+// Does this for all scores of a lane; its column 0 is `key`. slopes: of the lane's rows.
+template <class V, class Rows, class Scores, class Params>
+LAB_DEVICE void shape_scores(Scores& scores, const Params& p, const Slope (&slopes)[Rows::rows],
+                             int key) {
+  constexpr int n = registers_of<Scores> / Rows::rows;
+  if constexpr (V::shapes_scores) {
+    auto& s = flat(scores);
+#pragma unroll
+    for (int r = 0; r < Rows::rows; ++r) {
+      float first = 0.f;  // distance of column 0: further columns are constants apart
+      if constexpr (V::alibi) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        float& score = s[Rows::at(r, k, n)];
+        const auto apart = static_cast<float>(Rows::column(k) - Rows::column(0));
+        score = shaped<V>(score, p, slopes[r], first + apart);
+      }
+    }
+  }
+}
+// Returns the factor that turns the scores into log2 units: 1 if they were shaped.
+template <class V, class Params> LAB_DEVICE float scale_of(const Params& p) {
+  if constexpr (V::shapes_scores) return 1.f;
+  else return p.scale_log2;
+}
+
+// Lets the softmax of row r begin with its head's sink, which counts as a key with a value of 0.
+// One part of a row's keys begins so, the others without a key.
+template <class Rows, class Params>
+LAB_DEVICE void begin_with_sink(OnlineSoftmaxOf<Rows>& softmax, int r, const Params& p, int head) {
+  const float sink = load_constant(p.variant.sinks + head) * log2_e;
+  softmax.m[r] = maximum(sink, lowest_score());  // -inf, a head without a sink, would give NaN
+  softmax.l[r] = thread_x() & Rows::sharers ? 0.f : ex2_approx(sink - softmax.m[r]);
+}
+
+}  // namespace lab
