@@ -122,9 +122,9 @@ class Rows:
     @computed_once
     def places(self) -> Array:
         """The place of each row's query among the keys. Shapes: [R, 1], float64."""
-        p, tokens = self.problem, np.arange(self.first, self.last)
-        place = tokens + int(p.kv_lens[self.request]) - int(p.q_ends[self.request + 1])
-        return moved(np.repeat(place, p.group).astype(np.float64)[:, None], p.q)
+        p = self.problem
+        places = np.repeat(p.places_here[self.first : self.last], p.group)
+        return moved(places.astype(np.float64)[:, None], p.q)
 
     @computed_once
     def sinks(self) -> Array | None:
