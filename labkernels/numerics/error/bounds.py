@@ -177,7 +177,8 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
         a = a + float64(weighted_sum(p, v_abs))
         a_error = a_error + float64(weighted_sum(p_eps, v_abs))
     if rows.sinks is not None:  # a key without a value
-        weight_error = weight_error + float64(_grown(common, narrow=False) * rows.sink_weight)[..., 0]
+        of_sink = float64(_grown(common, narrow=False)) * rows.sink_weight
+        weight_error = weight_error + of_sink[..., 0]
     l, more = softmax.divisor, 1 + _LOST_IN_FP32 * narrow
     sums = (weight_error / l[..., 0], a / l, a_error / l, v_sum)
     return _Sums(rows.o, *(more * x for x in sums))

@@ -18,8 +18,8 @@ from labkernels.units import LN_2
 
 # standard deviation over a binade of exp2's relative error about its mean; the mean cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
-# standard deviation of lab::tanh_of near 0, seen in its CPU build; it is 2.5 times larger near 1
-TANH_SPREAD = 1.8e-8
+# rms error of the tanh of `capped` near 0, seen in an emulation; it is twice as large near 1
+TANH_SPREAD = 6.0e-8
 # The error of the exp2 in a rescale, or in a merge of warps or splits, applies to all keys summed
 # before. A sum over k random keys of n differs from its share of the whole by (k / n) (1 - k / n)
 # of all squares. All moves of a maximum together count half of the squares, each merge all of them.
@@ -134,7 +134,7 @@ def _terms(rows: Rows) -> Array:
 
 
 def _sink_variance(rows: Rows, policy: NumericPolicy) -> Array:
-    """Return the variance of the sink's weight, of exp2 and of its argument. Shapes: [Hkv, R, 1]."""
+    """Return the variance of the sinks' weights, of exp2 and its argument. Shapes: [Hkv, R, 1]."""
     xp, softmax = namespace(rows.o), rows.softmax
     distance = xp.clip(softmax.m - rows.sinks, None, _FARTHEST)[..., None]
     argument = LN_2**2 * 2 * rounding.quantum(distance, "fp32") ** 2 / 12
@@ -174,7 +174,7 @@ def exponent_variance(
 def _tanh_variance(size: Array, soft_cap: float, execution: Execution) -> Array:
     """Return the variance of capped scores of some sizes, in natural units, that tanh causes."""
     if execution.tanh == "exp2":
-        return (TANH_SPREAD * (soft_cap + 1.5 * size)) ** 2
+        return (TANH_SPREAD * (soft_cap + size)) ** 2
     return (TANH_ERROR["approx"][0] * size) ** 2 / 3
 
 

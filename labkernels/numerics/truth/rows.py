@@ -81,7 +81,7 @@ class Rows:
 
     @computed_once
     def _peaks(self) -> tuple[Array, Array, Array]:
-        """The largest score or sink, the largest size of either, and the key of the largest score."""
+        """The largest score or sink, the largest size of both, and the key of the largest score."""
         xp = namespace(self.problem.q)
         largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
         m = largest - math.inf

@@ -68,7 +68,7 @@ def test_a_variant_has_the_error_that_is_expected(kernel, variant):
 
 
 def test_the_tanh_of_a_cap_is_most_of_the_error_of_fp32():
-    """A model without the tanh would expect a sixth of the error that is seen."""
+    """A model without the tanh would expect less than a fifth of the error that is seen."""
     problem, policy, out, _ = ran("decode_fma", VARIANTS["soft cap"], "fp32")
     error = metrics.rms(metrics.difference(out, oracle.attention(problem)[0]), by="all")
     plain = replace(problem, variant=None)
@@ -76,4 +76,4 @@ def test_the_tanh_of_a_cap_is_most_of_the_error_of_fp32():
         metrics.rms(sigma.sigma(p, policy, how), by="all")
         for p, how in ((plain, OURS), (problem, OURS), (problem, ANY_EXECUTION))
     )
-    assert 2 * without < error < 1.15 * ours < unknown
+    assert 5 * without < error < 1.15 * ours < unknown
