@@ -1,13 +1,9 @@
-"""A variant says which keys a query sees; what no kernel computes yet is refused."""
-
-import re
+"""A variant says which keys a query sees; what a kernel does not compute is refused."""
 
 import numpy as np
 import pytest
 import torch
 
-from labkernels.hardware import gpu
-from labkernels.kernels.choice import choose
 from labkernels.kernels.registry import discover
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
@@ -38,14 +34,29 @@ def test_arrays_give_what_numbers_give():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("window_left", 4), ("window_right", 4), ("soft_cap", 30.0), ("sinks", True), ("alibi", True)],
+    ("field", "value", "feature"),
+    [
+        ("window_left", 4, "window"),
+        ("window_right", 4, "window"),
+        ("soft_cap", 30.0, "soft_cap"),
+        ("sinks", True, "sinks"),
+        ("alibi", True, "alibi"),
+    ],
 )
-def test_what_no_kernel_computes_is_refused_by_name(field, value):
-    kernel = discover()["prefill_mma"]
-    shape = kernel.shape(head_dim=64).__class__(
-        "bf16", 64, 64, 1, 64, "ragged", variant=AttentionVariant(**{field: value})
-    )
-    message = f"{field} = {value!r}, allowed: {getattr(FULL, field)!r}, as all kernels"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        choose("prefill", shape, gpu("h200"))
+def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, feature):
+    variant = AttentionVariant(**{field: value})
+    assert variant.features == (feature,)
+    able = discover()["prefill_mma"]
+    assert able.instances(able.shape(head_dim=64, variant=variant))[0].features == (feature,)
+    kernel = discover()["backward_mma"]
+    with pytest.raises(ValueError, match=f"a variant with {feature}, allowed for backward_mma"):
+        kernel.instances(kernel.shape(head_dim=64, variant=variant))
+
+
+def test_a_label_names_the_features_and_their_numbers():
+    whole = AttentionVariant(True, 1023, None, 50.0, sinks=True, alibi=True)
+    assert whole.label == "window 1023, soft cap 50, slopes, sinks"
+    assert whole.numbers_per_head == 2
+    assert AttentionVariant(window_left=0, window_right=3).label == "window 0/3"
+    assert AttentionVariant(window_right=0).label == "window all/0"
+    assert (CAUSAL.label, FULL.label, FULL.numbers_per_head) == ("", "", 0)
