@@ -50,6 +50,23 @@ class AttentionVariant:
         asked = dict(zip(FEATURES, (window, cap, self.alibi, self.sinks), strict=True))
         return tuple(name for name, is_on in asked.items() if is_on)
 
+    @property
+    def label(self) -> str:
+        """The features in one line, "" without any: "window 1024, soft cap 50, slopes, sinks".
+
+        Keys before a query's place stand alone, or before a slash and the keys after the place.
+        """
+        left, right = ("all" if x is None else x for x in (self.window_left, self.window_right))
+        window = f"window {left}" + ("" if right == "all" else f"/{right}")
+        words = (window, f"soft cap {self.soft_cap or 0:g}", "slopes", "sinks")
+        of = dict(zip(FEATURES, words, strict=True))
+        return ", ".join(of[feature] for feature in self.features)
+
+    @property
+    def numbers_per_head(self) -> int:
+        """How many fp32 numbers each query head has: its slope and its sink."""
+        return self.alibi + self.sinks
+
 
 # As the template arguments of lab::AttentionVariant.
 FEATURES = ("window", "soft_cap", "alibi", "sinks")

@@ -47,7 +47,7 @@ import pandas as pd
 from labkernels import budget, hardware, plots
 from labkernels.budget import tile_model
 from labkernels.chapters import exercises
-from labkernels.chapters.primers import latency, ten_lines
+from labkernels.chapters.primers import latency, small_product
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.plots.primers import machine as drawn
@@ -73,7 +73,7 @@ h200 = hardware.gpu("h200")
 # - **Shared memory.** All threads of a block see it, and one thread hands a number to another through it.
 #
 # Behind them lie the {term}`L2` cache and the {term}`DRAM`, the GPU's main memory, which all SMs share.
-# The nearer a memory is, the faster and the smaller it is.
+# The nearer a memory is, the faster it is; DRAM is by far the largest.
 
 # %% tags=["hide-input"]
 smem_tb_s = tile_model.SMEM_BYTES_PER_CLK * h200.sm_count * h200.boost_clock_hz / 1e12
@@ -87,7 +87,7 @@ sizes = {
     "DRAM": (h200.dram_bytes, f"for all SMs; {h200.dram_bytes_per_s / 1e12:.1f} TB/s"),
 }
 
-# %% mystnb={"figure": {"caption": "The memories of an H200. The near ones are counted over all SMs. Computed from the facts in labkernels/hardware.", "name": "memories"}, "image": {"alt": "Four horizontal bars on a logarithmic axis of bytes. Registers and shared memory, about 30 MiB each, are the shortest; the L2 cache is twice as large; the DRAM is several thousand times as large.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The memories of an H200; registers and shared memory are counted over all SMs.", "name": "memories"}, "image": {"alt": "Four horizontal bars on a logarithmic axis of bytes. Registers and shared memory, about 30 MiB each, are the shortest; the L2 cache is twice as large; the DRAM is several thousand times as large.", "width": "90%"}} tags=["hide-input"]
 levels = pd.DataFrame(
     [(name, n, f"{n / 2**20:,.0f} MiB, {words}") for name, (n, words) in sizes.items()],
     columns=["name", "bytes", "words"],
@@ -106,7 +106,7 @@ plt.show()
 # A small simulation shows it.
 # Each warp asks for data, waits 12 turns, and works for 2 turns; the arithmetic unit serves one warp at a time.
 
-# %% mystnb={"figure": {"caption": "More warps hide more of the same waiting: with seven, the unit works in every turn after the first wait. Computed on this machine.", "name": "warps-in-time"}, "image": {"alt": "Three panels over time, with 1, 3 and 7 warps. Grey bars are waiting, orange bars are work. With one warp the unit is idle most of the time; with seven it always works after the first wait.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "More warps hide more of the same waiting: with seven, the unit works in every turn after the first wait.", "name": "warps-in-time"}, "image": {"alt": "Three panels over time, with 1, 3 and 7 warps. Grey bars are waiting, orange bars are work. With one warp the unit is idle most of the time; with seven it always works after the first wait.", "width": "90%"}} tags=["hide-input"]
 runs = {n: pd.DataFrame(latency.schedule(n, wait=12, work=2, rounds=4)) for n in (1, 3, 7)}
 drawn.warps_in_time(runs, origin="simulated: a load takes 12 turns, its work 2")
 plt.show()
@@ -145,7 +145,7 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # The block keeps a *tile* of $W$, 32 of its rows, in shared memory, because all 128 threads need the same numbers.
 # `Stages` is the number of tiles that shared memory has room for; they are filled in turns.
 #
-# ```{literalinclude} /labkernels/chapters/primers/ten_lines.cuh
+# ```{literalinclude} /labkernels/chapters/primers/small_product.cuh
 # :language: cpp
 # :start-after: "// [lab: kernel]"
 # :end-before: "// [/lab: kernel]"
@@ -167,7 +167,7 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # %%
 rng = np.random.default_rng(0)
 x, w = rng.standard_normal((96, 128)), rng.standard_normal((96, 8))
-y = ten_lines.multiply(x, w, stages=2)
+y = small_product.multiply(x, w, stages=2)
 exact = np.float32(x).T.astype(np.float64) @ np.float32(w)
 bool(np.allclose(y, exact, atol=1e-4))
 
@@ -178,7 +178,7 @@ bool(np.allclose(y, exact, atol=1e-4))
 
 # %%
 try:
-    ten_lines.multiply(x, w, stages=1)
+    small_product.multiply(x, w, stages=1)
 except HostKernelError as error:
     print(error)
 
@@ -242,7 +242,7 @@ print(f"c = {c}", predicted, sep="\n")
 
 # %%
 sums, stages = 64, 2
-registers, smem_bytes = int(recorded.registers[sums]), ten_lines.smem_bytes(sums, stages)
+registers, smem_bytes = int(recorded.registers[sums]), small_product.smem_bytes(sums, stages)
 fit = budget.occupancy(h200, threads=128, registers=registers, smem_bytes=smem_bytes)
 print(
     f"R_SM {h200.registers_per_sm}, M_SM {format_bytes(h200.smem_per_sm_bytes)}, W_SM {h200.warps_per_sm_max}"
@@ -252,7 +252,7 @@ print(
     f"blocks by registers {fit.by_registers}, by shared memory {fit.by_smem}, by warps {fit.by_warps}"
 )
 
-# %% mystnb={"figure": {"caption": "An SM filled by blocks of this kernel with 64 sums: registers run out first. Computed from the occupancy formula.", "name": "sm-with-blocks"}, "image": {"alt": "Three horizontal bars: registers, nearly filled by numbered blocks; shared memory, a third filled; warp slots, a quarter filled.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "An SM filled by blocks of this kernel with 64 sums: registers run out first.", "name": "sm-with-blocks"}, "image": {"alt": "Three horizontal bars: registers, nearly filled by numbered blocks; shared memory, a third filled; warp slots, a quarter filled.", "width": "90%"}} tags=["hide-input"]
 have = [
     ("registers", registers * 128, h200.registers_per_sm, "registers"),
     (
@@ -289,7 +289,7 @@ table
 
 # %% tags=["nbval-ignore-output"]
 if nvrtc.available() is None:
-    live = {s: ten_lines.compiled(s, 2, "sm_90a").report.registers for s in (64, 128)}
+    live = {s: small_product.compiled(s, 2, "sm_90a").report.registers for s in (64, 128)}
     print("compiled here:", live)
 else:
     print("not compiled here:", nvrtc.available())
@@ -297,11 +297,7 @@ else:
 # %% [markdown]
 # The shared memory needs no measurement: in the lab's kernels a `static_assert` holds the struct's size equal to the formula's, so that a wrong formula does not compile.
 #
-# ## What we learned
-#
-# - A block's registers and bytes decide how many blocks an SM holds, and so how much waiting it can hide.
-# - The registers of a kernel are what is alive at once: here one for each sum, and a constant. The formula was exact until the compiler had to save registers.
-# - More sums per thread mean more work for each load, but fewer warps. Both hide waiting, so that the best kernel is rarely the one with the highest occupancy {cite:p}`volkov2010`.
+# More sums per thread mean more work for each load, but fewer warps. Both hide waiting, so the best kernel is rarely the one with the highest occupancy {cite:p}`volkov2010`.
 #
 # ## Exercises
 #

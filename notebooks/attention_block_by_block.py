@@ -154,7 +154,7 @@ bool(np.allclose(block_by_block(q, k, v)[0], plain(q, k, v), rtol=1e-12))
 # The function also returns $\mathrm{lse2} = m + \log_2 l$, the logarithm of the sum of all $2^{s_j}$.
 # The output $o / l$ no longer says how large the sum was. With lse2 beside it, outputs over different keys can be merged later, as the next section but one shows.
 
-# %% mystnb={"figure": {"caption": "A row whose scores rise, in four KV tiles of 32 keys: where the maximum moves, the old sums shrink. The first KV tile has no old sums. Computed on this machine.", "name": "online-softmax-walk"}, "image": {"alt": "Three panels over 128 keys in four KV tiles. Above, bars of scores with the running maximum as a staircase; in the middle the sum l; below the factor on the old sums, which is 1 where the maximum stays and small where it jumps.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A row whose scores rise, in four KV tiles of 32 keys: where the maximum moves, the old sums shrink. The first KV tile has no old sums.", "name": "online-softmax-walk"}, "image": {"alt": "Three panels over 128 keys in four KV tiles. Above, bars of scores with the running maximum as a staircase; in the middle the sum l; below the factor on the old sums, which is 1 where the maximum stays and small where it jumps.", "width": "95%"}} tags=["hide-input"]
 scores = rng.standard_normal(128) * 1.5 + np.linspace(0, 4, 128)
 state, steps = online_softmax.empty((1,), 1), []
 for first in range(0, 128, 32):
@@ -184,7 +184,7 @@ plt.show()
 # Where a result was kept as output and lse2, the merge takes $m = \mathrm{lse2}$, $l = 1$ and the output as $o$, which describe the same weights.
 # A split without keys has $l = 0$ and $o = 0$, and changes nothing; its $m$ is the lowest finite number, since $-\infty - (-\infty)$ would be NaN.
 
-# %% mystnb={"figure": {"caption": "Three splits of the row above, and what they merge to. Computed on this machine.", "name": "split-and-merge"}, "image": {"alt": "Three boxes with the m and l of three splits. An arrow with a factor leads from each to one box with the m and l of all keys.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Three splits of the row above, the factors that rescale them, and what they merge to.", "name": "split-and-merge"}, "image": {"alt": "Three boxes with the m and l of three splits. An arrow with a factor leads from each to one box with the m and l of all keys.", "width": "95%"}} tags=["hide-input"]
 parts = [(0, 48), (48, 96), (96, 128)]
 empty = online_softmax.empty((1,), 1)
 states = [online_softmax.update(empty, scores[None, a:b], np.ones((b - a, 1))) for a, b in parts]
@@ -213,7 +213,7 @@ plt.show()
 # Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
 # A thread block skips the KV tiles of which none of its rows sees a key, and it masks scores only in those KV tiles through which the limit runs.
 
-# %% mystnb={"figure": {"caption": "The numbered steps of one query tile under a causal mask: three query tiles of 64 tokens, the last 192 of 320, against five KV tiles of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five KV tiles. In each row the KV tiles on the left are seen whole, the next is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The numbered steps of one query tile under a causal mask: three query tiles of 64 tokens, the last 192 of 320, against five KV tiles of 64 keys.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five KV tiles. In each row the KV tiles on the left are seen whole, the next is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
 blocks = pd.DataFrame(walk.blocks(CAUSAL, 192, 320, rows=64, keys=64))
 drawn.tile_walk(blocks, 1, origin=ORIGIN)
 plt.show()
@@ -226,7 +226,7 @@ plt.show()
 # Nobody knows how long a request will become. So the cache is a pool of pages of, say, 16 keys each, and a request gets a page when it needs one; its pages lie anywhere in the pool {cite:p}`kwon2023`.
 # A {term}`page table` says which pages a request has, in order.
 
-# %% mystnb={"figure": {"caption": "Three requests, their pages in order, and where these lie in the pool. Computed on this machine.", "name": "page-table"}, "image": {"alt": "Three rows of coloured boxes, the pages of three requests. Lines lead from each to a box of the same colour among the twelve of the pool, in no order; some pool pages are grey, which is unused.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Three requests, their pages in order, and where these lie in the pool.", "name": "page-table"}, "image": {"alt": "Three rows of coloured boxes, the pages of three requests. Lines lead from each to a box of the same colour among the twelve of the pool, in no order; some pool pages are grey, which is unused.", "width": "95%"}} tags=["hide-input"]
 pages = np.random.default_rng(4).permutation(12)
 tables = {"request 0": pages[:4], "request 1": pages[4:6], "request 2": pages[6:9]}
 drawn.page_table({name: list(map(int, of)) for name, of in tables.items()}, 12, origin=ORIGIN)
@@ -312,7 +312,7 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 #
 # `ex2_approx(x)` is the hardware's $2^x$, and `State&` gives the function the caller's own state, as a pointer would.
 # These are the lines of `block_by_block`, for one key of each lane.
-# A lane sums its own keys in `l`, and the 32 sums are added once, after the last tile.
+# A lane sums its own keys in `l`, and the 32 sums are added once, after the last KV tile.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
 # :language: cpp
@@ -321,7 +321,7 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # ```
 #
 # Three barriers stand in the loop, and the comment behind each says what the barrier is for.
-# Take one away in assignment 9, and the CPU machine will tell you which threads then disagree.
+# In assignment 9 the loop is turned round and a barrier is missing: the CPU machine tells you which threads then disagree.
 #
 # This loop loads a KV tile, waits for all of it, and only then computes.
 # A kernel that must keep bytes on their way has room for two KV tiles in shared memory, its *stages*, and starts the copy of the next KV tile before it computes on the present one.
@@ -346,7 +346,7 @@ plt.show()
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]
-# Assignment 10 lets you write it.
+# Assignment 10 asks for such a loop with one barrier per tile.
 #
 # In Triton a program handles whole arrays of numbers, and the compiler decides which thread does what.
 # The same update is:
@@ -389,15 +389,9 @@ truth, truth_lse2 = oracle.attention(request.problem())
 bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 
 # %% [markdown]
-# ## What we learned
-#
-# - A row of attention needs only $(m, l, o)$ to go on: when the maximum rises, the old sums shrink by one factor. Splits merge by the same rule.
-# - A kernel is a loop over KV tiles with four phases. In CUDA the programmer says who does what and where the barriers are; in Triton the compiler does.
-# - A decode loads each key for a handful of rows and waits for memory. A prefill uses each key for many rows and waits for arithmetic.
-#
 # ## Exercises
 #
-# Each of these replaces one phase of the CUDA kernel by your lines.
+# Each of these replaces one phase of a kernel by your lines, in another form than the listings above have.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
 # A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
@@ -418,10 +412,21 @@ print(rescale, exercises.check("rescale", rescale.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# Both $l$ and $o$ shrink by $2^{m_{old} - m_{new}}$.
+# Both $l$ and $o$ shrink by $2^{m_{old} - m_{new}}$ where $m$ moves.
 
 # %% tags=["nbval-ignore-output"]
-found = exercises.check("rescale", exercises.get("rescale").solution)
+found = exercises.check(
+    "rescale",
+    rescale.starter.replace(
+        "if (top > state.m + 8.f) state.m = top;",
+        """if (top > state.m + 8.f) {
+    const float rescale = ex2_approx(state.m - top);
+    state.m = top;
+    state.l = state.l * rescale;
+    state.o = state.o * rescale;
+  }""",
+    ),
+)
 print(found)
 assert found.passed
 
@@ -444,10 +449,16 @@ print(barrier, exercises.check("missing_barrier", barrier.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# A barrier of the block at the end of the loop's body.
+# A barrier of the block stands before the load of the next tile, in the turns that load one.
 
 # %%
-found = exercises.check("missing_barrier", exercises.get("missing_barrier").solution)
+found = exercises.check(
+    "missing_barrier",
+    barrier.starter.replace(
+        "    if (key + keys < end) load_tile(",
+        "    if (key + keys < end) sync_block();\n    if (key + keys < end) load_tile(",
+    ),
+)
 assert found.passed
 
 # %% [markdown]
@@ -470,8 +481,17 @@ exercises.get("triton_update")
 # ```
 
 # %%
-print(exercises.get("triton_update").solution)
-assert exercises.check("triton_update", exercises.get("triton_update").solution).passed
+answer = """
+@triton.jit
+def update_columns(b_m, b_l, b_o, b_s, b_v):
+    m_new = tl.maximum(b_m, tl.max(b_s, axis=0))
+    rescale = tl.exp2(b_m - m_new)
+    b_p = tl.exp2(b_s - m_new[None, :])
+    b_l = b_l * rescale + tl.sum(b_p, axis=0)
+    b_o = b_o * rescale[None, :] + tl.dot(b_v, b_p, input_precision="ieee")
+    return m_new, b_l, b_o
+"""
+assert exercises.check("triton_update", answer).passed
 
 # %% [markdown]
 # ```{solution-end}

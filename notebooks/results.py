@@ -18,8 +18,8 @@
 # A target is a line of `data/targets.toml`, with which the newest measurement is compared.
 # A result is the newest recorded run that measured both sides in one process; `labkernels scoreboard` prints the same.
 #
-# *Ratio* is the other library's time divided by ours, or an error without a measure against it divided by the error with it.
-# More is better, and 1 means equal.
+# *Ratio* is the other library's time divided by ours; of errors it is the error without a remedy divided by the error with it.
+# More is better, and 1 means equal. *At least* is the promised ratio.
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -71,7 +71,7 @@ plots.table(pd.DataFrame(lines), "summary", RATIOS)
 # {numref}`ratios` has a mark for each target of speed that was measured against another kernel: the measured ratio over the promised one, so that marks left of the line are targets that are missed.
 # Each part has a table of its targets below, which opens in a page and scrolls in JupyterLab.
 
-# %% mystnb={"figure": {"caption": "Most targets are met, and those that are missed are mostly missed by a few percent. A mark is a target; right of the line it is met. Measured in the runs named below.", "name": "ratios"}, "image": {"alt": "Four rows of marks, for decode, prefill, MLA decode and backward, around a vertical line at 1. Most marks lie right of the line, a cloud of them close to it.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Most targets are met, and those that are missed are mostly missed by a few percent. A mark is a target; right of the line it is met.", "name": "ratios"}, "image": {"alt": "Four rows of marks, for decode, prefill, MLA decode and backward, around a vertical line at 1. Most marks lie right of the line, a cloud of them close to it.", "width": "100%"}} tags=["hide-input"]
 COMPARED = ("decode_tensor_cores", "prefill", "mla", "backward")
 compared = [s for s in timed if s.target.experiment in COMPARED and s.target.peers]
 rows = [
@@ -83,7 +83,7 @@ plots.ratios_by_part(ratios, origin="measured in the runs named below")
 plt.show()
 
 # %% [markdown]
-# The targets that are missed:
+# These targets are missed:
 
 # %% tags=["hide-input"]
 short = [
@@ -92,14 +92,14 @@ short = [
     if s.status == NOT_MET
 ]
 short = pd.DataFrame(short, columns=["missed target", "dtype", "ratio", "at least"])
-plots.table(short, "missed", {"ratio": "{:.2f}", "at least": "{:.2f}"})
+plots.table(short, "missed", {"ratio": "{:.3f}", "at least": "{:.2f}"})
 
 # %% tags=["hide-input"]
 for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):
     print("measured on {}, {}, commit {}".format(*run))
 
 # %% [markdown]
-# A target that is not measured yet has its row and no ratio: it was promised, and nothing is said about it.
+# A target that is not measured yet has its row and no ratio: it is neither met nor missed.
 
 # %% tags=["hide-input"]
 DIGITS = {"ratio": "{:.3f}", "at least": "{:.2f}"}
@@ -132,7 +132,6 @@ def shown(experiment):
 # ## Decode
 #
 # Decode is held against FlashInfer's best backend for each shape, with tensor cores on and off.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("decode_tensor_cores")
@@ -141,9 +140,8 @@ shown("decode_tensor_cores")
 # ## Prefill
 #
 # `prefill_mma` is held against FlashAttention-2, and `prefill_wgmma` against the fastest of torch's two kernels, FlashInfer's fa3 and FlashAttention-4; with pages it is held against fa3.
-# What was tried for the rows that are missed, here and below, is told by decision {doc}`27 </book/decisions/0027-the-targets-of-speed-that-stay-missed>`.
+# What was tried for the missed rows, here and below, is told in decision {doc}`27 </book/decisions/0027-the-targets-of-speed-that-stay-missed>`.
 # Some rows compare runs of our own: pages with none, and uneven lengths with even ones.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("prefill")
@@ -152,7 +150,6 @@ shown("prefill")
 # ## MLA decode
 #
 # MLA decode is held against FlashInfer's two generations: `mla_mma` against fa2, `mla_wgmma` against fa3, and in some rows the faster of ours against the faster of theirs.
-# "At least" is the promised ratio.
 
 # %% tags=["remove-input", "hide-output"]
 shown("mla")
@@ -160,10 +157,9 @@ shown("mla")
 # %% [markdown]
 # ## Backward
 #
-# The backward pass counts with all of its launches.
+# The time of a backward pass is that of all its launches.
 # `backward_wgmma` is held against the fastest of torch's cuDNN and FlashAttention-2 and, at head_dim 64 and 128, FlashAttention-4; `backward_mma` is held against FlashAttention-2.
-# Where $dQ$ is always added up in the same order, a row compares with our own kernel without that order, or with FlashAttention-4 in an order.
-# "At least" is the promised ratio.
+# Where $dQ$ is always added up in the same order, a row compares with our own kernel without that order, or with FlashAttention-4, which then keeps an order too.
 
 # %% tags=["remove-input", "hide-output"]
 shown("backward")
@@ -181,7 +177,7 @@ plots.table(rest, "rest", DIGITS)
 # %% [markdown]
 # ## What a call costs its caller
 #
-# The table has the microseconds that a warm call spends in Python on the host, on requests so short that the GPU would wait for it.
+# The table has the microseconds that a warm call spends in Python on the host, with requests so short that the GPU would wait for Python.
 # Many calls are made in a row, and none waits for the GPU; the number is the median over such rows of calls.
 
 # %% tags=["hide-input"]
@@ -198,9 +194,9 @@ host = pd.DataFrame(
 plots.table(host, "host", {"ours, us": "{:.1f}", "at most, us": "{:.0f}"})
 
 # %% [markdown]
-# The next table says where the time goes, in microseconds, in every recorded run; a run is a host, and the last column is the newest.
+# The next table says where the time goes, in microseconds. Each column is a recorded run on some host, and the last is the newest.
 # Hosts differ, and a host that others share differs from hour to hour, for torch's own calls as for ours.
-# So read a column downwards: *autograd alone* makes outputs and gradients and computes nothing, and its row is what is left when nothing of the lab runs.
+# So read a column downwards. *autograd alone* makes outputs and gradients and computes nothing; its row is what is left when nothing of the lab runs.
 
 # %% tags=["hide-input"]
 of_calls = pd.DataFrame(store.select(store.read("host_time"), {"statistic": "median"}))
@@ -221,8 +217,8 @@ glue("autograd_us", f"{newest[f'autograd alone, {both}']:.0f}", display=False)
 # %% [markdown]
 # The longest row is the one with gradients, and {glue:text}`attention_threads` % of it are neither a launch nor a check in the newest run.
 # torch runs the backward pass of a GPU's tensors in a thread of its own, on another core. We think that Python's code and objects are not in the caches of that core; this was not counted.
-# The way there and back costs {glue:text}`attention_threads_us` µs in `attention`, and in torch's own attention, whose backward pass has no Python, {glue:text}`torch_sdpa_threads_us` µs ({glue:text}`torch_sdpa_threads` %); autograd alone takes {glue:text}`autograd_us` µs.
-# Who trains on one GPU can save this: `torch.autograd.set_multithreading_enabled(False)` keeps the backward pass in the calling thread.
+# The way there and back costs {glue:text}`attention_threads_us` µs in `attention`. In torch's own attention, whose backward pass has no Python, it costs {glue:text}`torch_sdpa_threads_us` µs ({glue:text}`torch_sdpa_threads` %). autograd alone takes {glue:text}`autograd_us` µs.
+# If you train on one GPU, you can save this: `torch.autograd.set_multithreading_enabled(False)` keeps the backward pass in the calling thread.
 
 # %% [markdown]
 # ## Every target on error
@@ -299,7 +295,7 @@ plots.table(parts, "parts", digits)
 
 # %% [markdown]
 # At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
-# In $b$ FlashAttention-4 is ahead at head_dim 64, and within one percent of ours at 128 and 256; no other peer is ahead.
+# In $b$ FlashAttention-4 is ahead at head_dim 64, and within one percent of ours at 128 and 256; no other library is ahead.
 # Nsight Compute's samples of the warps at 512 keys say what $a$ is made of: the rows on their way out and the end of their sums; the next tile's $Q$, for which there is no second stage at head_dim 256; the wait for a turn at the tensor cores, at head_dim 64; and the first tile of every multiprocessor, when all ask memory for their keys at once, and for the kernel's own instructions.
 # {doc}`half_idle_tensor_cores` has the counters of longer requests.
 
@@ -344,18 +340,21 @@ for s in uncounted:
 titles = dict.fromkeys(f"{s.target.title}" for s in uncounted)
 glue("uncounted", "; ".join(titles) or "none", display=False)
 missed_by = dict.fromkeys(s.kernel for s in timed if s.kernel in s.profiles)
-gpus = [f"{style.name(kernel)} on an {counted_gpu[kernel]}" for kernel in missed_by]
-glue("counted_gpus", ", ".join(gpus), display=False)
+gpus = dict.fromkeys(counted_gpu[kernel] for kernel in missed_by)
+glue("counted_gpus", " and an ".join(gpus), display=False)
 
 # %% tags=["hide-cell"]
 others = [s for s in timed if s in measured and s.gpu != "NVIDIA H200"]
-elsewhere = dict.fromkeys(f"{s.target.title} ({s.gpu})" for s in others)
-glue("elsewhere", "; ".join(elsewhere) or "none", display=False)
+ends = ", ".join(dict.fromkeys(s.target.title.rpartition(", ")[2] for s in others))
+elsewhere = (
+    f"{len(others)} with {ends}, on an {' and an '.join(dict.fromkeys(s.gpu for s in others))}"
+)
+glue("elsewhere", elsewhere if others else "none", display=False)
 
 # %% [markdown]
-# The counters are of {glue:text}`counted_gpus`; the times of the targets are of an H200. Of other GPUs are: {glue:text}`elsewhere`.
+# The counters are of an {glue:text}`counted_gpus`. The times of the targets are of an H200, but for targets that were measured elsewhere: {glue:text}`elsewhere`.
 #
-# Missed since the counters were last read, and so without counters here: {glue:text}`uncounted`.
+# Targets that were missed after the counters were read have none here: {glue:text}`uncounted`.
 
 # %% [markdown]
 # ## What the missed backward targets wait for
@@ -393,7 +392,7 @@ digits = dict.fromkeys(rates.columns[2:], "{:.0f}") | {rates.columns[1]: "{:.2f}
 plots.table(rates, "rates", digits)
 
 # %% [markdown]
-# Ours has L2 busiest of all: every block of keys adds its part of $dQ$ there, and at 256 channels a block holds few keys.
+# In ours L2 is the busiest part: every block of keys adds its part of $dQ$ there, and at 256 channels a block holds few keys.
 # cuDNN does 1.4 times the FLOPs, which is seven products where five are asked: it seems to compute $S$ and $dP$ twice, once for $dK$ and $dV$ and once for $dQ$, and so leaves L2 alone.
 # From 2048 keys to 16384 our rate grows all the way; cuDNN is at its best at 8192, where ours is the least ahead.
 # The counters are those of the kernel before the changes that {doc}`the_tuner_and_the_backward_pass` tells.
@@ -446,7 +445,7 @@ plots.table(shown.reset_index(), "chapters", {})
 # %% [markdown]
 # ## Reasons
 #
-# The list says why a kernel or library refused a target's workload or failed in it; it may be empty.
+# The list says why a kernel or library refused a target's workload or failed in it. It may be empty.
 
 # %% tags=["hide-input"]
 notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)

@@ -23,8 +23,8 @@
 # :class: important
 #
 # No tolerance can tell: 1e-3 fails {glue:text}`close3_alarms` % of right bf16 outputs, and 1e-2 accepts {glue:text}`close2_missed` % of wrong ones.
-# If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote for it. If there is only an output, divide each error by what rounding does to it.
-# How sure: each set was judged once; the kind of mistake was right for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
+# If the kernel can be called, ask it: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote. With only an output, divide each error by what rounding does to that element.
+# How sure: each set was judged once; the kind of mistake was named rightly for {glue:text}`set_class` %, {glue:text}`set_alarms` of {glue:text}`set_right` right kernels were called wrong, and "no defect" is no proof.
 # :::
 
 # %% tags=["remove-cell"]
@@ -97,26 +97,26 @@ plt.show()
 #
 # ### What rounding does
 #
-# Let $e = \hat o - o$ be the error of an output element against float64, and $\sigma$ the standard deviation that roundings give it ({eq}`decode-variance`).
-# In units of its own $\sigma$ the error of a right kernel has a known distribution, whatever the inputs were:
+# Let $e = \hat o - o$ be the error of an output element against float64. Let $\sigma$ be the standard deviation that roundings give it ({eq}`decode-variance`).
+# Divided by $\sigma$, the errors of a right kernel have a known distribution, whatever the inputs were:
 #
 # $$
 # z = e / \sigma, \quad \text{mean } 0, \quad \text{spread } 1 .
 # $$ (verdict-z)
 #
-# That gives tests whose limits follow from how often rounding alone would pass them: the largest error over a proven bound, the spread of $z$ by head, request, channel and in all, the number of outliers, and pushes along a direction $D$ that a known kind of bug gives,
+# So each of these can be tested against a limit that rounding alone seldom exceeds: the largest error over a proven bound; the spread of $z$ by head, by request, by channel and in all; the number of outliers; and a push along the direction $D$ of a known kind of bug,
 #
 # $$
 # \beta = \frac{\sum e D / \sigma^2}{\sum D^2 / \sigma^2},
 # $$ (verdict-beta)
 #
-# which averages over all elements, so that a push far below one ulp shows if enough of them share it.
-# The verdict is **BUG** where a test exceeds what rounding does in ten million runs, **INCONCLUSIVE** between that and ten thousand, **ROUNDING** otherwise, and **LESS EXACT** for an output that rounds something the formats need not round.
+# This is an average over all elements, so a push far below one {term}`ulp` shows if enough elements share it.
+# The verdict is **BUG** where a test exceeds what rounding does once in ten million runs, **INCONCLUSIVE** where it exceeds what rounding does once in ten thousand, and **ROUNDING** otherwise. **LESS EXACT** is an output that rounds where the formats do not ask for it.
 #
 # ### Where a fixed tolerance stands
 #
-# A right output in bf16 may differ from the rounded truth by one ulp, where the two fall on different sides of a boundary.
-# What does a tolerance allow, then, for outputs of several sizes? At long contexts an output is a mean over many values, and small.
+# A right output in bf16 may differ from the rounded truth by one ulp.
+# A comparison *close 1e-3* allows an error of $10^{-3} + 10^{-3} |o|$. The table sets both beside each other, for outputs of several sizes; at long contexts an output is a mean over many values, and small.
 
 # %% tags=["hide-input"]
 sizes = np.array([0.0156, 0.0625, 0.25, 1.0, 4.0])
@@ -129,12 +129,12 @@ fixed["1e-2 / |o|"] = fixed["close 0.01 allows"] / sizes
 plots.table(fixed, "fixed", dict.fromkeys(fixed, "{:.3g}"))
 
 # %% [markdown]
-# At 1e-3 a *right* bf16 kernel fails as soon as outputs reach 0.25; at 1e-2 an output of 0.0156 may be wrong by two thirds of itself.
-# A kernel that truncates $P$ loses half an ulp of each weight, and shrinks every output by the same share: no rule that looks at the largest error should see it, and {eq}`verdict-beta` should.
+# At 1e-3 a *right* bf16 kernel can fail as soon as outputs reach 0.25. At 1e-2 an output of 0.0156 may be wrong by two thirds of itself.
+# A kernel that truncates $P$ loses half an ulp of each weight, on average, and shrinks every output by the same share. A rule that looks at the largest error should miss this, and {eq}`verdict-beta` should find it.
 #
 # ### What a bug changes in the two formulas
 #
-# Nothing: a mutant of one line has the same terms, so that neither budget nor occupancy gives it away.
+# Nothing: a kernel with one wrong line has the same terms, and neither its registers nor its occupancy give the bug away.
 
 # %% tags=["hide-output"]
 decode_work = Decode.uniform(32, 4096, q_heads=32, kv_heads=8)
@@ -144,11 +144,11 @@ kernels += ["prefill_fma", "prefill_mma", "triton_prefill"]
 bench = Bench(decode_work, prefill_work, kernels=kernels, gpu="a100")
 bench.equations("decode_mma")
 
-# %% mystnb={"figure": {"caption": "What the judged kernels take on an A100. A bug of one line leaves this figure as it is.", "name": "verdict-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What the judged kernels take on an A100. A bug of one line changes nothing in this figure.", "name": "verdict-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The blocks of the same kernels on an SM of an A100, which a bug leaves as they are, too.", "name": "verdict-occupancy"}, "image": {"alt": "A bar of blocks for each of four kernels, in the colour of what limits them, with the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The blocks of the same kernels on an SM of an A100. A bug of one line changes nothing here either.", "name": "verdict-occupancy"}, "image": {"alt": "A bar of blocks for each of four kernels, in the colour of what limits them, with the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
 bench.plot_occupancy("a100")
 plt.show()
 
@@ -156,7 +156,7 @@ plt.show()
 # ## Code
 #
 # A {term}`mutant` is a kernel of this lab with one line changed, after a bug that somebody reported. It is compiled and run like the right one.
-# There are 17 of them; the table opens in a page.
+# The table of all 17 opens in a page.
 
 # %% tags=["remove-input", "hide-output"]
 bugs = [(m.name, m.bug, "/".join(m.source.split("/")[3:5]) + " " + m.source.split("/")[-1])
@@ -164,7 +164,7 @@ bugs = [(m.name, m.bug, "/".join(m.source.split("/")[3:5]) + " " + m.source.spli
 plots.table(pd.DataFrame(bugs, columns=["mutant", "the bug", "reported in"]), "mutants")
 
 # %% [markdown]
-# This is one of them as it is written: the text that is searched for in the source, and what replaces it.
+# This is one of them: the file, the text that is searched for in it, and the text that replaces it.
 
 # %%
 edit = decode.MUTANTS["wrong merge base"].edits["decode_mma"]
@@ -181,7 +181,7 @@ print(edit.file, edit.pattern, edit.by, sep="\n")
 #
 # ### What the kernel says when asked
 #
-# The probe calls a kernel with chosen inputs. With $K = 0$ all weights are equal; with one-hot values an output *is* a weight; a request alone, permuted or among others shows what it takes from its neighbours.
+# The probe calls a kernel with chosen inputs. With $K = 0$ all weights are equal. With one-hot values, a single 1 among zeros, an output *is* a weight. A request that runs alone, in another order or among others shows whether its neighbours change it.
 # The cell asks a right decode kernel, a right prefill kernel, and a decode kernel that merges its splits by the wrong maximum.
 
 # %%
@@ -193,9 +193,9 @@ for sheet in sheets:
     print(*sheet.defects, sep="\n", end="\n\n" if sheet.defects else "")
 
 # %% [markdown]
-# The probe finds the class: the factors of tiles of keys move with the scores, which is what a merge by the wrong maximum does.
-# It needs no source and no tolerance.
-# Besides, it reads facts, such as how a kernel rounds, which the verdict must be told, and says what it cannot read. The table of them opens in a page:
+# The probe finds the class: each tile of keys has a factor that moves with the scores, which is what a merge by the wrong maximum does.
+# The probe needs no source and no tolerance.
+# It also reads facts, such as how a kernel rounds, which the verdict must be told. The table of facts opens in a page:
 
 # %% tags=["hide-cell"]
 plots.table(pd.DataFrame(chapter.facts(sheets)), "facts")
@@ -203,7 +203,7 @@ plots.table(pd.DataFrame(chapter.facts(sheets)), "facts")
 # %% [markdown]
 # ### What one output says
 #
-# Where a kernel cannot be called, its output must do. Four outputs, a right one and three wrong ones, are divided by what rounding does to each element:
+# Where a kernel cannot be called, its output must do. The errors of four outputs, a right one and three wrong ones, are divided by what rounding does to each element:
 
 # %% tags=["hide-input"]
 SHOWN = ("P truncated", "padding in the denominator", "wrong merge base")
@@ -218,7 +218,7 @@ for name, out in outputs.items():
     verdicts[name] = verdict(out, case.q, cache=case.cache)
     seconds[name] = time.perf_counter() - started
 
-# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head: near 1 or below it is rounding. Truncating P moves every element by half an ulp, so that every cell lies a little above 1; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys, computed on this machine.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated a little above 1, those of padding in the denominator at about two, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head. The right kernel stays below 1 in every cell. Truncating P lifts every cell above 1, though none above 2; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated between 1 and 2, those of padding in the denominator between 1.7 and 3.3, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for name, judged in verdicts.items():
     errors = elements.rows({name: judged.z}, [1] * len(judged.z)).assign(z=lambda x: x.error**2)
@@ -229,7 +229,7 @@ plots.error_maps(cells, origin="computed on this machine", label="rms of error /
 plt.show()
 
 # %% [markdown]
-# Each goes before the verdict, and before six rules in use; *in ulp* is the largest error in units of the last place of its element.
+# The verdict and six rules in use judge each of the four. *In ulp* is the largest error, in ulps of its element.
 
 # %% tags=["remove-input", "hide-output"]
 demands = [(rule.name, rule.demand, Path(rule.source).name) for rule in RULES.values()]
@@ -251,18 +251,18 @@ for name in outputs:
     print(f"{name}: {verdicts[name].why}", end="\n\n")
 
 # %% [markdown]
-# The verdict names a class, an edit and a place where one edit of the reference program explains the errors down to rounding, as for the denominator.
-# Where none does, it says where the errors lie and no more: a truncated $P$ and a wrong merge stay without a cause.
-# That is all that one output can give. Many bugs have the same output, and an earlier search for their names from outputs alone missed its aims ({doc}`decision 28 </book/decisions/0028-one-output-and-the-kernel>`).
+# Where one edit of the reference program explains the errors down to rounding, as for the denominator, the verdict names the edit, its class and its place.
+# Where no edit does, it says where the errors lie and no more: a truncated $P$ and a wrong merge stay without a cause.
+# One output gives no more than that. Many bugs have the same output, and an earlier search for their names from outputs alone missed its aims ({doc}`decision 28 </book/decisions/0028-one-output-and-the-kernel>`).
 
-# %% mystnb={"figure": {"caption": "The same by the sizes of errors: truncating P looks like rounding in every head and request, and padding in the denominator nearly so; only the wrong merge stands out by size. Computed on this machine.", "name": "verdict-errors"}, "image": {"alt": "Boxes of the absolute error on a logarithmic axis for each of 16 heads above and four requests below. Those of the right kernel and of P truncated overlap, those of the wrong merge base stand an order of magnitude higher.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same outputs by the sizes of their errors. In every head and request P truncated and padding in the denominator overlap with the right kernel; only the wrong merge stands apart.", "name": "verdict-errors"}, "image": {"alt": "Boxes of the absolute error on a logarithmic axis for each of 16 heads above and four requests below. Those of the right kernel, of P truncated and of padding in the denominator overlap; those of the wrong merge base stand more than an order of magnitude higher.", "width": "100%"}} tags=["hide-input"]
 sizes = {name: judged.error for name, judged in verdicts.items()}
 each = elements.rows(sizes, [1] * len(right))
 plots.error_spread(each, origin="computed on this machine", log=True)
 bench.log.drew("errors", "decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "What an answer costs: seconds of one verdict on an output that is at hand, and of one datasheet, CPU builds included. Times of this machine.", "name": "verdict-cost"}, "image": {"alt": "Horizontal bars of seconds for a verdict on each of four outputs and for the datasheets of three kernels.", "width": "90%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "What an answer costs: seconds of one verdict on an output that is at hand, and of one datasheet, as the probe writes it, CPU builds included.", "name": "verdict-cost"}, "image": {"alt": "Horizontal bars of seconds for a verdict on each of four outputs and for the datasheets of three kernels.", "width": "90%"}} tags=["hide-input", "nbval-ignore-output"]
 costs = {f"verdict: {name}": s for name, s in seconds.items()}
 costs |= {f"datasheet: {sheet.name}": sheet.seconds for sheet in sheets}
 with plt.rc_context(plots.style.HOUSE):
@@ -277,8 +277,8 @@ plt.show()
 # %% [markdown]
 # ### Two tensors, or a kernel, of your own
 #
-# Save inputs and output, from any framework, as `npz`, `safetensors` or `pt`; one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these.
-# The dump of this cell has the output with padding in the denominator:
+# Save inputs and output, from any framework, as `npz`, `safetensors` or `pt`. `labkernels audit FILE` then gives the verdict; its exit code is 0 for ROUNDING, 1 for BUG, 3 for LESS EXACT and 2 otherwise.
+# The cell saves the output with padding in the denominator and audits it:
 
 # %% tags=["hide-output", "hide-input"]
 out = outputs["padding in the denominator"]
@@ -293,13 +293,13 @@ with tempfile.TemporaryDirectory() as folder:
 exit_code
 
 # %% [markdown]
-# In a test suite one line takes the place of a tolerance: `labkernels.testing.assert_attention_close(out, q, k, v)`; where a test must have one, `labkernels tolerance` derives it.
+# In a test suite one line takes the place of a tolerance: `labkernels.testing.assert_attention_close(out, q, k, v)`. Where a test must have a tolerance, `labkernels tolerance` derives one.
 # `labkernels probe my_file.py:my_function --layout paged_decode` gives the datasheet of a kernel, with exit code 1 for a defect.
 
 # %% [markdown]
 # ### What tolerances let through
 #
-# `labkernels record detection` ran every mutant on every kernel that has the line, in fp16 and bf16, at four lengths, and right kernels over five families of inputs.
+# `labkernels record detection` ran every mutant on every kernel that has the mutated line, in fp16 and bf16, at four lengths. It also ran the right kernels, over five families of inputs.
 
 # %% tags=["hide-input"]
 counts = pd.DataFrame(store.read("detection"))
@@ -311,21 +311,21 @@ commits, day = ", ".join(dict.fromkeys(on_gpu.commit)), on_gpu.started_utc.iloc[
 origin = f"measured on {gpu_name}, {day}, commit {commits}"
 wrong, sound = on_gpu[on_gpu.mutant != ""], on_gpu[on_gpu.mutant == ""]
 
-# %% mystnb={"figure": {"caption": "Each tolerance lets bugs through, refuses right kernels, or both. An older verdict refused all of these bugs, which were known while it was written. Outputs of kernels with one bug built in, over two dtypes and four lengths, and of right kernels by dtype.", "name": "detection"}, "image": {"alt": "A matrix of percentages. Rows are 17 bugs, columns the verdict and six rules. The verdict's column is 100 throughout; the other columns have gaps, most at the truncated P, the 16-bit accumulator and the padding in the denominator. Below, two rows for right kernels: close 1e-3 refuses nearly half of those in bf16, the others hardly any.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Each rule in use lets bugs through, refuses right kernels, or both. The verdict lets through some outputs of two bugs. Above: kernels with one bug built in, over two dtypes and four lengths; below: right kernels by dtype.", "name": "detection"}, "image": {"alt": "A matrix of percentages. Rows are 17 bugs, columns the verdict and six rules. The verdict's column is 100 but for the truncated P, 89, and the padding in the denominator, 99; the other columns have gaps, most at these two bugs and at the 16-bit accumulator. Below, two rows for right kernels: close 1e-3 refuses nearly half of those in bf16, the others hardly any.", "width": "100%"}} tags=["hide-input"]
 shares = plots.refused_shares(wrong, "mutant")
 shares = shares.loc[shares.mean(axis=1).sort_values(kind="stable").index]
 plots.detection_matrix(shares, plots.refused_shares(sound, "dtype"), origin=origin)
 plt.show()
 
 # %% [markdown]
-# All of these bugs were known while the verdict was written: its column says little about bugs that nobody thought of.
+# All of these bugs were known while the verdict was written, so its column says little about bugs that nobody thought of.
 #
 # ### Bugs that nobody on the verdict had seen
 #
-# Writers who did not know the verdict wrote sets of bugs and of right kernels, and each set was judged once, by the verdict of its day.
+# Writers who did not know the verdict wrote sets of bugs and of right kernels. Each set was judged once, by the verdict of its day.
 # Of {glue:text}`held_wrong` wrong outputs {glue:text}`held_missed` were missed; of {glue:text}`held_right` right ones {glue:text}`held_alarms` were called a bug.
 # After each set the verdict was mended; today's has not judged them.
-# The table opens in a page: *found* counts BUG and LESS EXACT, and *named* those whose cause was named as the writer had written it down. Today's verdict gives a class and a place instead of a name.
+# The table opens in a page: *found* counts BUG and LESS EXACT, and *named_right* the outputs whose cause was named as the writer had written it down. Today's verdict gives a class and a place instead of a name.
 
 # %% tags=["remove-input", "hide-output"]
 strangers = pd.DataFrame(store.read("strangers")).query("set == 'held out'")
@@ -342,7 +342,7 @@ plots.table(held[[*order_of, *whole]], "held-out", whole)
 # %% [markdown]
 # ### Other libraries
 #
-# The verdict on what other libraries computed on an H100, in decode and prefill: each output was judged twice, told that $P$ was kept in fp32, and told that it was rounded to the input's format.
+# The verdict judged what other libraries computed on an H100, in decode and prefill. It judged each output twice: once told that $P$ was kept in fp32, and once told that $P$ was rounded to 16 bits.
 
 # %% tags=["hide-input"]
 others = recorded.newest_of_each(store.read("peer_verdicts"), ("batch", "kv_len", "dtype"))
@@ -357,11 +357,11 @@ called = called["value"].agg(lambda bugs: f"{bugs.sum():.0f} of {len(bugs)}").un
 plots.table(called.rename_axis("LESS EXACT or BUG").reset_index(), "others")
 
 # %% [markdown]
-# None is called a bug. Told fp32, the verdict calls the backends that round $P$ less exact in most cases; told 16 bits it accepts them: from nothing but tensors it sees which of the two a backend does.
-# FlashInfer's decodes that split the keys are less exact in either case but one: they store the splits' partial outputs in the type of the output before they merge them. A part of their error was not explained.
+# No output is called a bug. Told fp32, the verdict calls backends that round $P$ less exact in most cases; told 16 bits, it accepts them. So it sees from tensors alone which of the two a backend does.
+# FlashInfer's decodes that split the keys are less exact in all cases but one: they store the splits' partial outputs in the type of the output before they merge them. A part of their error was not explained.
 
 # %% [markdown]
-# The probe asked them on a GPU, too, in bf16 without a mask and with batches of up to 17 requests. The table of what it read of each opens in a page; `labkernels data show datasheets` prints all sheets, causal and in fp16.
+# The probe also called these libraries on a GPU, in bf16, without a mask and with batches of up to 17 requests. The table of what it read opens in a page; `labkernels data show datasheets` prints all sheets, causal and in fp16.
 
 # %% tags=["hide-cell"]
 how = {"dtype": "bf16", "asked": "full"}
@@ -380,7 +380,7 @@ plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
 # %% [markdown]
 # ### The run
 #
-# The same kernels on small shapes, each output held against its bound and its expected spread; a kernel that fails would stay with its reason. Without a GPU a time is that of a simulation.
+# The bench runs the same kernels on small shapes, and holds each output against its bound and its expected spread. Without a GPU a time is that of a simulation.
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
@@ -416,11 +416,11 @@ plots.table(pd.DataFrame(glued.items(), columns=["name", "number"]), "numbers")
 # %% [markdown]
 # ## What would change the answer
 #
-# - **Inputs that cannot show a bug** hide it from the verdict too: with all keys zero, as in the test of the question's file, every weight is the same, and no mistake about $K$ exists. The probe chooses its own inputs.
-# - **Few elements.** The verdict's power grows with their number: with one request of few heads, a truncated $P$ in fp16 is odd and not impossible.
-# - **A wrong word about $P$.** The verdict must be told where a kernel rounds, unless both ways are near. If it is told fp32 of a kernel that rounds $P$, it answers LESS EXACT, and names the rounding, as the table of other libraries shows.
+# - **Inputs that cannot show a bug** hide it from the verdict too. With all keys zero, as in the test of the question, every weight is the same, and no mistake about $K$ shows. The probe chooses its own inputs.
+# - **Few elements.** The verdict's power grows with their number: with one request of few heads, a truncated $P$ in fp16 may still pass for rounding.
+# - **A wrong word about $P$.** The verdict must be told where a kernel rounds. If it is told fp32 of a kernel that rounds $P$, it answers LESS EXACT, as the table of other libraries shows.
 # - **A race** that strikes one launch in a thousand is found only if that launch is judged, or repeated by the probe.
-# - **A kernel that cannot be called again**: then a place and a class are all there is.
+# - **A kernel that cannot be called again.** Then one output must do, and a place and a class are all it gives.
 #
 # ## Exercises
 #
@@ -436,7 +436,7 @@ plots.table(pd.DataFrame(glued.items(), columns=["name", "number"]), "numbers")
 # :class: dropdown
 # ```
 #
-# It does not: one ulp of an element in [0.25, 0.5) is larger than what the rule allows it.
+# It does not: one ulp of an element in [0.25, 0.5) is larger than what the rule allows.
 
 # %%
 scaled = rounding.round_to(judge.truth * (0.3 / np.abs(judge.truth).max()), "bf16")
@@ -482,17 +482,17 @@ assert exercises.check(
 # ```{exercise}
 # :label: rounding-or-bug-keys
 #
-# The test of the question's file had $K = 0$.
-# Run the mutant whose keys are those of the KV head beside on such inputs.
-# Which rule can find it?
-# Check your answer with `exercises.check("rounding-or-bug-keys", rules)`: the number of rules that find it.
+# The test of the question had $K = 0$.
+# Run the mutant "head mix-up", which reads the keys of the KV head beside, on such inputs.
+# How many of the six rules find it?
+# Check your answer with `exercises.check("rounding-or-bug-keys", rules)`: that number.
 # ```
 #
 # ```{solution-start} rounding-or-bug-keys
 # :class: dropdown
 # ```
 #
-# No rule can: all keys are alike, those of the other head too, and the mutant gives the right output, bit for bit.
+# No rule does: the keys of the other head are zeros too, and the mutant gives the right output, bit for bit.
 # So the power of a test depends on its inputs.
 
 # %%
@@ -509,7 +509,7 @@ assert exercises.check("rounding-or-bug-keys", 0 if unseen.equal(same) else len(
 #
 # ## Sources
 #
-# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that its test has keys of zero was read in the test's source.
+# The case and the advice of a larger tolerance are from {cite:t}`flashinfer882`; that its test asked for 1e-3, and that the keys of the test are zero, was read in the test's source.
 # The rules were read in the test suites of FlashAttention {cite:p}`dao2024,shah2024`, PyTorch, FlashInfer {cite:p}`ye2025` and FlashMLA; the files are named in the table above.
 # Each mutant names the report it follows; the mutant is our model of it, in our kernels, and not the code of the report.
 # {cite:t}`higham2019` justify the treatment of roundings as independent uniform errors; the model of tensor cores is from {cite:t}`fasi2021` and {cite:t}`xie2025`.

@@ -16,16 +16,16 @@
 #
 # ## Question
 #
-# A server at temperature 0 gives other tokens under load, and a training step other probabilities than its rollout; the weights and the request are the same {cite:p}`flashattention1897,flashmla212`.
 # **Why did my request's bits change when only the batch changed?**
+# {cite:t}`flashattention1897` asks whether FlashAttention is batch-invariant; {cite:t}`flashmla212` reports a decode kernel in which a row's output depends on the other rows of its batch.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# A planner saw the batch and cut your keys into other splits. Each split rounds its weights relative to its own running maximum.
-# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cut told which heads, for {glue:text}`right` of {glue:text}`judged`.
+# A planner saw the batch and cut your keys into other splits, each with weights rounded relative to its own maximum.
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts say which heads, rightly for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were read, not run.
+# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were only read.
 # :::
 
 # %% tags=["remove-cell"]
@@ -65,7 +65,7 @@ HERE = "computed on this machine"
 bits = pd.DataFrame(store.read("batch_bits"))
 decodes = bits[bits.operation == "decode"]
 
-# %% mystnb={"figure": {"caption": "Whether a request keeps its bits is a property of the plan. Shades are the share of 32 heads that differ from the request alone: dark is every head, a number is that many, = is none, an empty light cell did not run, ! gave other bits when the same call ran again. bf16, 32 query and 8 KV heads of 128.", "name": "batch-map"}, "image": {"alt": "Three grids for requests of 512, 2048 and 8192 keys; libraries down, batches of 2 to 256 across. FlashInfer's free plans, ours and torch's flash backend turn from equal to dark as the batch grows, the earlier the longer the request. Ways with fixed or no splits, FlashAttention-4 and torch's efficient backend stay equal everywhere.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Whether a request keeps its bits is a property of the plan. A shade is the share of 32 heads that differ from the request alone: dark is every head, a number counts them, = is none. An empty light cell did not run; ! marks a call that gave other bits when it ran again. bf16, 32 query and 8 KV heads of 128.", "name": "batch-map"}, "image": {"alt": "Three grids for requests of 512, 2048 and 8192 keys; libraries down, batches of 2 to 256 across. FlashInfer's free plans, ours and torch's flash backend turn from equal to dark as the batch grows, the earlier the longer the request. Ways with fixed or no splits, FlashAttention-4 and torch's efficient backend stay equal everywhere.", "width": "100%"}} tags=["hide-input"]
 counted = decodes.groupby("way").heads_differ.sum().sort_values(ascending=False, kind="stable")
 ordered = pd.concat([decodes[decodes.way == way] for way in counted.index])
 names = {"labkernels decode_fma": "ours, decode_fma", "FlashInfer CUDA cores": "FlashInfer cores"}
@@ -78,14 +78,14 @@ plt.show()
 
 # %% [markdown]
 # Read a row from left to right: the request is always the same, and only its neighbours become more.
-# Where the shade begins, the plan has begun to cut it otherwise. In a prefill only {glue:text}`prefill_change` changed bits, of {glue:text}`prefill_ways` ways and two lengths, because a prefill has blocks enough without splits.
+# Where the shade begins, the plan begins to cut the request otherwise. Of {glue:text}`prefill_ways` ways to prefill, at two lengths, only {glue:text}`prefill_change` changed bits, because a prefill has blocks enough without splits.
 # Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
-# The price of splits of {glue:text}`fixed_keys` keys is at worst {glue:text}`grid_worst` times the free plan's time over a grid of decodes; one split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
-# cuDNN's rows have marks: in {glue:text}`unstable` of its batches the *same* call gave other bits the second time, which is another fault than this chapter's.
+# Over a grid of decodes, splits of {glue:text}`fixed_keys` keys take at worst {glue:text}`grid_worst` times the free plan's time; a single split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
+# In {glue:text}`unstable` of cuDNN's batches, marked !, the *same* call gave other bits the second time, which is another matter.
 #
 # ## Prediction
 #
-# A GPU holds a certain number of blocks at once. A decode has one block for each request and KV head, so that one request alone fills a few SMs; a planner then cuts its keys into splits, and a merge joins them {cite:p}`dao2023`.
+# A GPU holds a certain number of thread blocks at once. A decode has one thread block for each request and KV head, so that one request alone fills a few SMs; a planner then cuts its keys into splits, and a merge joins them {cite:p}`dao2023`.
 # The number of splits, and with it the size of each, follows from all requests together.
 #
 # Within a split, each weight is taken relative to the largest score so far and rounded to 16 bits for the second product. With $s_j$ in log2 units:
@@ -100,7 +100,7 @@ plt.show()
 # | $M$, $l$ | largest of all scores; sum of the weights $2^{s_j - M}$ |
 # | $\mathrm{r}_{16}$ | rounding to the 16-bit format |
 #
-# {doc}`two_roads` derives this for two kernels. Here it is one kernel in two batches: another split begins with another $m_j$, and unless that moves by a whole power of two, other weights are rounded up.
+# {doc}`two_roads` derives this for two kernels. Here it is one kernel in two batches: another split begins with another $m_j$, and unless $m_j$ changes by a whole number, other weights are rounded up.
 # So the prediction needs three things: how each batch is cut, the scores, and the equation. Cuts are pure functions of shapes and GPU, written down from the libraries' sources:
 
 # %%
@@ -113,12 +113,12 @@ for name in ("FlashInfer fa2", "FlashAttention-2 kvcache", "FlashAttention-3", "
 plots.table(pd.DataFrame(rows, columns=["library", *map(str, sizes)]), "cuts-by-batch")
 
 # %% [markdown]
-# A cell has the rows and keys of a tile, then the splits, for batches of 1 to 64 requests of 2,048 keys on an H200; a star marks a cut that is not the cut alone.
+# A cell has the rows and keys of a tile, then the splits, for batches of 1 to 64 requests of 2,048 keys on an H200; a star marks a cut unlike that of a request alone.
 #
 # ### Eight requests, alone and among others
 #
-# Eight requests of 200 to 2,048 keys, 4 heads of 64 channels, run once each in a batch of its own, and once with {glue:text}`neighbours` short neighbours.
-# The plans exist before anything runs, and {eq}`bits-output` says what follows, by request and head:
+# Eight requests of 200 to 2,048 keys, with 4 heads of 64 channels, run twice: each alone, and all together with {glue:text}`neighbours` short neighbours.
+# The plans exist before anything runs, and {eq}`bits-output` says what follows for each request and head:
 
 # %%
 given = same_bits.requests()
@@ -138,7 +138,7 @@ for operation, kernel in CASES.items():
 #
 # ### What a split costs, and what makes a planner want it
 #
-# Why does a planner look at the batch at all? Both formulas of a kernel with splits, the one that the recorded decodes ran, say how many blocks an SM holds:
+# A planner splits until the GPU has as many blocks as it holds. Both formulas of `decode_mma_n8`, which the recorded decodes ran, say how many an SM holds:
 
 # %%
 served = Decode.uniform(1, 131072, q_heads=32, kv_heads=8, head_dim=128, page_size=16)
@@ -151,7 +151,7 @@ sized.equations("decode_mma_n8")
 sized.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "How many blocks a GPU holds is what makes a planner split, so that bits depend on the GPU as well. Computed from the ledgers.", "name": "bits-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How many blocks a GPU holds makes a planner split, so bits depend on the GPU as well.", "name": "bits-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 sized.plot_occupancy("h200", "a100")
 plt.show()
 
@@ -168,11 +168,11 @@ state = 4 * splits * served.batch * served.q_heads * (served.head_dim + 2)
 print(f"{splits} splits: {state / 2**20:.1f} MiB, {100 * state / served.kv_bytes:.2f} % of K and V")
 
 # %% [markdown]
-# A split therefore costs nearly nothing in a long request. What costs is a split that is too short for its merge, or too long for the SMs that stand idle.
+# In a long request this state costs nearly nothing. Time is lost where splits are so short that merges take long, or so long that SMs stand idle.
 #
 # ## Code
 #
-# The merge takes the splits in their order, each with its weight, so that its own order never depends on which block arrives last:
+# The merge takes the splits in their order, each with its weight, so the order of its sums never depends on which block arrives last:
 #
 # ```{literalinclude} /labkernels/cuda/include/lab/attention/split_kv.cuh
 # :language: cpp
@@ -186,9 +186,9 @@ print(f"{splits} splits: {state / 2**20:.1f} MiB, {100 * state / served.kv_bytes
 #
 # ### Which heads
 #
-# The same requests, run:
+# The same requests run on this machine:
 
-# %% mystnb={"figure": {"caption": "The rule names every head that changes, before it runs. Numbers are outputs of a request and head that differ between alone and together, of 64 in a decode and 256 in a prefill; = marks equal bits. decode_mma and prefill_mma, bf16. Computed on this machine.", "name": "bits-maps"}, "image": {"alt": "Four grids of 8 requests and 4 heads. In the decode all requests but the shortest change, in rule and run alike; in the prefill only the requests of 640 and 300 keys change, in rule and run alike.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The rule names every head that changes, before it runs. A number counts the outputs of a request and head that differ between alone and together, of 64 in a decode and 256 in a prefill; = marks equal bits. decode_mma and prefill_mma, bf16.", "name": "bits-maps"}, "image": {"alt": "Four grids of 8 requests and 4 heads. In the decode all requests but the shortest change, in rule and run alike; in the prefill only the requests of 640 and 300 keys change, in rule and run alike.", "width": "100%"}} tags=["hide-input"]
 cells, found = [], {}
 request, head = np.indices((len(same_bits.LENGTHS), two_roads.HEADS))
 for operation in CASES:
@@ -207,26 +207,25 @@ for operation in CASES:
     print(f"{operation}: right for {right.sum()} of {right.size} heads")
 
 # %% [markdown]
-# The decode is cut into splits of 256 keys when alone, and not at all among others; only the request that one split of 256 holds keeps its bits.
-# The prefill is cut into 256 keys in the batch, and alone most requests are, too; two of them get splits of 384, and those two change.
+# Alone, a decode is cut into splits of 256 keys, and among others not at all, so only the request of 200 keys, which one split holds, keeps its bits.
+# In the batch the prefill is cut into splits of 256 keys. Alone, most requests get the same splits; two get splits of 384 keys, and these two change.
 #
 # ### With tensor cores and without, in CUDA and Triton
 #
-# Now every kernel with its free plan and with `batch_invariant=True`, on three short requests and in fp16, since Triton's interpreter is slow and does not round to bf16 (Triton without tensor cores runs below, in the bench):
+# Every kernel now runs with its free plan and with `batch_invariant=True`, on three short requests in fp16, since Triton's interpreter is slow and does not round to bf16 (Triton without tensor cores runs in the bench below):
 
 # %%
 half = same_bits.requests("fp16", same_bits.SHORT)
 rows, outs = [], {}
 for operation, kernel in [(op, name) for op, names in live.KERNELS.items() for name in names]:
     for policy in same_bits.policies(operation, kernel):
-        counts = []
-        for how in ({}, {"batch_invariant": True}):
+        counts, on = [], "on" if policy.tensor_cores else "off"
+        for plan, how in {"free": {}, "invariant": {"batch_invariant": True}}.items():
             options = {"kernel": kernel, "policy": policy} | how
             pair = [f(operation, half, **options) for f in (same_bits.alone, same_bits.together)]
             counts.append((same_bits.differing(*pair) > 0).sum())
-        on = "on" if policy.tensor_cores else "off"
+            outs.setdefault(operation, {})[f"{kernel}, {on}, {plan}"] = pair[0].out
         rows.append((operation, kernel, on, *counts))
-        outs.setdefault(operation, {})[f"{kernel}, {on}"] = pair[1].out
 
 # %% tags=["hide-input"]
 columns = ["operation", "kernel", "tensor cores", "heads that change, of 12", "batch_invariant"]
@@ -235,11 +234,11 @@ plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
 # %% [markdown]
 # Without tensor cores a weight is not rounded to 16 bits, and only the order of fp32 sums is left, which rarely moves an output across a rounding boundary.
 # Of the prefills, only Triton's changes at these lengths.
-# That is a warning for tests: a kernel on CUDA cores passes most comparisons of bits, and is no more invariant than the others.
+# This is a warning for tests: a kernel on CUDA cores passes most comparisons of bits, and is no more invariant than the others.
 #
-# Is the invariant plan less accurate? Each request and head against float64:
+# Is the invariant plan less accurate? Each request and head is held against float64:
 
-# %% mystnb={"figure": {"caption": "Equal bits are bought with time and not with accuracy: errors of invariant plans lie where a 16-bit output puts them, over every head and request. Relative L2 error against float64, fp16, CUDA and Triton. Computed on this machine.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Equal bits are bought with time and hardly with accuracy: over heads and requests the errors of the invariant plan lie near those of the free plan, with tensor cores a few percent higher in the mean. Tensor cores off and on, each request alone; relative L2 error against float64, fp16, CUDA and Triton.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off, and those of the free and of the invariant plan lie beside each other.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for operation, ways in outs.items():
     exact = same_bits.truth(operation, half).reshape(-1, two_roads.HEADS, two_roads.HEAD_DIM)
@@ -247,7 +246,7 @@ for operation, ways in outs.items():
     tokens = (same_bits.TOKENS[operation],) * len(same_bits.SHORT)
     cells.append(live.cells(operation, flat, exact, tokens))
 cells = pd.concat(cells)
-cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+cells["kind"] = cells.way.str.partition(", ")[2]
 by_place(cells, label="relative L2 error", origin=HERE, log=False)
 sized.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -255,7 +254,7 @@ plt.show()
 # %% [markdown]
 # ### A certificate
 #
-# To ask a kernel of your own, call it in many ways and compare the bits of one request; `labkernels certify FILE.py:FUNCTION` does that. Two kernels, with the free plan and with the other:
+# To ask a kernel of your own, call it in many ways and compare the bits of one request; `labkernels certify FILE.py:FUNCTION` does that. Here are two kernels, with the free and with the invariant plan:
 
 # %%
 CERTIFIED = {
@@ -292,7 +291,7 @@ work = work[(work.head_dim == 128) & (work.page_size == 16) & work.keys_per_spli
 work = work.assign(kind=work.batch.astype(str) + " x " + work.kv_len.astype(str))
 work = work[work.kind.isin(SHOWN)].sort_values(["kv_len", "batch", "keys_per_split"])
 
-# %% mystnb={"figure": {"caption": "Long splits leave SMs idle in small batches, short ones make merges costly in large ones; 1,024 keys are a compromise. Time over that of the free plan, requests x keys.", "name": "bits-price"}, "image": {"alt": "Curves of relative time over 256 to 4096 keys per split, one for each of four workloads. That of the large batch lies near one, that of one very long request falls to one, and those of one short request rise to the right, up to about four.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Long splits leave SMs idle in small batches, short splits make the merge of a long request costly; 1,024 keys are a compromise. Time over that of the free plan, requests x keys.", "name": "bits-price"}, "image": {"alt": "Curves of relative time over 256 to 4096 keys per split, one for each of four workloads. That of the large batch lies near one, that of one very long request falls to one, and those of one short request rise to the right, up to about four.", "width": "100%"}} tags=["hide-input"]
 curves(
     work.assign(x=work.keys_per_split / 1024, y=work.times),
     labels=("keys per split, in units of 1,024", "time over the free plan"),
@@ -303,7 +302,7 @@ curves(
 sized.log.drew("timing", "decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs about a hundredth in decode and nothing in prefill; MLA and small batches pay. Geometric mean of the time over the free plan's.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs about a hundredth in decode and less in prefill; MLA and small batches pay. Geometric mean of the time over the free plan's.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
 grids = price[price["plan"] == "invariant"].groupby(["operation", "why"]).times
 grids = grids.agg(value=lambda t: float(np.exp(np.log(t).mean())), worst="max", n="size")
 grids = grids.reset_index()
@@ -314,12 +313,12 @@ sized.log.drew("timing", "prefill")
 plt.show()
 
 # %% [markdown]
-# In small batches a shorter split is the better choice: with `keys_per_split=256` the worst of the five costs {glue:text}`small_256` times the free plan's time, where 1,024 keys cost {glue:text}`small_worst`.
+# In the five small batches a shorter split is the better choice: with `keys_per_split=256` the worst takes {glue:text}`small_256` times the free plan's time, and with 1,024 keys {glue:text}`small_worst` times.
 # The size must be chosen once for a deployment, and not by the batch.
 #
 # ### What the switches of others do
 #
-# The switch of each library, as its source says, and the cut that follows for requests of 2,048 keys on an H200, alone and in a batch of 64:
+# The table has the switch of each library, as its source says, and the cut of requests of 2,048 keys on an H200, alone → in a batch of 64:
 
 # %%
 SWITCHES = [name for name in named.WAYS if ", " in name]
@@ -336,9 +335,9 @@ plots.table(pd.DataFrame(rows, columns=columns), "switches")
 
 # %% [markdown]
 # - FlashInfer's `fixed_split_size` counts pages, and `disable_split_kv` leaves the keys whole {cite:p}`ye2025`. Both belong to the fa2 kernels; the kernels on CUDA cores have neither.
-# - FlashAttention's `num_splits` is 0 for the heuristic, except in FlashAttention-4, whose default is 1. A number above 1 is no fixed size: FlashAttention-3 deals each request its share of them by the lengths of the batch.
+# - FlashAttention's `num_splits` is 0 by default, which asks the heuristic; in FlashAttention-4 the default is 1. A number above 1 is no fixed size: FlashAttention-3 deals each request its share of them by the lengths of the batch.
 # - vLLM's `VLLM_BATCH_INVARIANT=1` asks FlashInfer for splits of 2,048 pages and also disables splits, which prevails; of FlashAttention-3 it asks for one split.
-# - SGLang's `--enable-deterministic-inference` takes splits of 2,048 keys in a decode by FlashInfer, disables them under CUDA graphs, and asks FlashAttention-3 for one split. A pull request for several reports up to 2.1 times the throughput {cite:p}`sglang24101`; we did not measure that.
+# - SGLang's `--enable-deterministic-inference` takes splits of 2,048 keys in a decode by FlashInfer, disables them under CUDA graphs, and asks FlashAttention-3 for one split. A pull request for several splits reports up to 2.1 times the throughput on work that prefill bounds {cite:p}`sglang24101`; we did not measure that.
 #
 # One split is not always enough. In vLLM's FlashAttention-3 the batch's longest query sets the tile, so that a decode that shares its call with a prefill may change:
 
@@ -349,9 +348,9 @@ pair = [cut(batch, gpu("h200")) for batch in (mixed.alone(0), mixed)]
 print([c.label() for c in pair], "other cut" if changed(*pair) else "same cut")
 
 # %% [markdown]
-# That is what the sources say, and no run of vLLM: whether its scheduler ever puts both into one call was not looked at.
+# {cite:t}`vllm51902` measured just this with vLLM 0.25.1 on an H100: the bits of a decode change when a prefill in the same call grows from 9 tokens to 10. We did not run vLLM.
 #
-# And the GPU? The batch of 2, 4, 8, … in which a cut first is another one, by GPU:
+# Does the GPU matter? The table has the first batch of 2, 4, 8, … whose cut is not that of a request alone:
 
 # %% tags=["hide-input"]
 GPUS = ("rtx4090", "a100", "h100", "h200", "b200")
@@ -367,11 +366,11 @@ plots.table(pd.DataFrame(rows, columns=["2,048 keys", *(gpu(k).name for k in GPU
 # %% [markdown]
 # Of these columns only the H200's was measured, for FlashInfer and torch; the others are the planners' rules with other numbers of SMs.
 #
-# ## Case 001 again
+# ## The report of Two roads, again
 #
 # {doc}`two_roads` could not reproduce its report: the author saw no difference in most samples, and we saw one in nearly all.
 # What if the scores led with the recent keys, as those of trained models often do? The last key's score is raised by a lead, which halves every 16 keys backwards, on otherwise the same 16 samples.
-# The prediction, for the two kernels of that chapter, unsplit and in 4 splits:
+# This is the prediction for the two kernels of that chapter, unsplit and in 4 splits:
 
 # %%
 plain = two_roads.samples()
@@ -392,7 +391,7 @@ curves(equal, labels=("lead of the last key, log2 units", "equal, %"), mark="o",
 plt.show()
 
 # %% [markdown]
-# The run, at a lead of 10, by our kernels; the random inputs ran in the recording that {doc}`two_roads` shows, with the same bits:
+# Our kernels run at a lead of 10; the random inputs ran in the recording that {doc}`two_roads` shows, with the same bits:
 
 # %%
 LEAD = 10
@@ -421,19 +420,19 @@ for key in ("rtx4090", "a100", "h100", "h200"):
     print(f"{gpu(key).name}: the longest sample {cut.label()}")
 
 # %% [markdown]
-# So this is reproduced: on our kernels, inputs with a lead of recent keys show the report's pattern, most samples equal and single heads different, without splits; with 4 splits half of the samples are.
-# This is not: the author's tensors, GPU and package. That the author's scores led so is a guess that fits, and no finding.
+# On our kernels, inputs with a lead of recent keys thus show the report's pattern, most samples equal and single heads different, without splits. With 4 splits half of the samples are equal.
+# The author's tensors, GPU and package are not reproduced, and that the author's scores had such a lead is a guess that fits, and no finding.
 #
 # ## What would change the answer
 #
-# - What the certificate does not cover: it compares one request's bits in the calls that it makes, at the lengths and batches that it is given. A plan that changes at another batch or on another GPU passes; races that strike seldom pass; sampling, the other layers, tensor parallelism and quantization are outside.
-# - Attention is one of the layers that look at the batch. Matrix products and norms have plans of their own, and a server needs all of them invariant.
-# - Versions: each planner is read at the commit that its docstring in `labkernels/planners` names, and FlashInfer's plan of the next version may be another.
-# - cuDNN's and cuBLAS's choices cannot be read, so that nothing is predicted for two of torch's backends.
-# - Prefill against decode: equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
-# - Which rows part for shapes of your own: the program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
+# - **Calls that were not made.** A certificate compares one request's bits in the calls that it makes, at the lengths and batches that it is given. A plan that changes at another batch or on another GPU passes, and so do races that strike seldom. Sampling, other layers, tensor parallelism and quantization are outside.
+# - **Other layers.** Attention is one of the layers that look at the batch. Matrix products and norms have plans of their own, and a server needs all of them invariant.
+# - **Other versions.** Each planner is read at the commit that its docstring in `labkernels/planners` names; the next version of a library may plan otherwise.
+# - **Planners that cannot be read.** cuDNN and cuBLAS choose in closed code, so nothing is predicted for two of torch's backends.
+# - **Prefill against decode.** Equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
+# - **Shapes of your own.** The program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-cell"]
 planned = bits[bits.method != ""]
 differ = decodes.groupby("way").heads_differ.sum() > 0
 by_grid = grids.set_index("name")
@@ -443,7 +442,7 @@ versions = decodes.version[decodes.library.isin(["flashinfer", "torch"])].unique
 glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
 small = price[price.why == "small batch"]
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-cell"]
 numbers = {
     "n_ways": differ.size, "n_change": differ.sum(),
     "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
@@ -511,6 +510,6 @@ assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**2
 #
 # ## Sources
 #
-# The question is asked in {cite:t}`flashattention1897` and, for one kernel of MLA, in {cite:t}`flashmla212`. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.
+# The author of {cite:t}`flashattention1897` had measured equal bits; a maintainer answered that the kernel is not batch-invariant unless the size of its splits is fixed. The author of {cite:t}`flashmla212` measured differences of one or two units in the last place, first took them for the cause of other completions at temperature 0, and withdrew this in the thread. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.
 # The planners of FlashInfer {cite:p}`ye2025`, FlashAttention, torch, vLLM and SGLang were read in their sources; each function in `labkernels/planners` names files and commits.
 # {cite:t}`sglang24101` is cited for what one split costs in SGLang, as its author reports.

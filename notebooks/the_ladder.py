@@ -23,9 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Three rungs make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, though `prefill_mma` reaches {glue:text}`mma_rate` TFLOP/s without it, and `wgmma` by {glue:text}`wgmma_gain`. Overlap gains {glue:text}`within_gain` % here and {glue:text}`none_gain` % in the finished kernel.
+# Three ideas make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain` and `wgmma` by {glue:text}`wgmma_gain`. (A kernel in which all warps copy has {glue:text}`mma_rate` TFLOP/s without a TMA.) Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
 # Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
-# How sure: one recording on an H200 (CUDA 13.0), one shape; errors by CPU builds with its bits.
+# How sure: one recording on an H200 (CUDA 13.0), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; errors by CPU builds with its bits.
 # :::
 
 # %% tags=["remove-cell"]
@@ -82,10 +82,10 @@ plt.show()
 # %% [markdown]
 # ## Prediction
 #
-# A block multiplies and exponentiates in turn.
+# A thread block multiplies and exponentiates in turn.
 # If nothing overlaps, a pass takes the time of its products and the time of its exponentials; if everything overlaps, it takes the longer of the two.
 # The products run at the rate of the rung's instruction: FMAs on CUDA cores, `mma.sync` at the share of the peak that the profiler gives it, or `wgmma` at the peak.
-# The model knows neither copies nor memory, so a rung that waits for them falls short of it.
+# The model knows neither copies nor memory, so a rung that waits for copies falls short of the model.
 
 # %% [markdown]
 # ### Who does what
@@ -95,20 +95,20 @@ plt.show()
 #
 # - One warp is the *producer*. A thread of it asks the {term}`TMA` for a tile of $K$ or $V$, and the tile comes to shared memory by itself.
 # - Two {term}`warpgroups <warpgroup>` are the *consumers*. Each has 64 query rows of the block's 128, multiplies by `wgmma`, and keeps its own softmax.
-# - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. Through one the consumers wait until the stage is full; through the other the producer waits until both warpgroups have read it, and it is empty.
+# - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. At the first the consumers wait until the stage is full; at the second the producer waits until both warpgroups have read the stage.
 #
-# The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four blocks of keys, from the last to the first, and noted the end of each wait and each release.
+# The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four KV tiles, from the last to the first, and noted the end of each wait and each release.
 
-# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are blocks of keys. This is a trace of the rung wgmma on the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are those of KV tiles. This is a trace of the rung wgmma on the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("wgmma", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
 
 # %% [markdown]
 # A warpgroup of this rung asks for $S$, waits, computes its softmax, asks for $P V$ and waits again.
-# On the rung "ping-pong" the scores of the next block are asked for before $P V$ of this one, so that a softmax runs beside products, and the two warpgroups take turns.
+# On the rung "ping-pong" it asks for the scores of the next KV tile before $P V$ of this one, so that its softmax runs beside products, and the two warpgroups take turns.
 
-# %% mystnb={"figure": {"caption": "With turns, the products for S of the next block and those of P V overlap in each warpgroup. This is a trace of the rung ping-pong on the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "With turns, the products for S of the next KV tile and those of P V overlap in each warpgroup. This is a trace of the rung ping-pong on the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("ping-pong", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
@@ -166,11 +166,11 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 #
 # Nine of the ten rungs are the kernel `prefill_wgmma_basic`, with the folder `prefill/rungs` beside it, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
-# A block of the rung "persistent tiles" stays on its SM, computes tile after tile, and loads the next tile while this one ends; on the rungs below, each tile has a block of its own.
-# The rung "P ahead" rounds the weights $P$ of the next block to 16 bits while the product of this block runs.
+# A thread block of the rung "persistent tiles" stays on its SM, computes query tile after query tile, and loads the next while this one ends; on the rungs below, each query tile has a thread block of its own.
+# The rung "P ahead" rounds the weights $P$ of the next KV tile to 16 bits while the product of this KV tile runs.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # A line after + is new in a rung, and a line after - is gone from the rung below.
-# They open in a page, in the order of the rungs, and scroll in JupyterLab:
+# The listings open in a page, in the order of the rungs, and scroll in JupyterLab:
 
 
 # %% tags=["hide-input"]
@@ -203,7 +203,7 @@ change("persistent tiles")
 change("P ahead")
 
 # %% [markdown]
-# The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a tile scheduler, blocks of keys that a warpgroup skips, and rows that leave as whole lines.
+# The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a scheduler of query tiles, KV tiles that a warpgroup skips, and rows that leave as whole lines.
 # These are {glue:text}`top_lines` lines, too many for one sitting. It is better to read its files one by one.
 
 # %% [markdown]
@@ -215,7 +215,7 @@ change("P ahead")
 #
 # `labkernels record counters` recorded the time as the profiler took it on an H200, with empty caches, and its counters.
 # {numref}`ladder` draws the rates.
-# The table has what each rung adds in lines of code, its bytes of shared memory, what the compiler made of its registers, and the counters.
+# The table has the lines of code that each rung adds, its registers and shared memory, and the counters.
 
 # %% tags=["hide-input"]
 steps = climbed[["name", "idea", "registers", "smem_bytes", "smem", "issue", "tflops"]].copy()
@@ -231,27 +231,28 @@ digits = dict.fromkeys(["registers", "KiB", "shared memory, %", "issue, %", "TFL
 plots.table(steps, "rungs", digits | {"gain, %": "{:+.1f}", "measured / expected": "{:.2f}"})
 
 # %% [markdown]
-# Tensor cores multiply the rate by {glue:text}`mma_gain`, and then nothing moves: a second stage changes the rate by {glue:text}`stages_gain` %, with the tensor pipe active for {glue:text}`mma_active` % of the time.
-# One warp copies for two warpgroups, with 16 bytes per thread and instruction, and all warps wait for its copies: the TMA, which leaves the products as they are, multiplies the rate by {glue:text}`tma_gain`.
-# The step to `wgmma` multiplies it by {glue:text}`wgmma_gain`; no thread holds a fragment of $K$ or $V$ any more, and shared memory falls from {glue:text}`tma_smem` to {glue:text}`wgmma_smem` % of what it can do.
+# Tensor cores multiply the rate by {glue:text}`mma_gain`. A second stage then changes the rate by {glue:text}`stages_gain` %, and the tensor pipe is active for {glue:text}`mma_active` % of the time: one warp copies for two warpgroups, with 16 bytes per thread and instruction, and all warps wait for its copies.
+# The TMA, which leaves the products as they are, multiplies the rate by {glue:text}`tma_gain`.
+# The step to `wgmma` multiplies the rate by {glue:text}`wgmma_gain`: no thread holds a fragment of $K$ or $V$ any more, and shared memory falls from {glue:text}`tma_smem` to {glue:text}`wgmma_smem` % of what it can do.
 #
 # One comparison is fairer to `mma.sync`: `prefill_mma`, in which every warp copies for itself and a thread has 255 registers, reaches {glue:text}`mma_rate` TFLOP/s in another recording of the same shape, more than the rung "TMA".
-# The rung's factor is thus what the TMA gives to a block whose other warps do not copy.
+# The rung's factor is thus what the TMA gives to a thread block whose other warps do not copy.
 #
 # Overlap gains far less here than the model says.
 # Exponentials beside the products of the same warpgroup gain {glue:text}`within_gain` %, and turns between warpgroups change the rate by {glue:text}`between_gain` % on top of that.
-# Blocks that stay for tile after tile change it by {glue:text}`persistent_gain` %: with this shape the SMs have nothing to wait for at the end, and the work to find the next tile shows in the ALU, which is busy for {glue:text}`persistent_alu` % of the time instead of {glue:text}`pingpong_alu`.
+# Thread blocks that stay for tile after tile change the rate by {glue:text}`persistent_gain` %: with this shape the SMs have nothing to wait for at the end, and the work to find the next tile shows in the ALU, which is busy for {glue:text}`persistent_alu` % of the time instead of {glue:text}`pingpong_alu`.
 # Rounding $P$ ahead brings {glue:text}`ahead_gain` % back.
 # What `prefill_wgmma` adds, in {glue:text}`top_lines` lines of code, is worth {glue:text}`top_gain` %, and no single one of its ideas was measured alone.
 #
 # A ladder's order decides what an idea seems to be worth.
-# In the finished kernel, with tiles compiled without overlap and with it and measured in one recording, overlap gains {glue:text}`none_gain` %.
-# FlashAttention-3's authors took one idea at a time out of theirs, on an H100 with 8448 tokens: 661 TFLOP/s fell to 582 without products behind the softmax, and to 570 without warp specialisation {cite:p}`shah2024`.
+# In the finished kernel, with tiles compiled without overlap and with it and measured in one recording of their own, overlap gains {glue:text}`none_gain` %.
+# FlashAttention-3's authors took one idea at a time out of theirs, on an H100 with 8448 tokens: 661 TFLOP/s fell to 582 without products beside the softmax, and to 570 without warp specialisation {cite:p}`shah2024`.
+# As gains these are 14 and 16 %: more than overlap gains on our rung, and less than in our finished kernel.
 
 # %% [markdown]
 # ### What a rung costs in accuracy
 #
-# Every rung rounds $P$ to 16 bits, the one on CUDA cores too, so that rungs can be compared bit by bit, and their errors must be equal.
+# Every rung rounds $P$ to 16 bits, the rung on CUDA cores too, so that rungs can be compared bit by bit. That their errors are equal is therefore built in.
 # The price of tensor cores shows against `prefill_fma`, which keeps $P$ in fp32.
 # The cell runs the rungs as CPU builds on six requests.
 
@@ -264,7 +265,7 @@ outs = elements.outputs("prefill", shape, ways)
 truths = outs.pop("exact")
 errors = {name: out - truths for name, out in outs.items()}
 
-# %% mystnb={"figure": {"caption": "Rungs have the same error in every head and request, because all of them round P; keeping P in fp32, on CUDA cores, leaves the error of the 16-bit output alone. Requests from 512 tokens (0) to 33 (5), bf16, causal. Computed on this machine.", "name": "ladder-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above and six requests below. The boxes of the three rungs look the same, those of P in fp32 are lower; short requests have larger errors.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Rungs have the same error in every head and request, because all of them round P; keeping P in fp32, on CUDA cores, leaves only the error of the 16-bit output. Requests from 512 tokens (0) to 33 (5), bf16, causal.", "name": "ladder-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above and six requests below. The boxes of the three rungs look the same, those of P in fp32 are lower; short requests have larger errors.", "width": "100%"}} tags=["hide-input"]
 shown = {name: errors[name] for name in ("CUDA cores", "mma.sync", "wgmma", "P in fp32")}
 plots.error_spread(elements.rows(shown, lengths), origin="computed on this machine")
 bench.log.drew("errors", "prefill")
@@ -299,7 +300,7 @@ plots.table(frame[list(kept)].rename(columns=kept), "others", digits | {"time, m
 
 # %% [markdown]
 # The next listings show what the rungs of decode and of the backward pass change.
-# Between `backward_mma` and `backward_wgmma`, the kernel that a user gets, stand three rungs of one tile: `wgmma` on tiles that all threads copy, the TMA, and $S$ computed transposed, so that $P$ and $dS$ stay in registers.
+# Three rungs of one tile stand between `backward_mma` and `backward_wgmma`, the kernel that a user gets: `wgmma` on tiles that all threads copy, the TMA, and $S$ computed transposed, so that $P$ and $dS$ stay in registers.
 # `backward_wgmma` itself adds {glue:text}`backward_lines` lines to the last of them: other head_dims, an ordered $dQ$, and warps that add $dQ$.
 
 # %% tags=["hide-cell"]
@@ -324,7 +325,7 @@ change("P in registers", "backward")
 # %% [markdown]
 # ### The finished kernels beside others
 #
-# {numref}`ladder-timing` has all recorded times of another prefill, of one recording.
+# {numref}`ladder-timing` has all times of another prefill, of one recording.
 # FlashAttention-3 is there as FlashInfer's backend of that name, which has its own code for Hopper; the package itself was not run.
 
 # %% mystnb={"figure": {"caption": "The finished kernels beside other libraries on an H200: kernels on CUDA cores, on mma.sync and on wgmma stand apart, whoever wrote them. One recording; lines are least times.", "name": "ladder-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
@@ -344,7 +345,7 @@ bench.log + finished.log
 # %% [markdown]
 # ### The numbers of this page
 #
-# They are computed from the tables above, in the cells folded here.
+# The folded cells compute the numbers of this page from the tables above.
 
 # %% tags=["hide-cell"]
 rung = climbed.set_index("name")
@@ -396,11 +397,10 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # - **Another order of the rungs.** An idea gains what its neighbours leave it, as the two numbers for overlap show.
 # - **Another shape.** Persistent blocks cost time here, where all tiles take equally long; a causal mask or mixed lengths would give them something to balance.
-# - **Another GPU.** Rungs from "TMA" on need Hopper; on an A100 the ladder ends at `mma.sync`, and on a B200 at neither of these instructions.
+# - **Another GPU.** On an A100 the ladder ends at the second stage, because the TMA and `wgmma` need Hopper; a B200 has a TMA, and other instructions in place of `wgmma`.
 # - **Accuracy with another output.** With outputs in 16 bits, as here, the store hides part of what $P$ costs; {doc}`where_the_error_comes_from` has both apart.
 #
-# Where did the model fail?
-# The measured rates are {glue:text}`least_ratio` to {glue:text}`most_ratio` of the expected ones on tensor cores: it has no copies, and it lets products and exponentials overlap completely.
+# On tensor cores the measured rates are {glue:text}`least_ratio` to {glue:text}`most_ratio` of the expected ones: the model has no copies, and it lets products and exponentials overlap completely.
 #
 # ## Exercises
 #
@@ -410,7 +410,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :label: ladder-stages
 #
 # The rung "2 stages" has twice the stages of the rung below.
-# Which lines of the ledger of shared memory grow, and by how much?
+# Which lines of its ledger of shared memory grow, and by how much?
 # Check your answer with `exercises.check("ladder-stages", (of_k_and_v, of_q))`: the factor of each line.
 # ```
 #

@@ -23,9 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Registers and shared memory reject most tiles without a run. A model orders the rest: {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles.
-# The backward pass waits for shared memory and registers: for each exponential it has five products where the forward has two, and more operands to move.
-# How sure: every tile that compiles was measured on one H200 (CUDA 13.0, bf16).
+# Counting registers and shared memory rejects most tiles without a run. A model orders the rest: {glue:text}`most_runs` runs in its order reach 98 % of the best of up to {glue:text}`most_tiles` tiles.
+# In the backward pass shared memory is at least as busy as the tensor cores: for each exponential it has five products where the forward has two, and more operands.
+# How sure: every tile that compiles was measured on one H200 (CUDA 13.0, bf16); counters say what is busy.
 # :::
 
 # %% tags=["remove-cell"]
@@ -91,11 +91,11 @@ plt.show()
 # ## Prediction
 #
 # A tile must fit, and the ledgers say whether it does.
-# The model of a step in {doc}`half_idle_tensor_cores`, {eq}`half-idle-step`, gives an expected time for each tile that fits.
+# The model of a step, {eq}`half-idle-step`, gives an expected time for each tile that fits.
 #
-# The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$ with {term}`delta` of each row, $dQ = dS\, K$ and $dK = dS^T Q$: with $S = Q K^T$ these are five products for one exponential, where the forward has two.
+# The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$ with {term}`delta` of each row, $dQ = dS\, K$ and $dK = dS^T Q$. With $S = Q K^T$ these are five products for one exponential, where the forward has two.
 # Here $dX$ is the gradient of the loss with respect to $X$, and $\circ$ multiplies element by element; the constant factors of the scale are left out.
-# A block takes some keys through all query rows, so that every block adds to the same $dQ$.
+# A thread block takes some keys through all query rows, so all blocks add to the same $dQ$.
 # With {eq}`half-idle-ratio`,
 #
 # $$
@@ -103,13 +103,13 @@ plt.show()
 # $$ (tuner-backward-ratio)
 #
 # where $\rho$ is the time of the products over that of the exponentials, $D$ the head_dim, $E$ the exponentials per second of the GPU and $R_{\text{GPU}}$ the FLOP/s of its tensor cores.
-# Exponentials therefore cannot be what limits the backward pass.
+# Exponentials therefore limit the backward pass far less than the forward pass.
 
 # %% [markdown]
 # ### What five products take
 #
-# The cell shows the formulas of `backward_wgmma`.
-# A block holds the gradients $dK$ and $dV$ of its keys in registers all the time, beside $S$ and $dP$ of the step.
+# These are the formulas of `backward_wgmma`.
+# A thread block holds the gradients $dK$ and $dV$ of its keys in registers all the time, beside $S$ and $dP$ of the step.
 
 # %% tags=["hide-output"]
 backward = Backward((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
@@ -132,7 +132,7 @@ plt.show()
 # %% [markdown]
 # ### Which tiles fit
 #
-# Of all tiles that the two prefill kernels can be compiled for at 128 channels, the ledger alone says which fit an H200, and with which line the others break:
+# The two prefill kernels can be compiled for many tiles at 128 channels. The ledger alone says which of them fit an H200, and which line breaks the others:
 
 # %% tags=["hide-input"]
 for kernel in ("prefill_mma", "prefill_wgmma"):
@@ -145,7 +145,7 @@ for kernel in ("prefill_mma", "prefill_wgmma"):
     print(textwrap.fill(example, 90), end="\n\n")
 
 # %% [markdown]
-# The prediction about the rest is an order: {eq}`half-idle-step` ranks them, and a few runs in that order should find a tile within 2 % of the best.
+# For the tiles that fit the prediction is an order: {eq}`half-idle-step` ranks them, and a few runs in that order should find a tile within 2 % of the best.
 #
 # For the backward pass {eq}`tuner-backward-ratio` predicts that the special-function unit is less busy than in the forward pass, on every kernel.
 #
@@ -162,7 +162,7 @@ source("backward_mma", "gradients of the scores")
 # ### The tuner
 #
 # `labkernels tune prefill_wgmma --head-dim 128` goes through every tile that a kernel's source can be compiled for.
-# The ledger rejects what cannot fit; the compiler rejects tiles that {term}`spill`, and tiles whose products it makes wait for each other; the model puts the rest in order; and a GPU measures the first few.
+# The ledger rejects what cannot fit; the compiler rejects tiles that {term}`spill`, and tiles whose products would wait for each other; the model puts the rest in order; and a GPU measures the first few.
 # All but the last step need no GPU.
 # The compiler's part takes a few minutes, and was recorded:
 
@@ -175,8 +175,8 @@ plots.table(shown.rename(columns={"tile": "for example", "reason": "it says"}), 
 
 # %% [markdown]
 # How good is the model's order?
-# For {numref}`tuner-order` every tile was measured that fits and compiles, in the {glue:text}`searched` searches of the experiment `tuning`.
-# The model's one latency was set by looking at `prefill_mma`, so that there its order, and not its times, is tested; of `prefill_wgmma` it knew nothing.
+# For {numref}`tuner-order` every tile that fits and compiles was measured, in the {glue:text}`searched` searches of the experiment `tuning`.
+# The one latency in the model was set by times of `prefill_mma`, so for that kernel only the order is tested. Of `prefill_wgmma` the model knew nothing.
 
 # %% mystnb={"figure": {"caption": "The model's order is right on the whole and wrong among neighbours, which is enough to leave out runs. Every tile that fits and compiles; filled marks are in the kernel's own list.", "name": "tuner-order"}, "image": {"alt": "A scatter plot for each search of measured over expected milliseconds, with a line where both are equal. Points rise with the line and scatter around it; the panel's title has its rank correlation.", "width": "100%"}} tags=["hide-input"]
 plots.expected_and_measured(search, origin=recorded.origins(searched))
@@ -196,14 +196,14 @@ digits = {"rank correlation": "{:.2f}", "ms": "{:.3f}", "listed, ms": "{:.3f}"}
 plots.table(searches, "searches", digits)
 
 # %% [markdown]
-# The times of `prefill_wgmma` are {glue:text}`wgmma_late` times the expected ones, in the median of its tiles: the model knows neither the clock that power leaves nor that its two phases hide each other less than perfectly.
-# The order of the tiles needs neither, because they slow all tiles equally; its rank correlation is {glue:text}`worst_rank` at worst.
+# The times of `prefill_wgmma` are {glue:text}`wgmma_late` times the expected ones, in the median of its tiles: the model knows neither the lower clock under load nor that its two phases hide each other less than perfectly.
+# Both slow all tiles about equally and leave the order, whose rank correlation is {glue:text}`worst_rank` at worst.
 # A kernel's own list is good enough in practice: its best tile loses at most {glue:text}`listed_loss` % to the best of all tiles.
 
 # %% [markdown]
 # ### Where backward loses
 #
-# The figure has Nsight Compute's counters of the backward kernels, recorded on an H200 with 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, and no mask.
+# The figure has Nsight Compute's counters of the backward kernels on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, and no mask. They were recorded before the changes of the next section.
 
 # %% tags=["hide-input"]
 everything = store.read("counters")
@@ -215,7 +215,7 @@ by_default = counted[counted.tile == ""].sort_values(["head_dim", "kernel"])
 is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
-# %% mystnb={"figure": {"caption": "The backward pass has fewer exponentials per product than the forward and no busier tensor cores: shared memory is busy. Numbers are percent of what each part can do.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Shared memory is as busy as the tensor pipe or busier in every row, and exponentials (exp2) are far from a limit. Numbers are percent of what each part can do.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(backward)
 busy["panel"] = "backward, head_dim " + busy.head_dim.astype(str)
 plots.busy_parts(busy, origin=origin)
@@ -234,16 +234,16 @@ digits |= {"registers per block": "{:,.0f}", "bank conflicts per clock": "{:.2f}
 plots.table(both[columns], "backward", digits)
 
 # %% [markdown]
-# The five products of the backward pass, however, have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
-# All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
-# In FlashAttention-2 the special-function unit is busy for {glue:text}`front_mufu` % of the forward pass and {glue:text}`back_mufu` % of the backward at head_dim 128, as {eq}`tuner-backward-ratio` says it must be less, and shared memory for {glue:text}`back_smem` %.
+# The five products of the backward pass have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
+# All of this goes through registers, which hold $dK$ and $dV$ of a tile all the time, and through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure.
+# In FlashAttention-2 the special-function unit is busy for {glue:text}`front_mufu` % of the forward pass and {glue:text}`back_mufu` % of the backward at head_dim 128: less, as {eq}`tuner-backward-ratio` predicts. Shared memory is busy for {glue:text}`back_smem` % of the backward.
 
 # %% [markdown]
 # ### What an order of dQ costs
 #
-# A block adds its part of $dQ$ to memory. With an order, the thread that adds waits for its turn at a counter, sends the addition, waits until the addition is in memory, and lets the next block go.
-# Two threads take the steps in turn, so that each has two steps of time for this chain.
-# How the kernel came to this is told in decisions {doc}`6 </book/decisions/0006-an-ordered-dq>`, {doc}`16 </book/decisions/0016-blocks-of-the-backward-pass-leave>` and {doc}`25 </book/decisions/0025-launches-of-a-backward-pass-overlap>`.
+# A thread block adds its part of $dQ$ to memory. With an order, the thread that adds waits for its turn at a counter, sends the addition, waits until the addition is in memory, and lets the next block go.
+# Two threads take the steps in turn, so that each has the time of two steps for this chain.
+# The kernel's way to this is told in decisions {doc}`6 </book/decisions/0006-an-ordered-dq>`, {doc}`16 </book/decisions/0016-blocks-of-the-backward-pass-leave>` and {doc}`25 </book/decisions/0025-launches-of-a-backward-pass-overlap>`.
 
 # %% tags=["hide-input"]
 timed = store.select(store.read("backward"), {"metric": "time", "statistic": "median"})
@@ -255,7 +255,7 @@ now = timed[timed.started_utc.isin(timed.groupby("head_dim").started_utc.max())]
 place = ["head_dim", "causal", "kv_len"]
 wide = now.pivot_table(index=place, columns="kernel", values="value")
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays more at 128 and 256, and next to nothing at 64, where it is ahead at 2048 tokens.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 about a fifth. FlashAttention-4 pays more at 128 and 256; at 64 neither pays much, and FlashAttention-4 is ahead at 2048 tokens under the causal mask.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
 now = now.assign(tokens=now.kv_len, dashed=now.kernel.str.contains("ordered"))
@@ -287,7 +287,7 @@ ways["tensor cores off"] = {"kernel": "prefill_fma"}
 shape = Prefill((192, 96, 33), (192, 96, 33), 4, 4, 128)
 spread = elements.errors("prefill", shape, ways)
 
-# %% mystnb={"figure": {"caption": "Two tiles, one error: the tile changes the order of sums and nothing that can be seen in a head or a request. bf16, computed on this machine.", "name": "tuner-errors"}, "image": {"alt": "Boxes of the absolute error for each of four heads above and three requests below. The boxes of the two tiles look the same, those of tensor cores off are lower.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Two tiles, one error: the tile changes the order of sums, and no head or request shows a difference. bf16.", "name": "tuner-errors"}, "image": {"alt": "Boxes of the absolute error for each of four heads above and three requests below. The boxes of the two tiles look the same, those of tensor cores off are lower.", "width": "100%"}} tags=["hide-input"]
 plots.error_spread(spread, origin="computed on this machine")
 bench.log.drew("errors", "prefill")
 plt.show()
@@ -306,7 +306,7 @@ bench.log + both_passes.log
 # %% [markdown]
 # ### The numbers of this page
 #
-# They are computed from the tables above, in the cells folded here.
+# The folded cells compute the numbers of this page from the tables above.
 
 # %% tags=["hide-cell"]
 fore, back = (frame.set_index(["kernel", "head_dim"]) for frame in (forward, backward))
@@ -336,9 +336,9 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # %% [markdown]
 # ## What would change the answer
 #
-# - **A model with a term for shared memory.** {eq}`half-idle-step` has none. A product of two tiles in shared memory takes all that it delivers, so that a load beside it waits.
+# - **A model with a term for shared memory.** {eq}`half-idle-step` has none. A product of two tiles in shared memory takes all that shared memory delivers, so that a load beside it waits.
 # - **Tiles that are nearly alike.** The model cannot order them, and only a run can.
-# - **Another GPU.** Ledgers, spills and times are other ones; `labkernels tune` searches again there.
+# - **Another GPU.** Ledgers, spills and times differ there, and `labkernels tune` searches again.
 # - **head_dim 256**, where an order costs most, and where the searches have the fewest tiles to choose from.
 #
 # ## Exercises

@@ -22,9 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# No. With 16-bit inputs the five compute in two ways: `sm_80` and `sm_89`, or `sm_90`, `sm_100` and `sm_120`. In the decode below {glue:text}`computes_decode_differ` % of the outputs differ.
-# No GPU is wrong, since no standard says how to add; each rule is known to the last bit.
-# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs tried on an H200; the other rules are from the literature, and no published record tests that of `sm_120`.
+# No. With 16-bit inputs they compute in two ways: A100 and RTX 4090 (`sm_80`, `sm_89`), or H200, B200 and RTX 5090 (`sm_90`, `sm_100`, `sm_120`). In a small decode {glue:text}`computes_decode_differ` % of the outputs differ.
+# No GPU is wrong: no standard says how to add. Each rule is written down to the last bit.
+# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs of an H200; the others are from the literature, and no published record tests that of `sm_120`.
 # :::
 
 # %% tags=["remove-cell"]
@@ -62,7 +62,7 @@ ran = {
     "prefill": five.outputs("prefill", prefill, "prefill_mma"),
 }
 
-# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs of decode_mma and prefill_mma that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. More keys, more bits: request 0 has the most keys, and request 2 the fewest. A cell of the decode has 128 outputs. Computed on this machine, by CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the rows of longer requests are lighter.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Requests with more keys change more: request 0 has the most keys, and request 2 the fewest. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the rows of longer requests are lighter.", "width": "100%"}} tags=["hide-input"]
 maps = []
 for name, work in (("decode", decode), ("prefill", prefill)):
     other = 100.0 * (ran[name]["sm_80"] != ran[name]["sm_90"])
@@ -90,11 +90,11 @@ plt.show()
 # $$ (tensor-core-step)
 #
 # where $g$ is the step of the grid, $k$ runs over the products of a chunk, and $[x]$ cuts $x$ to a whole number.
-# These integers are added without error, and $s$ is cut once more, toward zero, to the fraction of the result.
-# A longer $K$ goes chunk by chunk, in ascending order, each step's result being the next step's $c$.
+# These integers are added without error, and $s$ is cut once more, toward zero, to the fraction bits of the result.
+# A longer sum goes chunk by chunk, in ascending order, and the result of a step is the $c$ of the next.
 #
 # So four numbers describe a generation: $F$, the chunk, the fraction bits of the result, and an exponent below which the grid does not follow.
-# These are the lab's, for inputs of 16 and of 8 bits:
+# These are the numbers of the lab's models, for inputs of 16 and of 8 bits:
 
 # %% tags=["hide-input"]
 rows = []
@@ -109,8 +109,8 @@ plots.table(pd.DataFrame(rows, columns=columns), "constants")
 # %% [markdown]
 # ### Rivals
 #
-# A model is good only if wrong models fail where it succeeds, so we let others compete with it: one bit less or more in $F$, half the chunk, and two models that many people believe in, a loop of FMAs and the exact sum rounded once.
-# First, on random numbers computed on this machine, how often does each of them differ from {eq}`tensor-core-step`?
+# A model is good only if wrong models fail where it succeeds. Five rivals compete with it: one bit less or more in $F$, half the chunk, and two models that many people believe in, a loop of FMAs and the exact sum rounded once.
+# First, on random numbers, how often does each rival differ from {eq}`tensor-core-step`?
 
 # %%
 SM_90 = tensor_core.unit_of("sm_90", "fp16")
@@ -150,7 +150,7 @@ plots.table(predicted.rename("would differ").rename_axis("model").reset_index(),
             {"would differ": "{:.1%}"})  # fmt: skip
 
 # %% [markdown]
-# Every rival can be told apart: a few dozen random tiles are enough.
+# Every rival can be told apart.
 #
 # The second prediction is about long sums.
 # Each step of {eq}`tensor-core-step` cuts toward zero, so for products of one sign nothing cancels.
@@ -183,7 +183,7 @@ predictions = [
 # %% [markdown]
 # ### What a block takes
 #
-# The arithmetic is the instruction's, and the registers are the kernel's: `mma.sync` reads fragments of its operands from registers.
+# The GPU fixes the arithmetic of `mma.sync`; the kernel chooses how many registers and bytes of shared memory it takes.
 # These are both formulas of `prefill_mma`, for the prefill above on an A100.
 
 # %% tags=["hide-output"]
@@ -202,7 +202,7 @@ bench.equations("prefill_mma")
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same sources take other places on three GPUs: the smaller shared memory of an RTX 4090 holds one block where an H200 holds three and two.", "name": "core-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of blocks for each kernel and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same kernels on three GPUs: an SM of an RTX 4090 has less shared memory, and holds one block of either kernel where an H200 holds three of decode_mma and two of prefill_mma.", "name": "core-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of blocks for each kernel and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
 own = Bench(decode, prefill, kernels=["decode_mma", "prefill_mma"], gpu="a100")
 own.plot_occupancy("a100", "rtx4090", "h200")
 plt.show()
@@ -219,8 +219,8 @@ plt.show()
 # :end-before: "private:"
 # ```
 #
-# The second listing is a probe, a kernel that asks a GPU for one product.
-# It puts a tile into shared memory, issues `wgmma` with a descriptor of each operand, waits, and stores what came out:
+# The second listing is from a probe, a kernel that asks a GPU for one product.
+# The probe puts a tile into shared memory, issues `wgmma` with a descriptor of each operand, waits, and stores what came out:
 #
 # ```{literalinclude} /labkernels/cuda/include/lab/probes.cuh
 # :language: cpp
@@ -232,7 +232,7 @@ plt.show()
 #
 # ### The H200 against the model
 #
-# `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, subnormal ones, sums that cancel; and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
+# `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, {term}`subnormal <subnormal>` ones, sums that cancel, and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
 # A few tiles of each are in `data/`, and the NumPy model runs on them now.
 
 # %% tags=["hide-input"]
@@ -252,7 +252,7 @@ for name in names:
 plots.table(pd.DataFrame(rows, columns=["instruction", "outputs here", "that differ"]), "sample")
 
 # %% [markdown]
-# The run on the GPU counted over far more:
+# The run on the GPU compared far more:
 
 # %% tags=["hide-input"]
 counts = pd.DataFrame(store.newest(store.read("tensor_core_arithmetic")))
@@ -264,7 +264,7 @@ ours = missed.xs("the model", level="model")
 print(f"{outputs.sum() / 1e6:.0f} million outputs of {len(outputs)} instructions, "
       f"{ours.sum():.0f} unlike the model")  # fmt: skip
 
-# %% mystnb={"figure": {"caption": "One bit or one chunk away from the model, every model fails, on every instruction. Of all outputs of a GPU, random and adversarial.", "name": "rejections"}, "image": {"alt": "A row for each of twelve instructions. The model's mark stands on the line labelled none in all of them. The marks of models with a fraction bit less or more, half the chunk or another number of output bits stand to the right, between a few outputs in a thousand and nearly all.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A model with one bit more or less, or with half the chunk, fails on every instruction. Shares of all outputs of the GPU, of random and of difficult tiles.", "name": "rejections"}, "image": {"alt": "A row for each of twelve instructions. The model's mark stands on the line labelled none in all of them. The marks of models with a fraction bit less or more, half the chunk or another number of output bits stand to the right, between a few outputs in a thousand and nearly all.", "width": "100%"}} tags=["hide-input"]
 shares = (missed / outputs).rename("share").reset_index()
 known = {f"{n} fraction bits": "fraction bits ± 1" for n in (12, 14, 24, 26)}
 known |= {f"{n} output bits": "output bits ± 1" for n in (12, 14)}
@@ -273,7 +273,7 @@ plots.rejections(shares.assign(model=shares.model.replace(known)), origin=origin
 plt.show()
 
 # %% [markdown]
-# Beside the prediction, for normal numbers in fp16; the two beliefs were tried on the tiles in `data/`:
+# The table sets the shares beside those predicted, for normal numbers in fp16. A loop of FMAs and the sum rounded once were tried on the tiles in `data/` alone:
 
 # %% tags=["hide-input"]
 normal = counts[(counts.family == "normal") & (counts.kernel == "mma.sync.m16n8k16.fp32.fp16")]
@@ -294,7 +294,6 @@ plots.table(beside.rename_axis("model").reset_index(), "beside",
 #
 # {numref}`one-sum` shows one output of the H200 from the recorded tiles, with terms of very different exponents.
 # A bar is a term, and the part that is cut is orange.
-# The small terms are not rounded one by one: they are cut, all in the same direction.
 
 
 # %% tags=["hide-input"]
@@ -305,7 +304,7 @@ def span(x):
     return exponent - 1, exponent - 54 + (integer & -integer).bit_length()
 
 
-# %% mystnb={"figure": {"caption": "Seventeen terms on one grid: the largest decides what the others may keep. An output of wgmma for fp16, of the family with exponents of any size.", "name": "one-sum"}, "image": {"alt": "Seventeen horizontal bars, one for c and one for each product, at different heights of exponent. A vertical line marks the last place kept. Parts of bars to its right are orange: most terms lose some of their bits, a few all of them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Seventeen terms on one grid: the largest decides which bits the others keep. An output of wgmma for fp16, from the tiles with numbers of all sizes.", "name": "one-sum"}, "image": {"alt": "Seventeen horizontal bars, one for c and one for each product, at different heights of exponent. A vertical line marks the last place kept. Parts of bars to its right are orange: most terms lose some of their bits, a few all of them.", "width": "100%"}} tags=["hide-input"]
 a, b, c = (sample[f"wgmma.m64n64k16.fp32.fp16 {x}"][1, 0] for x in "abc")
 a, b = rounding.from_bits(a[0], "fp16"), rounding.from_bits(b[:, 0], "fp16")
 c = c.view(np.float32)[0, 0]
@@ -352,7 +351,7 @@ plots.table(
 # ### Eight bits
 #
 # `wgmma` with inputs in one of the {term}`8-bit formats` keeps $F = 13$ bits, and its fp32 results have 13 fraction bits: the ten others are zero.
-# An accumulator of 13 bits stops growing when a step adds less than its last place.
+# An accumulator of 13 bits stops growing when each product of a step is smaller than its last place.
 # That is why kernels with fp8 inputs end their chains early and add the parts in fp32 {cite:p}`shah2024`.
 #
 # `mma.sync` on an H200 takes 8-bit inputs as well, and gives other results.
@@ -370,7 +369,7 @@ plots.table(shown.rename(columns={"kernel": "instruction", "value": "outputs tha
 # ### Triton
 #
 # `tl.dot(q, k^T)` compiles to `mma.sync` for tiles of 16 queries, and to `wgmma` from 64 on.
-# If both chain the channels in ascending order, their bits must be equal, and the model's.
+# If both chain the channels in ascending order, their bits must equal each other and the model's.
 
 # %% tags=["hide-input"]
 dots = pd.DataFrame(store.newest(store.read("triton_dot")))
@@ -399,9 +398,9 @@ plots.table(dots[["kernel", "dtype", "channels", "instruction", *whole]], "trito
 #
 # The square is cheap, because those of its partial products that lie below $2^{19}$ are never added.
 # The widths, 26, 16 and 10 bits, are those of an interpolator published twenty years ago {cite:p}`oberman2005`.
-# A negative $x$ costs nothing, since every bit of its $n$ and $f$ is inverted.
+# For a negative $x$ the unit inverts every bit of $n$ and $f$.
 
-# %% mystnb={"figure": {"caption": "Sixty-four parabolas: the error of 2^x is a wave with a jump at every border, and never reaches 1.5 ulp. Line: mean; area: all values. Above one binade, below its first four segments.", "name": "ex2-error"}, "image": {"alt": "Two panels. Above, the error in ulps over 64 segments, a jagged band between about minus 1 and plus 1.4. Below, the first four segments, each a smooth wave of third degree that jumps at the border to the next.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Sixty-four parabolas: the error of 2^x is a wave with a jump at every border, and never reaches 1.5 ulp. Line: mean; area: all values. Above: x from 0 to 1. Below: the first four segments.", "name": "ex2-error"}, "image": {"alt": "Two panels. Above, the error in ulps over 64 segments, a jagged band between about minus 1 and plus 1.4. Below, the first four segments, each a smooth wave of third degree that jumps at the border to the next.", "width": "100%"}} tags=["hide-input"]
 unit = ex2_unit.load()
 fractions = np.arange(ex2_unit.ENTRIES)
 mantissas = unit.mantissa(fractions)
@@ -446,7 +445,7 @@ plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers"
 # ### Five GPUs, one attention
 #
 # {numref}`five-bits` compares two architectures, of which `sm_80` keeps {glue:text}`computes_bits_80` fraction bits below the largest term and `sm_90` {glue:text}`computes_bits_90`.
-# In the prefill {glue:text}`computes_prefill_differ` % of the outputs differ, {glue:text}`computes_ulps` % of these by one unit in the last place. The tables have all pairs, in percent of the outputs that differ: of the decode first, then of the prefill.
+# In the prefill {glue:text}`computes_prefill_differ` % of the outputs differ, {glue:text}`computes_ulps` % of these by one unit in the last place. The tables have the outputs that differ between any two architectures, in percent: first of the decode, then of the prefill.
 
 # %%
 digits = dict.fromkeys(ran["decode"], "{:.2f}")
@@ -456,10 +455,9 @@ plots.table(pd.DataFrame(five.differing(ran["decode"])), "pairs-d", digits)
 plots.table(pd.DataFrame(five.differing(ran["prefill"])), "pairs-p", digits)
 
 # %% [markdown]
-# Are the outputs of one arithmetic better than those of the other?
-# The truth is the same attention in float64.
+# Are the outputs of one arithmetic better than those of the other? Both are held against the same attention in float64.
 
-# %% mystnb={"figure": {"caption": "Which arithmetic computed the output does not show in its error, in any head or request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16, computed on this machine.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Both arithmetics have the same errors, in every head and request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
 exact = elements.outputs("prefill", prefill, {})["exact"]
 ways = {name: ran["prefill"][name] - exact for name in ("sm_80", "sm_90")}
 plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this machine")
@@ -467,13 +465,13 @@ bench.log.drew("errors", "prefill")
 plt.show()
 
 # %% [markdown]
-# The same shapes run with tensor cores off and on, in CUDA and in Triton. On this machine times are those of a simulation; Triton's interpreter lets NumPy multiply, so that its bits are nobody's tensor core.
+# The same shapes run with tensor cores off and on, in CUDA and in Triton. Without a GPU a time is that of a simulation, and Triton's interpreter lets NumPy multiply, so that its bits are those of no tensor core.
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% mystnb={"figure": {"caption": "What this arithmetic is for: the least time of a prefill of 4 x 4096 tokens on five GPUs, with tensor cores and without, at the vendor's peaks. No time here was measured.", "name": "core-timing"}, "image": {"alt": "Two marks for each of five GPUs on a logarithmic axis of milliseconds: the one with tensor cores stands far to the left of the one without.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What this arithmetic is for: the least time of a prefill of 4 x 4096 tokens on five GPUs, with tensor cores and without, at the vendor's peaks. No time is measured.", "name": "core-timing"}, "image": {"alt": "Two marks for each of five GPUs on a logarithmic axis of milliseconds: the one with tensor cores stands far to the left of the one without.", "width": "100%"}} tags=["hide-input"]
 large = Prefill((4096,) * 4, (4096,) * 4, 16, 16, 128)
 plots.least_times(pd.DataFrame(five.least_times(large)), origin="computed from the vendor's peaks")
 bench.log.drew("timing", "prefill")
@@ -485,9 +483,9 @@ bench.log + own.log
 # %% [markdown]
 # ### The question again
 #
-# We did not find the inputs of the question in the copies of its authors' test suite that we could read, so that the five answers themselves are not recomputed here.
-# What the models can do is to answer a product of the same kind: many eighths between a large number and its negative.
-# The answers of the question are whole numbers of eighths too.
+# The inputs of Li et al. were not in the copies of their test suite that we could read, so their answers are not recomputed here.
+# The models can answer a product of the same kind: many eighths between a large number and its negative.
+# The answers of Li et al. are whole numbers of eighths too.
 
 # %% tags=["hide-input"]
 large, small = 2.0**11, np.full(14, 1 / 8)
@@ -501,27 +499,27 @@ for arch in ("sm_70", "sm_80", "sm_90"):
 answers
 
 # %% [markdown]
-# Beside $2^{22}$ an eighth lies below the grid of `sm_70` and of `sm_80`, which answer 0 as the V100 and the A100 did, and on the grid of `sm_90`, which answers something else as the H100 did.
+# Beside $2^{22}$ an eighth lies below the grids of `sm_70` and `sm_80`, and these answer 0, as the V100 and the A100 did. It lies on the grid of `sm_90`, which answers another number, as the H100 did.
 #
-# ### Seven sentences
+# ### Seven beliefs, judged
 #
-# 1. *Multiplies in 16 bits and adds in fp32, like FMAs*: no. The products are exact and the sum has one cut. A loop of FMAs differs in **{glue:text}`computes_fma_loop`** of the outputs of normal numbers, the exact sum rounded once in **{glue:text}`computes_once`**.
-# 2. *Rounds to nearest, so that errors cancel*: no, toward zero. A sum of 8192 products of one sign is **{glue:text}`computes_bias_90`** parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
-# 3. *The order matters*: within a chunk never, because {eq}`tensor-core-step` has none; across chunks always, as the column of descending channels says.
-# 4. *fp32 accumulation means the same bits everywhere*: no. $F$ is 23, 24 or 25, and the chunk 4, 8 or 16.
-# 5. *With 8-bit inputs the sum is fp32*: on `wgmma` it has 13 fraction bits; on `mma.sync` of the same chip it is an fp16 product and an fp32 addition.
-# 6. *`mma.sync`, `wgmma` and `tl.dot` differ*: not for 16-bit inputs on an H200, in none of the **{glue:text}`computes_dots`** million scores tried. For 8 bits they do.
-# 7. *The exponential cannot be modelled*: **{glue:text}`computes_bytes`** bytes give all $2^{32}$ results, none of them more than {glue:text}`computes_ulp` ulp from $2^x$ at the argument that the unit sees.
+# 1. *A tensor core multiplies in 16 bits and adds in fp32, like FMAs.* No: products are exact, and the terms of a sum are cut, not rounded. A loop of FMAs differs in {glue:text}`computes_fma_loop` of the outputs of normal numbers, and the exact sum rounded once in {glue:text}`computes_once`.
+# 2. *A tensor core rounds to nearest, so that errors cancel.* No: it cuts toward zero. A sum of 8192 products of one sign is {glue:text}`computes_bias_90` parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
+# 3. *The order of the products matters.* Not within a chunk, because {eq}`tensor-core-step` has no order. Across chunks it does, as the column of descending channels shows.
+# 4. *Accumulation in fp32 means the same bits everywhere.* No: $F$ is 23, 24 or 25 for 16-bit inputs, and the chunk 4, 8 or 16.
+# 5. *With 8-bit inputs the sum is fp32.* The sum of `wgmma` has 13 fraction bits; `mma.sync` of the same chip multiplies in fp16 and adds in fp32.
+# 6. *`mma.sync`, `wgmma` and `tl.dot` differ.* Not for 16-bit inputs on an H200, in none of the {glue:text}`computes_dots` million scores tried. For 8 bits `mma.sync` and `wgmma` do.
+# 7. *The exponential cannot be modelled.* It can: {glue:text}`computes_bytes` bytes give all $2^{32}$ results, none of them more than {glue:text}`computes_ulp` ulp from $2^x$ at the argument that the unit sees.
 #
 # ## What would change the answer
 #
-# - **Another operand.** With 8-bit inputs `sm_89`, `sm_90` and `sm_100` compute in three ways, not two.
-# - **Another tile or another number of splits** changes the order of the chunks, and with it far more bits than the generation does. A library that picks tiles by GPU differs for this reason first.
+# - **Other inputs.** With 8-bit inputs `sm_89`, `sm_90` and `sm_100` compute in three ways, not two.
+# - **Another tile or another number of splits** changes the order of the sums too. A library that picks tiles by GPU may differ for this reason first.
 # - **A GPU that contradicts a record.** The lab tried one H200. {cite:t}`khattak2025` have published what eight GPUs answered, from a V100 to a B200, and no output of the models of `sm_70`, `sm_80`, `sm_89`, `sm_90` and of `mma.sync` on `sm_100` differs. The models of `sm_75`, of `sm_120` and of 8 bits by `tcgen05` are those of {cite:t}`xie2025` alone.
-# - **AMD's GPUs** are not modelled here. An MI100 answered {cite:t}`li2024` by 255.875 and an MI250X by 0, and the lab cannot say why.
+# - **AMD's GPUs** are not modelled here. In {cite:t}`li2024` an MI100 answered 255.875 and an MI250X 0, and the lab cannot say why.
 #
-# No model is here of 4-bit and 6-bit inputs, nor of e4m3 times e5m2 by `mma.sync` on `sm_90` and `sm_100`, nor of `rcp.approx` and `lg2.approx`, since no kernel of the lab uses them.
-# Whether the units of $2^x$ of other generations hold the same parabolas is not known here.
+# The lab has no model of what its kernels do not use: 4-bit and 6-bit inputs, e4m3 times e5m2 by `mma.sync` on `sm_90` and `sm_100`, `rcp.approx` and `lg2.approx`.
+# Whether other generations have the same parabolas for $2^x$ is not known here.
 # Two rules came from outputs that did not fit at first: a {term}`subnormal` fp16 accumulator lifts the grid to fp16's lowest exponent, and a {term}`tf32` NaN whose bits all lie below the ten that are read is an infinity.
 #
 # ## Exercises
@@ -594,7 +592,6 @@ assert exercises.check("tensor-core-eight-bits", stop)
 # :label: tensor-core-parabolas
 #
 # Forget the 64 rows of integers and find them again in `mantissas`, the unit's results.
-# Which fact makes that easy?
 # Check your answer with `exercises.check("tensor-core-parabolas", bias)`: the bias of the unit that you found.
 # ```
 #
@@ -617,7 +614,7 @@ assert exercises.check("tensor-core-parabolas", again.bias)
 #
 # ## Sources
 #
-# The question and its five answers are from {cite:t}`li2024`.
+# The small product and its answers are from {cite:t}`li2024`.
 # The step of {eq}`tensor-core-step` and the constants of generations that the lab has not tried are from {cite:t}`fasi2021`, {cite:t}`xie2025` and {cite:t}`khattak2025`; {cite:t}`ptx` leaves them open.
 # Fp8 kernels that promote their sums are from {cite:t}`shah2024`.
 # The form of the interpolator is from {cite:t}`oberman2005`; its coefficients were found here.

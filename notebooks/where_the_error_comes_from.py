@@ -17,14 +17,14 @@
 # ## Question
 #
 # **A test of attention passes in fp16 and fails in bf16. Which step of the kernel makes the difference, and what would it cost to remove it?**
-# The test is that of {cite:t}`flashinfer882`, which had a tolerance of 0.001; {cite:t}`golden2024` study the numerics of flash attention in bf16.
+# The test is that of {cite:t}`flashinfer882`, which had a tolerance of 0.001; a maintainer pointed to {cite:t}`golden2024`, a study of flash attention in bf16.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Two of seven steps make nearly all of it: the weights $P$ are rounded to 16 bits for the tensor cores, and the output is rounded. The second must stay: right bf16 outputs may lie {glue:text}`ulp` apart, so that 0.001 fails them.
-# $P$ in two parts removes most of the first, for at most {glue:text}`cost` % of a decode's time.
-# How sure: each source was predicted; the sum agrees with an H200 within 15 %, for random inputs.
+# Two of seven steps make nearly all of the error: tensor cores take the weights $P$ in 16 bits, and the output is stored in 16 bits. In the test, whose keys are 0, only the output errs: right bf16 outputs near 0.25 lie {glue:text}`ulp` apart, and 0.001 fails them.
+# $P$ in two parts removes most of its error, for at most {glue:text}`cost` % of a decode's time.
+# How sure: the predicted sum agrees with an H200 within 15 %, for random inputs.
 # :::
 
 # %% tags=["remove-cell"]
@@ -74,7 +74,7 @@ inputs = {(t, mean): decode_inputs(t, mean) for t in ("fp16", "bf16") for mean i
 one = error_budget.measured_budget(*inputs["bf16", 0], POLICIES["16 bits"], **WAY)
 by_head, by_sample = (pd.DataFrame(one.rows(by=by)) for by in ("head", "sample"))
 
-# %% mystnb={"figure": {"caption": "The sources add up to the error of the kernel, and each is as large as predicted, over nine decades. Output in bf16, V of mean 0; measured: each source alone, and at the foot the kernel. No bias stands out of its noise.", "name": "budget-waterfall"}, "image": {"alt": "Left, a waterfall: P to 16 bits and the output take half of the variance each, the others nothing that can be seen; measured bars lie under the predicted ones. Right, the shares on a logarithmic axis: measured dots on predicted ticks, from the whole down to less than a billionth.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The sources add up to the error of the kernel, and each is as large as predicted, over nine decades. Output in bf16, V of mean 0; measured: each source alone, and in the last row the kernel. No bias is larger than its noise.", "name": "budget-waterfall"}, "image": {"alt": "Left, a waterfall: P to 16 bits and the output take half of the variance each, the others nothing that can be seen; measured bars lie under the predicted ones. Right, the shares on a logarithmic axis: measured dots on predicted ticks, from the whole down to less than a billionth.", "width": "100%"}} tags=["hide-input"]
 plots.error_waterfall(by_head, origin="computed on this machine")
 plt.show()
 
@@ -84,7 +84,7 @@ plt.show()
 # ### Seven places
 #
 # A decode kernel on tensor cores computes $s_j$, $P_j = 2^{s_j - m}$, $l = \sum P_j$ and $\sum P_j v_j$, merges the sums of its warps and splits, divides, and stores.
-# It leaves the exact path at seven places.
+# It departs from exact arithmetic at seven places.
 #
 # | source | what happens there |
 # |---|---|
@@ -99,7 +99,7 @@ plt.show()
 # ### How an error reaches the output
 #
 # Let $p_j = P_j / l$, so that $o = \sum p_j v_j$.
-# A relative error $\varepsilon_j$ of the weight $P_j$, made before $l$ is summed up, changes numerator and denominator; an error $\delta_j$ of the rounding to 16 bits, made after it, changes the numerator alone.
+# A relative error $\varepsilon_j$ of the weight $P_j$, made before $l$ is summed up, changes numerator and denominator. An error $\delta_j$ of the rounding to 16 bits, made after the sum, changes the numerator alone.
 # To first order
 #
 # $$
@@ -109,9 +109,8 @@ plt.show()
 # \end{aligned}
 # $$ (error-decomposition)
 #
-# where $r$ is what the sums, the merge and the store add, with $x = 0$ if $l$ sums the unrounded $P_j$, and $x = o$ if it sums the rounded ones, because then $\delta_j$ changes the denominator as well.
-# The whole difference between the two conventions, of which FlashAttention has the first and FlashInfer the second {cite:p}`dao2024,ye2025`, is this $x$.
-# If the values have no common mean, then $o \approx 0$ and the two are alike.
+# where $r$ is what the sums, the merge and the store add. If $l$ sums the unrounded $P_j$, as in FlashAttention {cite:p}`dao2024`, then $x = 0$. If $l$ sums the rounded ones, as in FlashInfer's fa2 kernels {cite:p}`ye2025`, then $x = o$, because $\delta_j$ changes the denominator as well.
+# If the values have no common mean, then $o \approx 0$, and the two conventions hardly differ.
 #
 # ### Random errors, and one that is not
 #
@@ -127,7 +126,7 @@ plt.show()
 #
 # Tensor cores do not round to nearest.
 # They align the products of a step and the old sum to the largest of them, and cut each off toward zero: {doc}`what_a_tensor_core_computes` has the rules.
-# A term loses half of what it can lose, on average, and always toward zero.
+# On average a term loses half of what it can lose, always toward zero.
 # If all $v_j$ have one sign, nothing cancels, and after $n$ steps the sum is too small by about
 #
 # $$
@@ -141,8 +140,8 @@ plt.show()
 #
 # `measure.error_budget` evaluates {eq}`error-variances` and {eq}`truncation-bias` on given tensors, source by source, before any kernel runs.
 # Our inputs are four requests of 2048 to 32 keys, 8 query heads on 2 KV heads, once with values of mean 0 and once of mean 1.
-# The table is for the longest request: each source's share of its square error, in percent.
-# A model has no use for an fp32 output, but this chapter has: the store to 16 bits would hide all other sources.
+# The table has each source's share of the square error of the longest request, in percent.
+# It also has an output in fp32, which no model asks for: the store to 16 bits would hide all other sources.
 
 # %% tags=["hide-input"]
 budgets, shares = {}, {}
@@ -164,13 +163,13 @@ plots.table(shares.reset_index(), "shares", dict.fromkeys(shares.columns, "{:.2f
 # - In fp32, **P is nearly all that is left**.
 #   The exponential, which every fast kernel takes from an approximate unit, has no share to speak of.
 # - The one rival of P is **the accumulation, in fp16 with values of one sign**: there P is rounded finely enough to let the truncation come into sight.
-#   It grows with the length of the chains, and the recorded case has four times as many keys.
+#   Truncation grows with the number of keys, and the case that was recorded on an H200, 57 requests of 8192 keys, has four times as many.
 
 # %% [markdown]
 # ### What more digits would take
 #
 # A switch of the numeric policy costs registers before it costs time.
-# The formulas of `decode_mma` with the default policy, for the workload of the recorded case:
+# These are the formulas of `decode_mma` with the default policy, for the recorded case:
 
 # %% tags=["hide-output"]
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
@@ -182,9 +181,9 @@ bench.equations("decode_mma")
 
 # %% [markdown]
 # With `p=input_x2` the term of the rounded $P$ doubles, and `accumulate=promoted` adds a fragment for the sum of 16 keys.
-# {numref}`sources-budget` has room for both in the decode, and none in `prefill_mma`.
+# As {numref}`sources-budget` shows, the decode has registers left for both, and `prefill_mma` has none.
 
-# %% mystnb={"figure": {"caption": "Where more exact arithmetic has room: decode_mma is compiled for 168 of the 255 registers that a thread may have, so that three blocks fit an SM; prefill_mma uses all 255. H200, default policy.", "name": "sources-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Room for more exact arithmetic: decode_mma is compiled for 168 of the 255 registers that a thread may have, so that three blocks fit an SM; prefill_mma uses all 255. H200, default policy.", "name": "sources-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -203,8 +202,8 @@ plt.show()
 # :end-before: "[/lab: accumulate]"
 # ```
 #
-# Three switches of the {term}`numeric policy` act here, all known at compile time, so that the default kernel holds none of their instructions.
-# With `p=input_x2` there are two parts, $P_{hi}$ and what its rounding left, rounded again; each fragment of $V$ then takes two `mma`.
+# Three switches of the {term}`numeric policy` act here. All are known at compile time, so the default kernel holds none of their instructions.
+# With `p=input_x2`, $P$ has two parts: $P$ rounded, and what the rounding left, rounded again. Each fragment of $V$ then takes two `mma`.
 # With `accumulate=promoted` the tensor cores sum up 16 keys from zero, and an fp32 addition, which rounds to nearest, joins them to $O$:
 #
 # ```{literalinclude} /labkernels/cuda/include/lab/core/policy.cuh
@@ -213,7 +212,7 @@ plt.show()
 # :end-before: "}  // namespace lab"
 # ```
 #
-# And with `denominator=rounded`, $l$ sums what the second product sees.
+# With `denominator=rounded`, $l$ sums the rounded $P$, which the second product takes.
 #
 # ## Measurement
 #
@@ -221,8 +220,8 @@ plt.show()
 #
 # We run the kernel, subtract the predicted bias from each element's error, and divide by the predicted $\sigma$.
 # If the budget is right, the result has the standard deviation 1, in every head and in every sample.
-# All elements of a row share the errors of its weights, and a head has four rows here; so we expect to stray from 1 by some 10 percent.
-# In fp32 with values of mean 1 all channels of a row err nearly alike, and we expect to stray about twice as far.
+# All elements of a row share the errors of its weights, and a head has four rows here, so we expect deviations from 1 of some 10 percent.
+# In fp32 with values of mean 1 all channels of a row err nearly alike, and we expect deviations about twice as large.
 
 # %% tags=["hide-input"]
 errors, spread = {}, []
@@ -243,14 +242,14 @@ plots.table(pd.DataFrame(spread, columns=columns), "spread", dict.fromkeys(colum
 # So each line of the budget can be put to an experiment of its own: leave all sources out but one.
 # {numref}`budget-waterfall` does it for bf16 with an output in 16 bits, and {numref}`budget-groups` says where the shares lie.
 
-# %% mystnb={"figure": {"caption": "Every head and every sample has the same two sources, in nearly the same shares: no one stands apart, as a head with a bug would.", "name": "budget-groups"}, "image": {"alt": "Stacked bars, two for each of 8 query heads and below for each of 4 samples, predicted beside measured. Each stack is about half P to 16 bits and half the output; the predicted ones end at 1, the measured ones between 0.95 and 1.15.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Every head and every sample has the same two sources, in nearly the same shares. None stands apart, as a head with a bug would.", "name": "budget-groups"}, "image": {"alt": "Stacked bars, two for each of 8 query heads and below for each of 4 samples, predicted beside measured. Each stack is about half P to 16 bits and half the output; the predicted ones end at 1, the measured ones between 0.95 and 1.15.", "width": "100%"}} tags=["hide-input"]
 plots.budget_by_group(by_head, by_sample, origin="computed on this machine")
 plt.show()
 
 # %% [markdown]
-# The same was measured on the H200, with 32 rows and more for most heads, and on other inputs: peaked softmaxes, attention sinks, outliers.
+# The spread was also measured on the H200, with 32 rows or more for most heads, and on other inputs: peaked softmaxes, attention sinks, outliers.
 
-# %% mystnb={"figure": {"caption": "On the H200 the spread of every head of 32 rows or more is within the promised 15 percent of 1; the few points outside have 8 rows, which chance alone takes that far. Biases that stand out of their noise are those predicted, over three decades.", "name": "budget-calibration"}, "image": {"alt": "Two panels. Above, one point per query head and policy for five families of inputs, and their distributions: standard deviations of error over sigma, nearly all of them between 0.85 and 1.15. Below, measured bias against predicted bias on logarithmic axes, with the points along the diagonal.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On the H200 the spread of every head of 32 rows or more is within 15 percent of 1; the few points outside are heads of 8 rows, which chance alone takes that far. Biases that exceed their noise are as large as predicted, over three decades.", "name": "budget-calibration"}, "image": {"alt": "Two panels. Above, one point per query head and policy for five families of inputs, and their distributions: standard deviations of error over sigma, nearly all of them between 0.85 and 1.15. Below, measured bias against predicted bias on logarithmic axes, with the points along the diagonal.", "width": "100%"}} tags=["hide-input"]
 trial = pd.DataFrame(store.read("error_calibration"), dtype=object)
 trial = trial.infer_objects().query("samples > 2")  # two rows per head say little
 first = trial.iloc[0]
@@ -259,7 +258,7 @@ plots.calibration(trial, origin=f"measured on {first.device}, {when}")
 plt.show()
 
 # %% [markdown]
-# The table has the least and the largest spread of each kernel.
+# The table has each kernel's least and largest spread, over the heads with most rows.
 
 # %% tags=["hide-input"]
 whole = trial[(trial.source == "total") & (trial.other_policy == "") & (trial.samples > 8)]
@@ -271,35 +270,34 @@ plots.table(spread, "spreads", dict.fromkeys(spread.columns[2:], "{:.3f}"))
 # %% [markdown]
 # ### What better arithmetic costs
 #
-# What does better arithmetic cost on an H200? The case is that of {doc}`tensor_cores_on_and_off`, 57 requests of 8192 keys, 32 query heads on 8 KV heads.
-# Each row is one policy, and its name says in what it differs from the default.
-# The time is that of a step with its usual 16-bit output, the errors are those of the same policy before the store.
+# The recorded case is that of {doc}`tensor_cores_on_and_off`: 57 requests of 8192 keys, 32 query heads on 8 KV heads.
+# Each row of the figure is a policy, and its name says in what it differs from the default.
+# Times are of a step with its usual 16-bit output, and errors of the same policy before the store.
 
 # %% tags=["hide-input"]
 rows = store.newest(store.read("numeric_policies"))
 costs = plots.policy_costs(pd.DataFrame(rows), baseline="decode_mma")
 of_case = costs[costs.kv_len == 8192]
 
-# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels below each other, with a row for each numeric policy. Above: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Below: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums take away the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels below each other, with a row for each numeric policy. Above: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Below: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
 plots.policies(of_case[of_case.dtype == "bf16"], origin=recorded.origin(rows))
 bench.log.drew("timing", "decode")
 plt.show()
 
 # %% [markdown]
-# The bias is a surprise.
-# Before the run we had expected promoted sums to cut it tenfold, but in bf16 they hardly change it, unless P is in two parts. So the bias that is left is not from truncation.
-# The remaining bias comes from P.
+# We had expected promoted sums to divide the bias by ten, but in bf16 they hardly change it, unless P is in two parts. So truncation does not make the bias that is left.
+# Rounding P makes it.
 #
 # Rounding to nearest is unbiased as long as the spacing of the format is the same above and below.
-# At a power of two the spacings differ: all numbers up to half a wide spacing above it are rounded to it, but only those up to half a narrow spacing below.
+# At a power of two the spacings differ. All numbers up to half a wide spacing above the power are rounded to it, but only those up to half a narrow spacing below.
 # For numbers spread smoothly over many {term}`binades <binade>`, as softmax weights are, the sum of the rounded ones is too small by the share
 #
 # $$
 # \beta_P \;=\; \frac{u^2}{8 \ln 2}
 # $$ (rounding-bias)
 #
-# where $u$ is the unit roundoff.
-# In the default policy $l$ sums the unrounded $P$, and the output shrinks by $\beta_P$; with `denominator=rounded` the quotient does not see it.
+# where $u$ is the {term}`unit roundoff`.
+# In the default policy $l$ sums the unrounded $P$, and the output shrinks by $\beta_P$. With `denominator=rounded` both sums shrink, and their quotient does not.
 
 # %% tags=["hide-input"]
 grid = ["dtype", "words", "v", "kernel"]
@@ -314,11 +312,11 @@ plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}")
 # %% [markdown]
 # *Noise* is how far the mean over all rows may stray, as the weights' roundings are random in each row.
 # With promoted sums the default's bias is that of rounding P, within this noise.
-# In fp16 $\beta_P$ is 64 times smaller, so that truncation makes the bias, and promotion cuts it.
+# In fp16 $\beta_P$ is 64 times smaller, so truncation makes the bias there, and promotion divides it.
 #
 # Did promotion fail in bf16, then?
-# We look at the sums alone: the kernel runs in NumPy with the sources before the sums, and once more with the sums too, on the request of 2048 keys with values of mean 1.
-# $P$ is the same in both, bit for bit, so that its rounding drops out.
+# To see the sums alone, the kernel runs twice in NumPy, on the request of 2048 keys with values of mean 1: with the sources before the sums, and with the sums too.
+# $P$ is the same in both runs, bit for bit, so its rounding drops out.
 
 
 # %% tags=["hide-input"]
@@ -346,14 +344,13 @@ alone = pd.DataFrame(alone, columns=columns)
 plots.table(alone, "sums-alone", digits)
 
 # %% [markdown]
-# Promotion did not fail.
-# The sums lose nearly all of their bias, in bf16 too.
-# This was the smaller part of the kernel's bias there, and no accumulator can undo what rounding $P$ did.
+# Promotion did not fail: the sums lose nearly all of their bias, in bf16 too.
+# In bf16 their bias was the smaller part of the kernel's, and no accumulator can undo what rounding $P$ did.
 
 # %% [markdown]
 # ### Decode and prefill, each source gone once
 #
-# Both operations run here with the large source in place, with $P$ in two parts, which only a decode kernel offers, and on CUDA cores, which keep $P$ in fp32; outputs are in fp32, so that the store hides nothing.
+# Both operations run here with $P$ in 16 bits, and on CUDA cores with $P$ in fp32. The decode also runs with $P$ in two parts, which no prefill kernel offers. Outputs are in fp32, so that the store hides nothing.
 
 # %% tags=["hide-input"]
 small = {"decode": Decode((1024, 256, 64), 8, 2, 128)}
@@ -369,12 +366,12 @@ for name, work in small.items():
     }
     spreads[name] = elements.errors(name, work, ways)
 
-# %% mystnb={"figure": {"caption": "Decode: without the rounding of P the error falls by some thousand in every head and every request, on tensor cores or off. bf16 inputs, fp32 outputs, computed on this machine.", "name": "sources-errors-decode"}, "image": {"alt": "Boxes on a logarithmic axis for each head and each request. The boxes of P in 16 bits stand about three decades above those of P in two parts and of tensor cores off.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Decode: without the rounding of P the error is some thousand times smaller or less, in every head and request, on tensor cores or off. bf16 inputs, fp32 outputs.", "name": "sources-errors-decode"}, "image": {"alt": "Boxes on a logarithmic axis for each head and each request. The boxes of P in 16 bits stand about three decades above those of P in two parts and of tensor cores off.", "width": "100%"}} tags=["hide-input"]
 plots.error_spread(spreads["decode"], origin="computed on this machine", log=True)
 bench.log.drew("errors", "decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Prefill: the same source; off tensor cores it is gone here, too. bf16 inputs, fp32 outputs, causal, computed on this machine.", "name": "sources-errors-prefill"}, "image": {"alt": "Boxes on a logarithmic axis for each head and each request. The boxes of P in 16 bits stand about three decades above those of tensor cores off.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Prefill: rounding P makes nearly all of the error here, too. bf16 inputs, fp32 outputs, causal.", "name": "sources-errors-prefill"}, "image": {"alt": "Boxes on a logarithmic axis for each head and each request. The boxes of P in 16 bits stand about three decades above those of tensor cores off.", "width": "100%"}} tags=["hide-input"]
 plots.error_spread(spreads["prefill"], origin="computed on this machine", log=True)
 bench.log.drew("errors", "prefill")
 plt.show()
@@ -390,9 +387,9 @@ plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 bench.log
 
 # %% [markdown]
-# ### Five sentences, judged
+# ### Five lessons, in numbers
 #
-# The numbers are computed from the tables above, in the cells folded here.
+# The folded cells compute the numbers from the tables above.
 
 # %% tags=["hide-cell"]
 point = of_case.set_index(grid)
@@ -447,33 +444,30 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
 # 1. **Errors do not accumulate over the keys, they average out.**
-#    The rmse of the request of 32 keys is {glue:text}`length` times that of the one of 2048: the weights' roundings are independent, and the output shrinks with them.
+#    The root-mean-square error (rmse) of the request of 32 keys is {glue:text}`length` times that of the request of 2048: the weights' roundings are independent, and more of them average out.
 #    What does accumulate is the bias of the tensor cores, which the 16-bit store hides.
 # 2. **The exponential is the last thing to improve.**
-#    Its share of the square error is at most {glue:text}`exp2_share` percent in any of our cases.
-#    A polynomial of degree 3, some thousand times worse than the hardware's unit, multiplies the internal rmse of the recorded case in bf16 by {glue:text}`poly3`.
+#    Its share of the square error is at most {glue:text}`exp2_share` percent in our cases.
+#    A polynomial of degree 3, some thousand times worse than the hardware's unit, multiplies the recorded rmse before the store by only {glue:text}`poly3`, in bf16.
 # 3. **Tensor cores add up in fp32, but they cut.**
-#    Once P is out of the way, {glue:text}`bias_share` % of the remaining square error in fp16 is bias when the values have one sign; promoted sums divide the default's bias by {glue:text}`fp16_bias`.
-#    In bf16 they divide the bias of the sums by {glue:text}`bf16_sums_bias` or more, and on the H200 that of the kernel with P in two parts by {glue:text}`bf16_hi_lo_bias`.
-#    With P rounded once they divide the kernel's by no more than {glue:text}`bf16_bias`: the rest is {eq}`rounding-bias`.
-# 4. **Eight times holds where only roundings count.**
-#    Between bf16 and fp16 lies a factor of {glue:text}`dtype_zero` as long as P is rounded once.
-#    With P in two parts and values of one sign the truncation is left, and bf16 has {glue:text}`dtype_one` times the error of fp16: its products have fewer bits to cut.
+#    With values of one sign and P in two parts, {glue:text}`bias_share` % of the square error in fp16 is bias. Promoted sums divide the default's bias by {glue:text}`fp16_bias` in fp16, and by no more than {glue:text}`bf16_bias` in bf16, where the rest is {eq}`rounding-bias`.
+#    In bf16 they divide the bias of the sums alone by {glue:text}`bf16_sums_bias` or more, and that of the kernel with P in two parts by {glue:text}`bf16_hi_lo_bias`, on the H200.
+# 4. **bf16 errs eight times as much as fp16 where only roundings count.**
+#    The factor is {glue:text}`dtype_zero` as long as P is rounded once.
+#    With P in two parts and values of one sign truncation is left, and bf16 has {glue:text}`dtype_one` times the error of fp16, since its products have fewer bits to cut.
 # 5. **Here more digits are nearly free.**
-#    P as hi + lo divides the internal rmse by {glue:text}`hi_lo`; with values of mean 1 it takes promoted sums as well, and both divide it by {glue:text}`both`.
-#    $l$ of rounded P gives {glue:text}`rounded` with values of mean 1, and {glue:text}`rounded_zero` of mean 0.
-#    A decode step waits for memory: none of them costs more than {glue:text}`cost` % of its time.
+#    P in two parts (hi + lo) divides the rmse before the store by {glue:text}`hi_lo`, in bf16 with values of mean 0. With values of mean 1 it takes promoted sums as well, and both divide the rmse by {glue:text}`both`.
+#    A denominator of rounded P divides the rmse by {glue:text}`rounded` with values of mean 1, and by {glue:text}`rounded_zero` with values of mean 0.
+#    A decode step waits for memory, and none of these switches costs more than {glue:text}`cost` % of its time.
 #
 # ## What would change the answer
 #
-# - **Inputs of another kind.** Values with a common mean leave the store alone in 16 bits, and bring out the truncation in fp32. All keys of the test in question were 0, so that every $P_j$ was 1, and exact: there the store was the only source.
-# - **A prefill.** It has no spare time, and the cost above holds for a decode that waits for memory.
+# - **Inputs of another kind.** With values of a common mean the store makes nearly all of the error of a 16-bit output, and truncation comes into sight in fp32. In the test in question all keys were 0, so every $P_j$ was 1, and exact.
+# - **A prefill.** The cost above holds for a decode, which waits for memory; a prefill does not.
 # - **fp8.** No 8-bit inputs were tried here.
-# - **Another denominator.** With $l$ of rounded $P$, as in FlashInfer's kernels, values of one sign err less.
+# - **Another denominator.** With a denominator of rounded $P$, as in FlashInfer's fa2 kernels, values of one sign err less.
 #
-# Where did the model fail?
-# It had taken rounding to nearest to be unbiased; the recorded run showed that it is not, and {eq}`rounding-bias` is in the budget since.
-# Our first prediction, that promoted sums cut the kernel's bias tenfold in both dtypes, is not met in bf16 with P rounded once.
+# The model failed once: it took rounding to nearest to be unbiased, the recorded run showed a bias, and {eq}`rounding-bias` is in the budget since.
 #
 # ## Exercises
 #
@@ -481,7 +475,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :label: error-constant-values
 #
 # Let all values be 1, so that every output is exactly 1.
-# Predict the error of both denominators in bf16, in fp32 output, and try it.
+# Predict the error of both denominators in bf16, with an fp32 output, and try it.
 # Check your answer with `exercises.check("error-constant-values", word)`: the denominator, "rounded" or "unrounded", with the smaller error.
 # ```
 #
@@ -552,7 +546,7 @@ assert exercises.check("error-splits", bias[2048][1] / bias[256][1])
 # ```
 #
 # P in two parts suffices for values of mean 0.
-# With mean 1 the truncation, which had been hidden, needs promoted sums besides; without P in two parts they gain nothing.
+# With mean 1 the truncation comes into sight and needs promoted sums besides. Without P in two parts promoted sums gain nothing.
 
 # %%
 reached = {}
@@ -574,8 +568,8 @@ assert exercises.check("error-cheapest", cheapest)
 # ## Sources
 #
 # The case and its answer are from {cite:t}`flashinfer882`, the study that it names is {cite:t}`golden2024`.
-# We read in FlashInfer's history that the test's keys were 0, in `tests/test_deepseek_mla.py` of that week.
-# Which denominator FlashAttention and FlashInfer take was read in their sources {cite:p}`dao2024,ye2025`.
+# That the test's keys were 0 was read in FlashInfer's history, in `tests/test_deepseek_mla.py` of that week.
+# Which denominator FlashAttention and FlashInfer's fa2 kernels take was read in their sources {cite:p}`dao2024,ye2025`.
 # Independent roundings and their variances are from {cite:t}`higham2019`, bounds for softmax from {cite:t}`blanchard2021`.
 # How tensor cores align and cut was first probed by {cite:t}`fasi2021`.
 # Equation {eq}`rounding-bias` was derived here, after the recorded run had shown that it was needed.

@@ -63,15 +63,15 @@ from labkernels.plots.primers import locator
 # The threads of a thread block have one {term}`shared memory`, through which they exchange numbers.
 # All threads of the grid read and write the global memory, where your arrays are.
 
-# %% mystnb={"figure": {"caption": "What you launch, and where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On the left what you launch, on the right where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
 locator.locator(origin="a drawing, not to scale")
 plt.show()
 
 # %% [markdown]
-# ## The words
+# ### Words of CUDA and of this lab
 #
 # The steps of this page use the words of CUDA.
-# The kernels of this lab use words of their own, which the CPU machine can check; each of them stands for one word or one instruction of CUDA.
+# The kernels of this lab use words of their own, which the CPU machine can check. Each of them stands for one word or one instruction of CUDA.
 #
 # | CUDA | This lab | Meaning |
 # |---|---|---|
@@ -87,10 +87,6 @@ plt.show()
 # | `__syncthreads()` | `sync_block()` | a {term}`barrier` for the threads of a thread block |
 # | `__shfl_xor_sync(~0u, v, k)` | `shfl_xor(v, k)` | the `v` of the lane whose number differs in the bits of `k` |
 # | `exp2f(x)` | `ex2_approx(x)` | $2^x$ |
-#
-# Two words need care.
-# CUDA and most of this book say *block* for a thread block.
-# Attention also cuts its keys into parts, and a thread block works on one part at a time: this page calls such a part a *KV tile*, from K for keys and V for values.
 #
 # ## Eight steps
 #
@@ -436,8 +432,9 @@ print("scores", k @ q)
 # The scores are 1, 0, 3 and 2, so the weights are 2, 1, 8 and 4, with the sum 15.
 # The weighted values have the sum $2 (3, 0) + 1 (1, 2) + 8 (1, 3) + 4 (0, 1) = (15, 30)$, so the output must be $(1, 2)$.
 #
-# A kernel does not see all keys at once.
-# Suppose that it sees two KV tiles of two keys each.
+# A kernel does not see all keys at once: a thread block works on one part of the keys at a time.
+# This page calls such a part a *KV tile*, from K for keys and V for values, since CUDA and most of this book say *block* for a thread block.
+# Suppose that the kernel sees two KV tiles of two keys each.
 # For the keys that it has seen, it keeps their largest score $m$, the sum of their weights $l$, and their weighted values $o$.
 # Weights are taken relative to $m$, as $2^{s - m}$, because $2^s$ itself could be too large for a number of 32 bits.
 #
@@ -507,13 +504,6 @@ with machine.on_gpu() if machine.has_gpu() else contextlib.nullcontext():
 print("on the GPU:" if machine.has_gpu() else "on the CPU machine:", out)
 
 # %% [markdown]
-# ## What we learned
-#
-# - All threads run the same function. `blockIdx.x * blockDim.x + threadIdx.x` tells a thread which number is its own, and a guard stops the threads that have none.
-# - Threads of one thread block exchange numbers through shared memory, and a barrier stands between a write and another thread's read.
-# - Neighbouring lanes should read neighbouring numbers, and take the same way at an `if`.
-# - A row of attention needs only $m$, $l$ and $o$ of the keys that it has seen.
-#
 # ## Exercises
 #
 # ```{exercise}

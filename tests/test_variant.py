@@ -1,9 +1,10 @@
-"""A variant says which keys a query sees."""
+"""A variant says which keys a query sees; what a kernel does not compute is refused."""
 
 import numpy as np
 import pytest
 import torch
 
+from labkernels.kernels.registry import discover
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
@@ -30,3 +31,32 @@ def test_arrays_give_what_numbers_give():
         one_by_one = [variant.seen(*triple) for triple in triples]
         assert variant.seen(query, q_len, kv_len).tolist() == one_by_one
     assert torch.equal(CAUSAL.end(torch.arange(3), 3, 5), torch.tensor([3, 4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "feature"),
+    [
+        ("window_left", 4, "window"),
+        ("window_right", 4, "window"),
+        ("soft_cap", 30.0, "soft_cap"),
+        ("sinks", True, "sinks"),
+        ("alibi", True, "alibi"),
+    ],
+)
+def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, feature):
+    variant = AttentionVariant(**{field: value})
+    assert variant.features == (feature,)
+    able = discover()["prefill_mma"]
+    assert able.instances(able.shape(head_dim=64, variant=variant))[0].features == (feature,)
+    kernel = discover()["backward_mma"]
+    with pytest.raises(ValueError, match=f"a variant with {feature}, allowed for backward_mma"):
+        kernel.instances(kernel.shape(head_dim=64, variant=variant))
+
+
+def test_a_label_names_the_features_and_their_numbers():
+    whole = AttentionVariant(True, 1023, None, 50.0, sinks=True, alibi=True)
+    assert whole.label == "window 1023, soft cap 50, slopes, sinks"
+    assert whole.numbers_per_head == 2
+    assert AttentionVariant(window_left=0, window_right=3).label == "window 0/3"
+    assert AttentionVariant(window_right=0).label == "window all/0"
+    assert (CAUSAL.label, FULL.label, FULL.numbers_per_head) == ("", "", 0)

@@ -86,6 +86,7 @@ def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
         group=heads,
         rows=max(1, heads * max(tokens)),
         layout="ragged" if workload.page_size is None else "paged",
+        variant=workload.variant,
     )
     return item.spec.instance(shape, item.policy, tile=plan.tile)
 

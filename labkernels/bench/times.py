@@ -67,7 +67,8 @@ def recorded_rows(operation: str, workload) -> list[dict]:
     with the most implementations, and of the newest such.
     """
     rows = store.read(RECORDED[operation])
-    rows = [row for row in rows if row["metric"] in METRICS and row["note"] in ("", workload.label)]
+    notes = (workload.label,) if workload.variant.features else ("", workload.label)
+    rows = [row for row in rows if row["metric"] in METRICS and row["note"] in notes]
     given = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}
     same = store.select(rows, given)
     runs: dict[str, list[dict]] = {}

@@ -38,7 +38,7 @@ def output(operation: str, inputs, kernel: str, **options) -> np.ndarray:
     """
     from labkernels import ops
 
-    how = {"kernel": kernel, "scale": inputs.scale} | options
+    how = {"kernel": kernel, "scale": inputs.scale} | dict(inputs.options) | options
     if operation == "prefill":
         how["causal"] = inputs.variant.causal
     return getattr(ops, operation)(*inputs.arguments, **how).out.double().cpu().numpy()

@@ -58,7 +58,11 @@ class CudaKernel(Kernel, Protocol):
     def registers(self, instance: Instance) -> Ledger:
         """Return the registers per thread that the algorithm needs, without those of ptxas."""
         title = f"{instance.kernel} {instance.tile.label}: registers per thread"
-        return Ledger(title, "registers", (*self.register_lines(instance), *self.addresses))
+        lines = self.register_lines(instance)
+        if "alibi" in instance.features:  # as many as m and l, of the same rows
+            of_rows = next(line.quantity for line in lines if line.name == "m and l")
+            lines += (Line("slopes", of_rows, "a slope and a place of each row"),)
+        return Ledger(title, "registers", (*lines, *self.addresses))
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of main loop and end that the compiler's habits depend on."""

@@ -184,10 +184,12 @@ class Kernel(Protocol):
         group: int = 1,
         rows: int = MANY_ROWS,
         layout: str | None = None,
+        variant: AttentionVariant = FULL,
     ) -> Shape:
         """Return a shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
-        return Shape(dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows), layout)
+        sizes = (dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows))
+        return Shape(*sizes, layout, variant=variant)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
         """Return the compiled variants for a shape, one per tile option, the preferred one first.

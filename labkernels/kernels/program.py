@@ -79,7 +79,7 @@ class VariantParams(ctypes.Structure):
         ("window_left", ctypes.c_int),
         ("window_right", ctypes.c_int),
         ("soft_cap_log2", ctypes.c_float),
-        ("scale_of_cap", ctypes.c_float),
+        ("exponent_of_cap", ctypes.c_float),
     )
 
 
@@ -95,7 +95,7 @@ def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> 
     right = 0 if variant.causal else variant.window_right
     ends = [ALL_KEYS if end is None else end for end in (variant.window_left, right)]
     cap = variant.soft_cap
-    numbers = (cap * LOG2_E, scale / cap) if cap is not None else (0.0, 0.0)
+    numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
     made = _with_variant(type(params))()
     ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
     made.variant = VariantParams(None, None, *ends, *numbers)

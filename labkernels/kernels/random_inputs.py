@@ -3,16 +3,18 @@
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
+from labkernels.variant import AttentionVariant
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -143,13 +145,45 @@ def arrays(*tensors: torch.Tensor) -> list:
 
 
 def problem_of_rows(problem: Problem, rows: Sequence[int] | None) -> Problem:
-    """Return the whole problem, or one request per token of `rows`, with the keys that it sees."""
+    """Return the whole problem, or one request per token of `rows`, with keys up to its last."""
     if rows is None:
         return problem
     chosen = np.asarray(rows)
     table = problem.page_table[problem.request_of[chosen]]
     pools, keys = (problem.k_pool, problem.v_pool), problem.n_keys[chosen]
-    return Problem(problem.q[list(rows)], *pools, table, keys, scale=problem.scale)
+    variant, heads = problem.variant, np.arange(problem.q.shape[1])
+    return Problem(
+        problem.q[list(rows)],
+        *pools,
+        table,
+        keys,
+        scale=problem.scale,
+        variant=variant and variant.part(chosen, heads, int(keys.max(initial=0))),
+        places=problem.places_here[chosen],
+    )
+
+
+def variant_options(variant: AttentionVariant, q_heads: int, draw: Draw) -> dict[str, Any]:
+    """Return a variant as the options of a verb, without its causal mask, and draw its sinks.
+
+    Draw these after the other tensors, which then do not depend on the variant. Sinks are about
+    standard normal. The slope of head i is 2^(-8 i / q_heads), i from 1.
+    Source: ALiBi, Press et al., for the slopes.
+    """
+    given = ("window_left", "window_right", "soft_cap")
+    options = {name: getattr(variant, name) for name in given}
+    if variant.alibi:
+        of_head = torch.arange(1, q_heads + 1, dtype=torch.float64)
+        options["alibi"] = torch.exp2(-8 * of_head / q_heads).float().to(draw.device)
+    if variant.sinks:
+        options["sinks"] = draw.tensor("bf16", q_heads).float()
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def variant_tensors(options: Mapping[str, Any]) -> VariantTensors | None:
+    """Return the variant of the options of a verb for numerics; None for plain attention."""
+    found = {name: as_float64(x) if torch.is_tensor(x) else x for name, x in options.items()}
+    return VariantTensors(**found) if found else None
 
 
 def _dtype(dtype: str) -> torch.dtype:

@@ -5,13 +5,17 @@ read once and each output written once, as in a perfect kernel.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
 from labkernels.units import require_int
+from labkernels.variant import FULL, AttentionVariant
 
 DTYPES = ("fp16", "bf16", "fp32", "fp64")
 LSE_BYTES = 4
+VARIANT_BYTES = 4  # of a slope or a sink
 
 
 class Workload(Protocol):
@@ -36,15 +40,20 @@ class Workload(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Query tokens of several requests and their keys: the base of a prefill and its gradients."""
+    """Query tokens of several requests and their keys: the base of a prefill and its gradients.
+
+    variant: which attention. causal is the variant's, unless it is given: then the variant takes
+    it.
+    """
 
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     q_heads: int
     kv_heads: int
     head_dim: int
-    causal: bool = False
+    causal: bool = None  # type: ignore[assignment]  # None becomes the variant's
     dtype: str = "bf16"
+    variant: AttentionVariant = field(default=FULL, kw_only=True)
 
     def __post_init__(self) -> None:
         set_lengths(self, "q_lens")
@@ -53,8 +62,11 @@ class Tokens:
             allowed = f"as many as q_lens, {len(self.q_lens)}"
             raise ValueError(f"kv_lens has {len(self.kv_lens)} lengths, allowed: {allowed}")
         check_heads(self)
+        if self.causal is None:
+            object.__setattr__(self, "causal", self.variant.causal)
         if not isinstance(self.causal, bool):
             raise ValueError(f"causal = {self.causal!r}, allowed: True, False")
+        object.__setattr__(self, "variant", replace(self.variant, causal=self.causal))
         check_dtype(self.dtype)
 
     @property
@@ -70,14 +82,27 @@ class Tokens:
     @property
     def exps(self) -> int:
         """Exponentials of the softmax: one per query head and key that the FLOPs count."""
-        return self._doubled_pairs() * self.q_heads // 2
+        return exps_of(self._doubled_pairs() * self.q_heads // 2, self.variant)
+
+    @property
+    def variant_bytes(self) -> int:
+        """Bytes of the variant's slopes and sinks."""
+        return self.variant.numbers_per_head * VARIANT_BYTES * self.q_heads
 
     def _rows(self) -> tuple[int, int]:
-        """Return the rows of q and out, and rows of K and V, over all requests and heads."""
-        return sum(self.q_lens) * self.q_heads, sum(self.kv_lens) * self.kv_heads
+        """Return the rows of q and out, and rows of K and V, over all requests and heads.
+
+        The keys of a request begin where its first query's window begins, and end with its last's.
+        """
+        begin, end = self.variant.begin, self.variant.end
+        lengths = zip(self.q_lens, self.kv_lens, strict=True)
+        keys = sum(end(m - 1, m, n) - begin(0, m, n) for m, n in lengths)
+        return sum(self.q_lens) * self.q_heads, keys * self.kv_heads
 
     def _doubled_pairs(self) -> int:
         lengths = zip(self.q_lens, self.kv_lens, strict=True)
+        if "window" in self.variant.features:  # each query's own keys, as benchmarks count them
+            return sum(2 * int(self.variant.seen(np.arange(m), m, n).sum()) for m, n in lengths)
         if not self.causal:
             return sum(2 * m * n for m, n in lengths)
         # By the convention of `Prefill.flops` a query has (max(0, n - m) + n) / 2 keys. For n >= m
@@ -88,7 +113,17 @@ class Tokens:
         lengths = f"{lengths_label(self.q_lens)} on {lengths_label(self.kv_lens)}"
         heads = f"{self.q_heads}/{self.kv_heads}, {dims}"
         mask = "causal" if self.causal else "full"
-        return f"{lengths}, {heads}, {mask}, {self.dtype}"
+        return labelled(f"{lengths}, {heads}, {mask}, {self.dtype}", self.variant)
+
+
+def exps_of(scores: int, variant: AttentionVariant) -> int:
+    """Return the exponentials of scores; the tanh of a soft cap takes as long as one more."""
+    return scores * (2 if variant.soft_cap is not None else 1)
+
+
+def labelled(plain: str, variant: AttentionVariant) -> str:
+    """Return the label of a plain workload, with the variant's features."""
+    return ", ".join(filter(None, (plain, variant.label)))
 
 
 def set_lengths(workload: object, field: str) -> None:

@@ -9,7 +9,7 @@ from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
-from labkernels.measure.peers.peer import Peer, Pools, peers_of
+from labkernels.measure.peers.peer import Peer, Pools, Refused, peers_of
 from labkernels.policy import NumericPolicy
 
 
@@ -47,6 +47,7 @@ class Implementation:
         if self.spec is None or self.library != "cuda":
             return None
         sizes = {"head_dim": workload.head_dim, "group": workload.group}
+        sizes["variant"] = workload.variant
         shape = self.spec.shape(dtype=workload.dtype, **sizes)
         return self.spec.instance(shape, self.policy, tile=tile)
 
@@ -181,8 +182,13 @@ def _prepared_append(of: Operation, inputs, **options) -> Step:
 
 
 def of_peer(operation: str, peer: Peer) -> Implementation:
-    """A peer as an implementation of one of its operations."""
-    prepare = peer.steps[operation]
+    """A peer as an implementation of one of its operations, full or causal."""
+
+    def prepare(inputs) -> Step:
+        if inputs.workload.variant.features:
+            raise Refused(f"variant = {inputs.workload.variant.label}, allowed: causal, or none")
+        return peer.steps[operation](inputs)
+
     return Implementation(
         peer.name, peer.name, peer.library, peer.policy, "", prepare, peer.missing
     )

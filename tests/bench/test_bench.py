@@ -1,5 +1,6 @@
 """Without a GPU, the bench runs small workloads, and fills its tables, figures and log."""
 
+import dataclasses
 import html
 import json
 import re
@@ -12,7 +13,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from labkernels import Backward, Bench, Decode, MlaDecode, Prefill, hardware
-from labkernels.bench import (  # noqa: F401, a query reads `times`
+from labkernels.bench import (
     elements,
     errors,
     log_of,
@@ -28,11 +29,21 @@ from labkernels.kernels.append.workload import Append
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import Normal
 from labkernels.policy import CUDA_CORES
+from labkernels.variant import FULL, AttentionVariant
 
 mpl.use("Agg")
 
 DECODE = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
 TINY = Decode((17,), 4, 1, 128)
+WINDOW = AttentionVariant(window_left=1023, soft_cap=50.0, sinks=True)
+PREFILL_WINDOW = Prefill(
+    (2048,) * 8,
+    (2048,) * 8,
+    16,
+    16,
+    128,
+    variant=AttentionVariant(causal=True, window_left=1023, alibi=True),
+)
 PREFILL = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128, causal=True)
 
 
@@ -59,6 +70,7 @@ def test_every_kernel_and_the_reference_run_in_both_ways(bench):
     "workload",
     [
         Decode((9, 0, 5000, 100), 6, 3, 64),
+        Decode((0, 0), 6, 3, 64, variant=WINDOW),
         Prefill((10, 700), (4000, 700), 8, 2, 64),
         MlaDecode((4096,) * 64, 128, q_len=2),
         Backward((4096,) * 4, (4096,) * 4, 16, 16, 128),
@@ -75,6 +87,23 @@ def test_small_keeps_kind_and_proportions(workload):
     if hasattr(workload, "kv_heads"):
         assert cut.group == workload.group
     assert small.small(cut) == cut
+
+
+def test_a_windowed_workload_is_computed_counted_and_has_no_plain_times():
+    """A small workload's window hides as many keys in proportion; plain times are not its own."""
+    whole = Decode.uniform(64, 8192, q_heads=32, kv_heads=8, variant=WINDOW)
+    bench = Bench(whole, PREFILL_WINDOW, kernels=["decode_mma", "prefill_mma"])
+    assert [w.variant.window_left for w in bench.here] == [24, 20]
+    bench.run()
+    assert set(bench.errors().kernel) == {"decode_mma", "prefill_mma"}
+    assert (bench.errors().bound_ratio <= 1).all()
+    assert set(bench.times().kind) == {times.SIMULATION}
+    plain = Bench(dataclasses.replace(whole, variant=FULL), kernels=["decode_mma"]).floors()
+    window, full = (floors.least_ms[0] for floors in (bench.floors(), plain))
+    assert window * 7 < full < window * 8
+    terms = bench.budgets().query("kind == 'predicted'").groupby("operation").term.unique()
+    assert "slopes" in terms["prefill"]
+    assert "slopes" not in terms["decode"]
 
 
 def test_errors_are_those_of_each_request_and_head(bench):

@@ -5,9 +5,12 @@ import pytest
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
 from labkernels.measure import resources
+from labkernels.measure.register_causes import BAND
 from labkernels.records import store
+from labkernels.variant import FULL, AttentionVariant
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
+WHOLE = AttentionVariant(window_left=99, soft_cap=50.0, alibi=True, sinks=True)
 H200 = hardware.gpu("h200")
 
 
@@ -46,6 +49,32 @@ def test_reports_are_recorded_and_read_without_a_compiler(tmp_path, monkeypatch)
     other = resources.resources(instance, gpu=hardware.gpu("t4"))
     assert other.compiled is None
     assert other.occupancy.blocks_per_sm >= 1
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("kernel", "variant", "slopes"),
+    [
+        ("decode_mma", WHOLE, 4),
+        ("decode_mma_n8", WHOLE, 4),
+        ("decode_fma", WHOLE, 2),
+        ("prefill_mma", AttentionVariant(alibi=True), 8),
+        ("prefill_mma", AttentionVariant(window_left=99, soft_cap=50.0, sinks=True), 0),
+        ("prefill_fma", WHOLE, 16),
+    ],
+)
+def test_slopes_are_a_line_and_variants_are_predicted_near_the_compilers_number(
+    kernel, variant, slopes
+):
+    spec = resources.find(kernel)
+    plain, asked = (
+        spec.instance(spec.shape(head_dim=64, group=4, variant=v), gpu=H200)
+        for v in (FULL, variant)
+    )
+    known = resources.resources(asked, gpu=H200)
+    assert known.registers.total == spec.registers(plain).total + slopes
+    assert abs(known.predicted.registers / known.compiled.registers - 1) <= BAND
+    assert resources.recorded(asked, arch="sm_90a") is None  # though it is for the plain kernel
 
 
 def test_every_instance_is_listed_once():

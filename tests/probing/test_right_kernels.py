@@ -10,7 +10,7 @@ from labkernels.defects import MASK, MEMORY
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.probing import probe
+from labkernels.probing import probe, targets
 from labkernels.variant import AttentionVariant
 from tests.probing.attention import dense, paged, split
 
@@ -47,6 +47,31 @@ def test_our_causal_prefill():
 
     found = facts(probe(fn, "ragged", dtype="fp16"))
     assert (found["mask"], found["P"]) == ("causal, bottom right", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant", "said"),
+    [
+        ("decode_mma", {"window_left": 30, "soft_cap": 20.0}, {"window": "30 keys to the left"}),
+        ("prefill_mma", {"causal": True, "sinks": True}, {"mask": "causal, bottom right"}),
+        (
+            "prefill_mma",
+            {"causal": True, "alibi": True},
+            {"slopes": "0.25, 0.0625, 0.0156, 0.0039"},
+        ),
+    ],
+)
+def test_our_variants_are_found_untold(kernel, variant, said):
+    target = targets.find(kernel)
+    fn = target.function(target.layouts[0], AttentionVariant(**variant))
+    found = facts(probe(fn, target.layouts[0], heads=HEADS, quick=True))
+    assert {name: found[name] for name in said} == said
+    assert (found["sinks"] != "none") == ("sinks" in variant)
+
+
+def test_a_kernel_of_ours_refuses_a_variant_that_it_does_not_compute():
+    with pytest.raises(ValueError, match="window_left = 4, allowed: none by this kernel"):
+        targets.find("mla_mma").function("mla", AttentionVariant(window_left=4))
 
 
 def test_our_latent_decode():

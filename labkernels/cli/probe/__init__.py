@@ -52,9 +52,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
     sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
     sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
-    sub.add_argument("--window-left", type=int, help="declared: keys before a query")
-    sub.add_argument("--window-right", type=int, help="declared: keys after a query")
-    sub.add_argument("--soft-cap", type=float, help="declared: cap of the scores")
+    add_variant(sub, "declared: ")
     sub.add_argument("--scale", type=float, help="default 1 / sqrt(head_dim)")
     sub.add_argument("--gradients", action="store_true", help="probe dq, dk and dv, too")
     sub.add_argument("--quick", action="store_true", help="the defects alone, without all facts")
@@ -77,13 +75,16 @@ def run(options: argparse.Namespace) -> int:
     target, device = target_of(options)
     if target is None:
         return USAGE
-    layout, variant = options.layout or target.layouts[0], _variant(options)
+    if options.causal and options.full:
+        raise ValueError("--causal and --full; allowed: one of them, or none")
+    variant = variant_of(options)
+    layout, declared = options.layout or target.layouts[0], options.full or variant != FULL
     same = ("page_size", "scale", "gradients", "quick", "heads", "head_dim")
     sheet = probe(
-        target.function(layout, variant or FULL),
+        target.function(layout, variant),
         layout,
         options.dtype,
-        variant,
+        variant if declared else None,
         device=device,
         knobs=knobs_of(options.knob),
         name=f"{target.name}, {target.version()}",
@@ -129,13 +130,17 @@ def switches_of(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, (value,) in found.items()}
 
 
-def _variant(options: argparse.Namespace) -> AttentionVariant | None:
-    """Return the declared variant, or None where nothing is declared."""
-    if options.causal and options.full:
-        raise ValueError("--causal and --full; allowed: one of them, or none")
+def add_variant(sub: argparse.ArgumentParser, how: str = "") -> None:
+    """Add the window and the soft cap; how: the first word of their help."""
+    sub.add_argument("--window-left", type=int, help=f"{how}keys before a query")
+    sub.add_argument("--window-right", type=int, help=f"{how}keys after a query")
+    sub.add_argument("--soft-cap", type=float, help=f"{how}cap of the scores")
+
+
+def variant_of(options: argparse.Namespace) -> AttentionVariant:
+    """Return the variant of --causal and of the options of `add_variant`."""
     names = ("causal", "window_left", "window_right", "soft_cap")
-    variant = AttentionVariant(**{name: getattr(options, name) for name in names})
-    return variant if options.full or variant != FULL else None
+    return AttentionVariant(**{name: getattr(options, name) for name in names})
 
 
 def knobs_of(given: list[str], option: str = "--knob") -> dict[str, list]:

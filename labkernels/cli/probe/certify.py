@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 from labkernels.cli.options import USAGE, add_heads
-from labkernels.cli.probe import add_switches, say, switches_of, target_of
+from labkernels.cli.probe import add_switches, add_variant, say, switches_of, target_of, variant_of
 
 HELP = "whether the batch changes a request's bits, for any kernel"
 DESCRIPTION = """\
@@ -19,6 +19,7 @@ examples:
   labkernels certify decode_mma_n8                            the plan that looks at the batch
   labkernels certify decode_mma_n8 --with batch_invariant=true
   labkernels certify prefill_wgmma --causal --queries 64 --with batch_invariant=true
+  labkernels certify decode_mma --window-left 1023 --with batch_invariant=true
   labkernels certify flashinfer:fa2 --layout paged_decode --with disable_split_kv=true
   labkernels certify torch:flash --keys 512,8192 --batches 2,8,64
   labkernels certify my_kernel.py:attention --layout ragged --causal
@@ -41,6 +42,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--head-dim", type=int, default=128, help="channels of a head (default 128)")
     sub.add_argument("--causal", action="store_true", help="with a causal mask, and in chunks")
+    add_variant(sub)
     add_switches(sub, "an option that the kernel is called with")
     sub.add_argument("--json", action="store_true", help="print the findings as JSON lines")
 
@@ -48,7 +50,6 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare, and print a table of what changes the bits; the exit code says whether any does."""
     from labkernels.probing.certificate import Sizes, certify
-    from labkernels.variant import AttentionVariant
 
     target, device = target_of(options)
     if target is None:
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     for name, text in (("lengths", options.keys), ("batches", options.batches)):
         how = how | ({name: _numbers(name, text)} if text else {})
     made = certify(
-        target.function(layout, AttentionVariant(causal=options.causal)),
+        target.function(layout, variant_of(options)),
         layout,
         options.dtype,
         sizes=Sizes(*options.heads, options.head_dim, queries=options.queries),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkernels import hardware
-from labkernels.chapters.primers import ten_lines
+from labkernels.chapters.primers import small_product
 from labkernels.cuda.compiler import nvrtc
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
@@ -16,14 +16,14 @@ STAGES = 2
 
 def cells(options: Options) -> Iterator[Cell]:
     """Yield the numbers of sums per thread; `quick` keeps the first."""
-    for sums in ten_lines.SUMS[:1] if options.quick else ten_lines.SUMS:
+    for sums in small_product.SUMS[:1] if options.quick else small_product.SUMS:
         yield Cell(f"{sums} sums", sums)
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Compile the kernel for all architectures."""
     for arch in hardware.ARCHS:
-        report = ten_lines.compiled(cell.of, STAGES, arch).report
+        report = small_product.compiled(cell.of, STAGES, arch).report
         yield (
             DATA_FILE,
             {

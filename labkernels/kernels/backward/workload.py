@@ -11,12 +11,17 @@ from labkernels.kernels.workload import LSE_BYTES, Tokens
 class Backward(Tokens):
     """The gradients of a prefill: dq, dK and dV from q, K, V, out, the LSE and d_out.
 
-    page_size: None, as in a prefill with ragged K and V.
+    variant: full or causal attention. page_size: None, as in a prefill with ragged K and V.
     Shapes: as Prefill; every gradient has the shape of its tensor.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
     page_size: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant.features:
+            raise ValueError(f"variant = {self.variant.label}, allowed: causal, or none")
 
     @property
     def bytes(self) -> int:

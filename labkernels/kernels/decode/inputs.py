@@ -1,8 +1,9 @@
 """Random inputs of a decode workload, the same for every implementation."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from labkernels.kernels.random_inputs import (
     n_pages,
     problem_of_rows,
     scattered,
+    variant_options,
+    variant_tensors,
 )
 from labkernels.numerics.truth.problem import Problem
 from labkernels.variant import AttentionVariant
@@ -31,6 +34,7 @@ def problem_of(q: torch.Tensor, cache: PagedKV, *, scale: float) -> Problem:
 class DecodeInputs:
     """Tensors of one workload on one device.
 
+    options: of the verb, those that say which attention.
     Shapes: q [B, Hq, D]; cache a PagedKV whose pages lie in random order.
     """
 
@@ -38,11 +42,12 @@ class DecodeInputs:
     q: torch.Tensor
     cache: PagedKV
     scale: float
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def variant(self) -> AttentionVariant:
-        """Which keys a query sees: all keys of its request."""
-        return AttentionVariant()
+        """Which attention the workload asks for."""
+        return self.workload.variant
 
     @property
     def dtype(self) -> str:
@@ -56,11 +61,12 @@ class DecodeInputs:
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
         """Return the attention of all or some requests as a numerics problem on this device."""
-        return problem_of_rows(problem_of(self.q, self.cache, scale=self.scale), rows)
+        plain = problem_of(self.q, self.cache, scale=self.scale)
+        return problem_of_rows(replace(plain, variant=variant_tensors(self.options)), rows)
 
 
 def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
-    """Draw random q, K and V, in pages that are scattered over the pool.
+    """Draw random q, K and V, in pages that are scattered over the pool, then the variant's.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """
@@ -72,7 +78,8 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
     else:  # drawn in the order in which the recorded bits were made
         q, k, v = (draw.tensor(w.dtype, *shape) for shape in (rows, pool, pool))
     cache = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
-    return DecodeInputs(w, q, cache, 1 / math.sqrt(w.head_dim))
+    options = variant_options(w.variant, w.q_heads, draw)
+    return DecodeInputs(w, q, cache, 1 / math.sqrt(w.head_dim), options)
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")

@@ -19,7 +19,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several with empty ones
 
 def step(inputs: DecodeInputs, **options) -> Step:
     """Return the step on the inputs."""
-    return decode_step(*inputs.arguments, scale=inputs.scale, **options)
+    return decode_step(*inputs.arguments, scale=inputs.scale, **inputs.options, **options)
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:

@@ -5,18 +5,24 @@ from dataclasses import dataclass
 from labkernels.formats import named
 from labkernels.kernels.workload import (
     LSE_BYTES,
+    VARIANT_BYTES,
     check_dtype,
     check_heads,
+    exps_of,
+    labelled,
     lengths_label,
     set_lengths,
 )
 from labkernels.units import require_int
+from labkernels.variant import FULL, AttentionVariant
 
 
 @dataclass(frozen=True)
 class Decode:
     """One query token per request against a paged K/V cache, possibly of unequal lengths.
 
+    variant: which attention; the query is the last key of its request, with or without a causal
+    mask.
     Shapes: q, out [batch, q_heads, head_dim]; K, V kv_len x [kv_heads, head_dim] per request.
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -27,6 +33,7 @@ class Decode:
     head_dim: int
     page_size: int = 16
     dtype: str = "bf16"
+    variant: AttentionVariant = FULL
 
     def __post_init__(self) -> None:
         set_lengths(self, "kv_lens")
@@ -45,10 +52,11 @@ class Decode:
         head_dim: int = 128,
         page_size: int = 16,
         dtype: str = "bf16",
+        variant: AttentionVariant = FULL,
     ) -> "Decode":
         """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
-        return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype)
+        return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype, variant)
 
     @property
     def batch(self) -> int:
@@ -67,29 +75,38 @@ class Decode:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of K and V, each read once."""
+        """Bytes of the K and V that a query sees, each read once."""
         row_bytes = self.kv_heads * self.head_dim * named(self.dtype).bytes
-        return 2 * sum(self.kv_lens) * row_bytes
+        return 2 * self._keys * row_bytes
 
     @property
     def bytes(self) -> int:
         """Bytes of K, V, q, out and the fp32 LSE, each moved once."""
         rows = self.batch * self.q_heads
-        return self.kv_bytes + rows * (2 * self.head_dim * named(self.dtype).bytes + LSE_BYTES)
+        rows_bytes = rows * (2 * self.head_dim * named(self.dtype).bytes + LSE_BYTES)
+        of_heads = self.variant.numbers_per_head * VARIANT_BYTES * self.q_heads
+        return self.kv_bytes + rows_bytes + of_heads
 
     @property
     def flops(self) -> int:
-        """FLOPs of q K^T and P V: 4 for each query head, key and head dimension."""
-        return 4 * self.exps * self.head_dim
+        """FLOPs of q K^T and P V: 4 for each query head, key that it sees, and channel."""
+        return 4 * self._keys * self.q_heads * self.head_dim
 
     @property
     def exps(self) -> int:
-        """Exponentials of the softmax: one for each query head and key."""
-        return sum(self.kv_lens) * self.q_heads
+        """Exponentials of the softmax: one for each query head and key that it sees."""
+        return exps_of(self._keys * self.q_heads, self.variant)
+
+    @property
+    def _keys(self) -> int:
+        """How many keys the queries of all requests see."""
+        seen: int = sum(self.variant.seen(0, 1, length) for length in self.kv_lens)
+        return seen
 
     @property
     def label(self) -> str:
         """The workload in one line: "57 x 8192, 32/8, d128, page 16, bf16"."""
         heads = f"{self.q_heads}/{self.kv_heads}"
         lengths = lengths_label(self.kv_lens)
-        return f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
+        plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
+        return labelled(plain, self.variant)

@@ -39,7 +39,7 @@ class MlaInputs:
     @property
     def variant(self) -> AttentionVariant:
         """Which keys a query sees."""
-        return AttentionVariant(causal=self.workload.causal)
+        return self.workload.variant
 
     @property
     def arguments(self) -> tuple:

@@ -42,6 +42,11 @@ class MlaDecode:
         return len(self.kv_lens)
 
     @property
+    def variant(self) -> AttentionVariant:
+        """Which keys a query sees."""
+        return AttentionVariant(causal=self.causal)
+
+    @property
     def group(self) -> int:
         """Query rows of a request, which share its latent rows: the heads of all tokens."""
         return self.q_heads * self.q_len
@@ -66,8 +71,8 @@ class MlaDecode:
     @property
     def exps(self) -> int:
         """Exponentials of the softmax: one per head, query token and key that the token sees."""
-        m, variant = self.q_len, AttentionVariant(self.causal)
-        seen: int = sum(variant.seen(query, m, n) for n in self.kv_lens for query in range(m))
+        m, seen_by = self.q_len, self.variant.seen
+        seen: int = sum(seen_by(query, m, n) for n in self.kv_lens for query in range(m))
         return seen * self.q_heads
 
     @property

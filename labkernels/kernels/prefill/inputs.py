@@ -1,8 +1,8 @@
 """Random inputs of a prefill workload, the same for every implementation."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from labkernels.kernels.random_inputs import (
     problem_of_rows,
     scattered,
     sums,
+    variant_options,
+    variant_tensors,
 )
 from labkernels.numerics.truth.problem import Problem
 from labkernels.variant import AttentionVariant
@@ -28,7 +30,7 @@ class PrefillInputs:
     """Tensors of one workload on one device.
 
     Shapes: q [total_q, Hq, D]; kv a RaggedKV, or a PagedKV whose pages lie in random order;
-    cu_seqlens_q [B + 1].
+    cu_seqlens_q [B + 1]. options: of the verb, those that say which attention, besides causal.
     """
 
     workload: Prefill
@@ -36,11 +38,12 @@ class PrefillInputs:
     kv: Any  # RaggedKV or PagedKV
     cu_seqlens_q: torch.Tensor
     scale: float
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def variant(self) -> AttentionVariant:
-        """Which keys a query sees."""
-        return AttentionVariant(causal=self.workload.causal)
+        """Which attention the workload asks for."""
+        return self.workload.variant
 
     @property
     def arguments(self) -> tuple:
@@ -51,6 +54,7 @@ class PrefillInputs:
         """Return the attention of all or some query tokens as a numerics problem on this device."""
         kv, ends = self.kv, self.cu_seqlens_q.cpu().numpy()
         how = {"scale": self.scale, "cu_seqlens_q": ends, "causal": self.workload.causal}
+        how["variant"] = variant_tensors(self.options)
         q, k, v = arrays(self.q, kv.k, kv.v)
         if isinstance(kv, RaggedKV):
             whole = Problem.packed(q, k, v, kv.cu_seqlens, **how)
@@ -60,7 +64,7 @@ class PrefillInputs:
 
 
 def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
-    """Draw random q, K and V; if the workload has pages, they are scattered over the pool.
+    """Draw random q, K and V, in scattered pages if the workload has pages; then the variant's.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """
@@ -73,4 +77,5 @@ def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
         kv = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
     else:
         kv = RaggedKV(k, v, sums(w.kv_lens, draw))
-    return PrefillInputs(w, q, kv, sums(w.q_lens, draw), 1 / math.sqrt(w.head_dim))
+    options = variant_options(w.variant, w.q_heads, draw)
+    return PrefillInputs(w, q, kv, sums(w.q_lens, draw), 1 / math.sqrt(w.head_dim), options)

@@ -21,7 +21,7 @@ def step(inputs: PrefillInputs, **options) -> Step:
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
-    return prefill_step(*inputs.arguments, **how, **options)
+    return prefill_step(*inputs.arguments, **how, **inputs.options, **options)
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:

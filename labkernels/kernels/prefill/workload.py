@@ -11,8 +11,9 @@ from labkernels.units import require_int
 class Prefill(Tokens):
     """Many query tokens per request over the request's keys, with or without a causal mask.
 
-    head_dim_v: channels of V and out, if they differ from those of q and K. page_size: keys per
-    page of a cache; None for ragged K and V, which hold one request's keys after the other's.
+    causal, variant: as in Tokens. head_dim_v: channels of V and out, if they differ from those of q
+    and K. page_size: keys per page of a cache; None for ragged K and V, which hold one request's
+    keys after the other's.
     Shapes: per request q is q_len x [q_heads, head_dim], out q_len x [q_heads, head_dim_v];
         K, V kv_len x [kv_heads, head_dim or head_dim_v].
     Raises: ValueError naming the field, its value and what is allowed.
@@ -31,15 +32,16 @@ class Prefill(Tokens):
 
     @property
     def bytes(self) -> int:
-        """Bytes of q, K, V, out and the fp32 LSE, each moved once."""
+        """Bytes of q, out, the fp32 LSE, and the K and V that a query sees, each moved once."""
         q_rows, kv_rows = self._rows()
         channels = (q_rows + kv_rows) * (self.head_dim + self.head_dim_v)
-        return channels * named(self.dtype).bytes + q_rows * LSE_BYTES
+        return channels * named(self.dtype).bytes + q_rows * LSE_BYTES + self.variant_bytes
 
     @property
     def flops(self) -> int:
         """FLOPs of the two products; a causal mask counts half the square, as benchmarks do.
 
+        With a window, each query counts the keys that it sees.
         Source: FlashAttention's benchmark_flash_attention.py, which makes rates comparable.
         """
         return self._doubled_pairs() * self.q_heads * (self.head_dim + self.head_dim_v)

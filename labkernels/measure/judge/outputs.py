@@ -185,12 +185,16 @@ def _checked(problem: Problem) -> tuple[Problem, bool]:
     kv_heads = problem.k_pool.shape[2]
     if kv_heads == 1 or int(problem.n_keys.sum()) * kv_heads <= CHECK_ALL_KEYS:
         return problem, True
+    variant, group = problem.variant, problem.group
+    token = np.array([len(problem.q) - 1])
     last = {
-        "q": problem.q[-1:, : problem.group],
+        "q": problem.q[-1:, :group],
         "k_pool": problem.k_pool[:, :, :1],
         "v_pool": problem.v_pool[:, :, :1],
         "page_table": problem.page_table[-1:],
         "kv_lens": problem.kv_lens[-1:],
+        "places": problem.places_here[-1:],
+        "variant": variant and variant.part(token, np.arange(group), int(problem.kv_lens[-1])),
     }
     return replace(problem, **last, cu_seqlens_q=None), False
 

@@ -32,7 +32,6 @@ from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
 from labkernels.units import format_bytes
-from labkernels.variant import AttentionVariant
 
 LEDGER, COMPILER = "ledger", "compiler"  # the stages that reject tiles
 
@@ -92,14 +91,16 @@ def space(spec: Any, workload: Prefill) -> list[Instance]:
     Raises: ValueError if the kernel does not support the workload.
     """
     kv = "ragged" if workload.page_size is None else "paged"
-    shape = spec.shape(dtype=workload.dtype, head_dim=workload.head_dim, layout=kv)
+    sizes = {"dtype": workload.dtype, "head_dim": workload.head_dim, "layout": kv}
+    shape = spec.shape(**sizes, variant=workload.variant)
     tiles = tuple(spec.space(workload.head_dim)) if spec.refuses(shape) is None else ()
     return spec.changed(tiles=lambda shape, policy: tiles).instances(shape)
 
 
 def in_list(spec: Kernel, workload: Prefill) -> set[str]:
     """Return the labels of the tiles that the kernel's own list has for long requests."""
-    shape = spec.shape(head_dim=workload.head_dim, rows=max(workload.q_lens))
+    sizes = {"head_dim": workload.head_dim, "rows": max(workload.q_lens)}
+    shape = spec.shape(**sizes, variant=workload.variant)
     return {tile.label for tile in spec.tiles(shape, spec.policies[0])}
 
 
@@ -134,7 +135,7 @@ def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime
     """Return the model's time of a candidate: a step's time, times the busiest SM's steps."""
     import numpy as np
 
-    instance, variant = candidate.instance, AttentionVariant(workload.causal)
+    instance, variant = candidate.instance, workload.variant
     lengths = Lengths(np.array(workload.q_lens), np.array(workload.kv_lens))
     made = schedule.schedule(
         lengths,

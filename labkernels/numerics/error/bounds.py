@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import ZERO, Array, float64, namespace
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
-from labkernels.numerics.truth.oracle import lse2_without_keys
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
 from labkernels.numerics.truth.threads import over_rows
@@ -25,15 +24,13 @@ from labkernels.units import LOG2_E
 # relative error of one exp2, its last rounding included; mufu: 2 ulp from the rounded 2^x
 EXP2_ERROR = {"mufu": 2.0**-22 + 2.0**-24, "poly3": 1.03e-4, "poly5": 3.0e-7}
 
-# relative error of tanh.approx.f32, with which kernels cap scores, by the PTX ISA
-TANH_ERROR = 2.0**-10.987
-
 _U32 = 2.0**-24
 _SMALLEST_STEP = 16  # least keys between two moves of the running maximum
 _WARPS = 8
 # Roundings of the largest |score|: 6 by exp2's scale, made of two rounded factors, 1 by its
 # product, 2 by its argument and 2 by the telescoping rescales; one more is allowed.
 _ARGUMENT_ROUNDINGS = 12
+_SLOPE_ROUNDINGS = 3  # of log2 e, of its product with the slope, and of the fma that adds this
 _LARGEST_EXPONENT_ERROR = 80.0  # expm1 of a larger argument would only overflow, in fp32
 _FEW_TERMS = 2.0**-7  # largest exponent error for which three terms of the series do in fp32
 # The part of a sum that fp32 may lose: 2^-14 in a product over 1024 keys, as much in the errors of
@@ -60,7 +57,7 @@ def lse2_bound(
 ) -> np.ndarray:
     """Return the largest |lse2 error| that rounding alone can cause, in log2 units.
 
-    Shapes: [total_q, Hq] float64. A row without keys gives 0.
+    Shapes: [total_q, Hq] float64. A row without keys gives 0, or the rounding of its sink.
     """
     return both_bounds(problem, policy, execution)[1]
 
@@ -73,12 +70,21 @@ def both_bounds(
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
-    out, lse2 = problem.zeros(*problem.out_shape), of_sinks(lse2_without_keys(problem))
+    out, lse2 = problem.zeros(*problem.out_shape), lse2_bound_without_keys(problem)
     work = functools.partial(of_rows, policy=policy, execution=execution, narrow=narrow)
     for rows, (of_out, of_lse2) in over_rows(problem, work):
         rows.put(out, of_out)
         rows.put(lse2, of_lse2)
     return out, lse2
+
+
+def lse2_bound_without_keys(problem: Problem) -> Array:
+    """Return the bound of each row's lse2 if it saw no key: the rounding of its sink, or 0."""
+    lse2 = problem.zeros(*problem.q.shape[:2])
+    if problem.variant is None or problem.variant.sinks is None:
+        return lse2
+    sinks = abs(np.asarray(problem.variant.sinks, np.float64))
+    return lse2 + moved(np.where(np.isfinite(sinks), 4 * _U32 * LOG2_E * sinks, 0.0), lse2)
 
 
 def of_rows(
@@ -176,6 +182,9 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
         weight_error = weight_error + float64(p_eps.sum(-1))
         a = a + float64(weighted_sum(p, v_abs))
         a_error = a_error + float64(weighted_sum(p_eps, v_abs))
+    if rows.sinks is not None:  # a key without a value
+        of_sink = float64(_grown(common, narrow=False)) * rows.sink_weight
+        weight_error = weight_error + of_sink[..., 0]
     l, more = softmax.divisor, 1 + _LOST_IN_FP32 * narrow
     sums = (weight_error / l[..., 0], a / l, a_error / l, v_sum)
     return _Sums(rows.o, *(more * x for x in sums))
@@ -209,9 +218,23 @@ def _exponent_errors(rows: Rows, chain: _Chain) -> tuple[Array, Array]:
     common = common + _ARGUMENT_ROUNDINGS * _U32 * softmax.largest / LOG2_E
     variant = rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
-        common = common + TANH_ERROR * softmax.largest / LOG2_E
+        relative, absolute = chain.execution.tanh_error
+        common = common + relative * softmax.largest / LOG2_E + absolute * variant.soft_cap
+    if variant is not None and variant.alibi is not None:
+        common = common + _SLOPE_ROUNDINGS * _U32 * _largest_slope_term(rows)
     per_product = chain.product_error(rows.q_log2.shape[-1]) * abs(rows.q_log2) / LOG2_E
     return per_product, common[..., None]
+
+
+def _largest_slope_term(rows: Rows) -> Array:
+    """Return the largest |slope times distance| of the keys that a row may see. Shapes: [Hkv, R].
+
+    The score itself may be smaller, where q k is of the other sign.
+    """
+    variant, places = rows.problem.variant, rows.places[:, 0]
+    slopes = abs(float64(moved(np.asarray(variant.alibi)[rows.heads], places)))
+    behind = places if variant.window_left is None else places.clip(None, variant.window_left)
+    return slopes * namespace(places).maximum(behind, abs(rows.n_keys - 1 - places))
 
 
 def _seen(block: Block, v_abs: Array) -> Array:
@@ -269,15 +292,9 @@ def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain) -> Array:
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
     counted = xp.clip(chain.n_keys, 1, None)
     log2_error = 4 * 2.0**-23 * (1 + xp.log2(counted))
-    lse2 = rows.softmax.lse2
-    last = of_sinks(lse2) + 2 * _U32 * rows.softmax.largest
-    return xp.where(chain.n_keys > 0, LOG2_E * relative + log2_error + last, of_sinks(lse2))
-
-
-def of_sinks(lse2: Array) -> Array:
-    """Return the bound of the lse2 of a row without keys: fp32 rounds log2 e and the product."""
-    xp = namespace(lse2)
-    return 2 * _U32 * abs(xp.where(xp.isinf(lse2), 0.0, lse2))
+    lse2 = xp.where(chain.n_keys > 0, rows.softmax.lse2, 0.0)
+    last = 2 * _U32 * (abs(lse2) + rows.softmax.largest)
+    return (LOG2_E * relative + log2_error) * (chain.n_keys > 0) + last
 
 
 def _room(error: Array) -> Array:

@@ -8,8 +8,7 @@ from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
-from labkernels.numerics.error.bounds import TANH_ERROR
-from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
+from labkernels.numerics.error.execution import ANY_EXECUTION, TANH_ERROR, Execution
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows
@@ -19,6 +18,8 @@ from labkernels.units import LN_2
 
 # standard deviation over a binade of exp2's relative error about its mean; the mean cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
+# rms error of the tanh of `capped` near 0, seen in an emulation; it is twice as large near 1
+TANH_SPREAD = 6.0e-8
 # The error of the exp2 in a rescale, or in a merge of warps or splits, applies to all keys summed
 # before. A sum over k random keys of n differs from its share of the whole by (k / n) (1 - k / n)
 # of all squares. All moves of a maximum together count half of the squares, each merge all of them.
@@ -58,7 +59,8 @@ def sigma(
     """
 
     def of_rows(rows: Rows) -> Array:
-        return of_squares(rows, squares(Frame(rows, policy.narrow), policy), policy, execution)
+        sums = squares(Frame(rows, policy.narrow), policy, execution)
+        return of_squares(rows, sums, policy, execution)
 
     found = problem.zeros(*problem.out_shape)
     for rows, values in over_rows(problem, of_rows):
@@ -78,7 +80,7 @@ def of_squares(
 
 def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution) -> Array:
     """Return the variance before the store. Shapes: [Hkv, R, Dv]."""
-    sums = squares(Frame(rows, policy.narrow), policy)
+    sums = squares(Frame(rows, policy.narrow), policy, execution)
     return _internal_variance(rows, sums, policy, execution)
 
 
@@ -94,6 +96,8 @@ def _internal_variance(
     weights = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
     weights = weights + sums.of_exponent(centre)
     parts = sums.of_weights(zero) * scale
+    if rows.sinks is not None:  # a key without a value
+        weights = weights + _sink_variance(rows, policy) * (o / frame.size) ** 2
     return weights * scale + _sums_variance(rows, parts, policy, execution)
 
 
@@ -129,7 +133,18 @@ def _terms(rows: Rows) -> Array:
     return namespace(rows.o).clip(rows.n_keys, 1, None)[:, None]
 
 
-def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Array:
+def _sink_variance(rows: Rows, policy: NumericPolicy) -> Array:
+    """Return the variance of the sinks' weights, of exp2 and its argument. Shapes: [Hkv, R, 1]."""
+    xp, softmax = namespace(rows.o), rows.softmax
+    distance = xp.clip(softmax.m - rows.sinks, None, _FARTHEST)[..., None]
+    argument = LN_2**2 * 2 * rounding.quantum(distance, "fp32") ** 2 / 12
+    relative = EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON) + argument
+    return relative * rows.sink_weight**2
+
+
+def exponent_variance(
+    block: Block, score: Array, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
+) -> Array:
     """Return the variance of a weight's relative error before P is rounded: exp2 and its argument.
 
     A score's chain of D products is rounded at every step, relative to its value there. Only keys
@@ -144,8 +159,8 @@ def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Arra
     spread = ZERO + EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
     variant = block.rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
-        seen = namespace(score).where(namespace(score).isinf(score), 0.0, score)
-        spread = spread + (LN_2 * TANH_ERROR * seen) ** 2 / 3
+        size = abs(namespace(score).where(namespace(score).isinf(score), 0.0, score))
+        spread = spread + _tanh_variance(LN_2 * size, variant.soft_cap, execution)
     if policy.p not in _FINE and not scores_show(block.rows, policy):
         return spread
     rows, xp = block.rows, namespace(score)
@@ -154,6 +169,13 @@ def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Arra
     walk = rows.q_log2.shape[-1] * _ROUNDING * (ends**2 / 3 + squares / 6)
     distance = xp.clip(rows.softmax.m[..., None] - score, None, _FARTHEST)
     return spread + LN_2**2 * (walk + 2 * rounding.quantum(distance, "fp32") ** 2 / 12)
+
+
+def _tanh_variance(size: Array, soft_cap: float, execution: Execution) -> Array:
+    """Return the variance of capped scores of some sizes, in natural units, that tanh causes."""
+    if execution.tanh == "exp2":
+        return (TANH_SPREAD * (soft_cap + size)) ** 2
+    return (TANH_ERROR["approx"][0] * size) ** 2 / 3
 
 
 def scores_show(rows: Rows, policy: NumericPolicy) -> bool:
@@ -170,8 +192,15 @@ class Squares:
     which sigma needs a hundred-thousandth where P has 16 bits, follow from P's rounding.
     """
 
-    def __init__(self, frame: Frame, policy: NumericPolicy, *, coarse: bool = False) -> None:
-        self.frame, self.policy, self.coarse = frame, policy, coarse
+    def __init__(
+        self,
+        frame: Frame,
+        policy: NumericPolicy,
+        execution: Execution = ANY_EXECUTION,
+        *,
+        coarse: bool = False,
+    ) -> None:
+        self.frame, self.policy, self.execution, self.coarse = frame, policy, execution, coarse
         self.weights, self.values, self.exponent = ZERO, ZERO, ZERO
         self._kept: dict[tuple[int, int], Array] = {}  # variances, for a second pass
 
@@ -180,7 +209,7 @@ class Squares:
 
         Shapes: score, p, spacing of P at p, and the result [Hkv, R, n]; values [Hkv, n, 2 Dv].
         """
-        exponent = exponent_variance(block, score, self.policy)
+        exponent = exponent_variance(block, score, self.policy, self.execution)
         alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
         self.exponent = exponent if alike else ZERO
         kinds = 3 if not alike else 1 if self.coarse else 2
@@ -210,7 +239,8 @@ class Squares:
         found = p_spacing(p, self.policy.p)
         found *= found
         found /= 12
-        found += self.frame.narrowed(exponent_variance(block, score, self.policy) * p**2)
+        exponent = exponent_variance(block, score, self.policy, self.execution)
+        found += self.frame.narrowed(exponent * p**2)
         return found
 
     def of_weights(self, x: Array) -> Array:
@@ -243,9 +273,9 @@ class Squares:
         return weights, values
 
 
-def squares(frame: Frame, policy: NumericPolicy) -> Squares:
+def squares(frame: Frame, policy: NumericPolicy, execution: Execution) -> Squares:
     """Return the sums of squares of a frame's rows."""
-    found = Squares(frame, policy)
+    found = Squares(frame, policy, execution)
     for block, score, p, values in frame.weighted_blocks():
         found.add(block, score, p, p_spacing(p, policy.p), values)
     return found

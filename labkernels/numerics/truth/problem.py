@@ -38,7 +38,8 @@ class Problem:
     Shapes: q [total_q, Hq, D]; pools [pages, page_size, Hkv, D or Dv]; page_table [B, max_pages];
     kv_lens [B]; cu_seqlens_q [B + 1], ends of the requests' queries; None: one query per request.
     causal: query i of n, in a request of L keys, sees the keys 0 to L - n + i. variant: the other
-    changes of the scores.
+    changes of the scores. places [total_q]: of the queries among the keys, where query i of n does
+    not have the place L - n + i.
     Raises: ValueError, naming the argument, where shapes disagree or a number is out of range.
     """
 
@@ -51,6 +52,7 @@ class Problem:
     cu_seqlens_q: np.ndarray | None = None
     causal: bool = False
     variant: VariantTensors | None = None
+    places: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name in ("page_table", "kv_lens", "cu_seqlens_q"):
@@ -135,12 +137,18 @@ class Problem:
     @functools.cached_property
     def n_keys(self) -> np.ndarray:
         """How many keys each query token sees, with those a variant hides. Shapes: [total_q]."""
-        request = self.request_of
-        query = np.arange(len(request)) - self.q_ends[:-1][request]
-        q_lens = np.diff(self.q_ends)[request]
+        kv_lens = self.kv_lens[self.request_of]
         right = None if self.variant is None else self.variant.window_right
         seen = AttentionVariant(self.causal, window_right=right)
-        return seen.end(query, q_lens, self.kv_lens[request])
+        return seen.end(self.places_here, kv_lens, kv_lens)
+
+    @functools.cached_property
+    def places_here(self) -> np.ndarray:
+        """The place of each query token among the keys of its request. Shapes: [total_q]."""
+        if self.places is not None:
+            return self.places
+        request = self.request_of
+        return np.arange(len(request)) + (self.kv_lens - self.q_ends[1:])[request]
 
     def row_name(self, token: int, head: int) -> str:
         """Return a row in words: its sample, its query where a sample has several, its head."""

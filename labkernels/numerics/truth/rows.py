@@ -81,7 +81,7 @@ class Rows:
 
     @computed_once
     def _peaks(self) -> tuple[Array, Array, Array]:
-        """The largest score or sink, the largest |s|, and the key of the largest score."""
+        """The largest score or sink, the largest size of both, and the key of the largest score."""
         xp = namespace(self.problem.q)
         largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
         m = largest - math.inf
@@ -96,7 +96,10 @@ class Rows:
             m = xp.maximum(m, highest)
             largest = xp.maximum(largest, xp.maximum(highest, -xp.amin(seen, -1)))
         m = xp.where(m == -math.inf, 0.0, m)
-        return m if self.sinks is None else xp.maximum(m, self.sinks), largest, top
+        if self.sinks is not None:  # -inf is the sink of a head without one
+            sizes = xp.where(xp.isfinite(self.sinks), abs(self.sinks), 0.0)
+            m, largest = xp.maximum(m, self.sinks), xp.maximum(largest, sizes)
+        return m, largest, top
 
     @computed_once
     def _sums(self) -> tuple[Array, Array]:
@@ -122,9 +125,9 @@ class Rows:
     @computed_once
     def places(self) -> Array:
         """The place of each row's query among the keys. Shapes: [R, 1], float64."""
-        p, tokens = self.problem, np.arange(self.first, self.last)
-        place = tokens + int(p.kv_lens[self.request]) - int(p.q_ends[self.request + 1])
-        return moved(np.repeat(place, p.group).astype(np.float64)[:, None], p.q)
+        p = self.problem
+        places = np.repeat(p.places_here[self.first : self.last], p.group)
+        return moved(places.astype(np.float64)[:, None], p.q)
 
     @computed_once
     def sinks(self) -> Array | None:

@@ -12,7 +12,8 @@ from labkernels.numerics.arrays import Array, namespace
 class Softmax:
     """For each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
 
-    A row without keys and sink has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m, |s| in log2 units.
+    A sink counts in m, l and the largest |s|. A row without keys and sink has m = 0 and l = 0.
+    Shapes: [Hkv, R]. Units: m, |s| in log2 units.
     """
 
     m: np.ndarray

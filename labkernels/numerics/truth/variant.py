@@ -1,6 +1,7 @@
 """The variants of attention: a cap, slopes, a window, a mask, a bias or a sink on the scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -50,6 +51,21 @@ class VariantTensors:
         ):
             wanted = f"[1 or {q_heads}, {total_q}, {longest}]"
             raise ValueError(f"bias.shape = {tuple(self.bias.shape)}, allowed: {wanted}")
+
+    def part(self, tokens: Array, heads: Array, longest: int) -> Self:
+        """Return the variant of some tokens and query heads, with up to `longest` keys each."""
+        of_heads = {
+            name: np.asarray(getattr(self, name))[heads]
+            for name in ("alibi", "sinks")
+            if getattr(self, name) is not None
+        }
+        mask, bias = self.mask, self.bias
+        if mask is not None:
+            mask = np.asarray(mask)[tokens, :longest]
+        if bias is not None:
+            of_bias = heads if len(bias) > 1 else np.zeros(1, np.int64)
+            bias = np.asarray(bias)[np.ix_(of_bias, tokens, np.arange(longest))]
+        return replace(self, **of_heads, mask=mask, bias=bias)
 
     def biased(self, score: Array, tokens: Array, heads: Array, keys: slice) -> Array:
         """Return scores in log2 units with the bias added.

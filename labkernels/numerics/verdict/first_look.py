@@ -65,7 +65,7 @@ def look(problem: Problem, policy: NumericPolicy, out: np.ndarray) -> Look:
     shape = problem.out_shape
     truth, error, bound = (np.zeros(shape) for _ in range(3))
     lse2 = to_numpy(lse2_without_keys(problem))
-    lse2_bound = bounds.of_sinks(lse2)
+    lse2_bound = to_numpy(bounds.lse2_bound_without_keys(problem))
     blind = problem.n_keys == 0
     error[blind] = metrics.difference(out[blind], truth[blind])
     all_once, left = ulps_off(out[blind], truth[blind], policy.out) <= 0.5, []

@@ -11,7 +11,6 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array, moved
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.truth.variant import VariantTensors
 
 _REQUESTS, _QUERIES = 4, 32
 _LEAST_SCORES = 2**20  # of a problem that is tried in part: a smaller one takes a second as a whole
@@ -56,7 +55,8 @@ def of_problem(problem: Problem) -> Part | None:
         page_table=problem.page_table[requests],
         kv_lens=lens,
         cu_seqlens_q=np.concatenate([[0], np.cumsum(lasts - firsts)]),
-        variant=_variant(problem.variant, tokens, heads, int(lens.max())),
+        variant=problem.variant and problem.variant.part(tokens, heads, int(lens.max())),
+        places=None if problem.places is None else problem.places[tokens],
     )
     return Part(part, tokens, heads)
 
@@ -65,22 +65,3 @@ def _spread(requests: Array) -> np.ndarray:
     """Return some of the requests, as far from each other as they can be."""
     places = np.linspace(0, len(requests) - 1, min(_REQUESTS, len(requests)))
     return requests[places.astype(int)]
-
-
-def _variant(
-    variant: VariantTensors | None, tokens: Array, heads: Array, longest: int
-) -> VariantTensors | None:
-    if variant is None:
-        return None
-    of_heads = {
-        name: np.asarray(getattr(variant, name))[heads]
-        for name in ("alibi", "sinks")
-        if getattr(variant, name) is not None
-    }
-    mask = variant.mask
-    mask = None if mask is None else np.asarray(mask)[tokens, :longest]
-    bias = variant.bias
-    if bias is not None:
-        of_bias = heads if len(bias) > 1 else np.zeros(1, np.int64)
-        bias = np.asarray(bias)[np.ix_(of_bias, tokens, np.arange(longest))]
-    return replace(variant, **of_heads, mask=mask, bias=bias)

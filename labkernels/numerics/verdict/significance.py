@@ -15,7 +15,7 @@ import numpy as np
 from labkernels import formats
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.error import bounds
-from labkernels.numerics.error.bounds import TANH_ERROR
+from labkernels.numerics.error.execution import ANY_EXECUTION
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import groupings, matched_filters
 from labkernels.numerics.verdict.groupings import LANES, Grouping
@@ -240,7 +240,7 @@ def of_directions(
 def _scale_rounding(problem: Problem) -> float:
     """Return the part by which all scores may be off, with tanh.approx where they are capped."""
     capped = problem.variant is not None and problem.variant.soft_cap is not None
-    return _SCALE_ROUNDING + (TANH_ERROR if capped else 0.0)
+    return _SCALE_ROUNDING + (ANY_EXECUTION.tanh_error[0] if capped else 0.0)
 
 
 def _nearest_bias(policy: NumericPolicy) -> float:

@@ -6,20 +6,28 @@ from labkernels import __version__, ops
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.random_inputs import Normal, variant_options
 from labkernels.kernels.registry import discover
 from labkernels.probing.targets import Target, maker
 
 
+def _options(variant, q) -> dict[str, Any]:
+    """Return a variant as options of a verb; sinks are the same in each call."""
+    return variant_options(variant, q.shape[1], Normal(0, str(q.device)))
+
+
 def _decode(variant, q, k_pages, v_pages, page_table, kv_lens, **how):
+    how = _options(variant, q) | how
     return ops.decode(q, PagedKV(k_pages, v_pages, page_table, kv_lens), **how)
 
 
 def _ragged(variant, q, k, v, cu_q, cu_k, **how):
+    how = _options(variant, q) | how
     return ops.prefill(q, RaggedKV(k, v, cu_k), cu_q, causal=variant.causal, **how)
 
 
 def _paged(variant, q, k_pages, v_pages, page_table, kv_lens, cu_q, **how):
-    cache = PagedKV(k_pages, v_pages, page_table, kv_lens)
+    cache, how = PagedKV(k_pages, v_pages, page_table, kv_lens), _options(variant, q) | how
     return ops.prefill(q, cache, cu_q, causal=variant.causal, **how)
 
 
@@ -32,12 +40,14 @@ def _attention(variant, q, k, v, cu_q, cu_k, **how):
     return ops.attention(q, k, v, cu_q, cu_k, causal=variant.causal, **how)
 
 
-# By operation: each layout, with the function and the fields of a variant that it computes.
+# By operation: each layout, with the function and the fields of a variant that every kernel
+# computes; and those of each feature that a kernel may have.
 _CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "decode": {"paged_decode": (_decode,)},
     "prefill": {"ragged": (_ragged, "causal"), "paged_prefill": (_paged, "causal")},
     "mla": {"mla": (_mla, "causal")},
 }
+_FIELDS = {"window": ("window_left", "window_right")}
 _KNOBS = {"paged_decode": {"keys_per_split": (None, 128)}}
 
 
@@ -48,8 +58,9 @@ def _version() -> str:
 def _targets():
     for kernel in discover().values():
         calls = _CALLS.get(kernel.operation, {})
+        fields = [x for feature in kernel.features for x in _FIELDS.get(feature, (feature,))]
         make = {
-            layout: maker(*call, kernel=kernel.name)
+            layout: maker(*call, *fields, kernel=kernel.name)
             for layout, call in calls.items()
             if layout != "paged_prefill" or "paged" in kernel.layouts
         }

@@ -11,7 +11,7 @@ from labkernels.chapters.primers import (
     latency,
     pipeline,
     small_attention,
-    ten_lines,
+    small_product,
     triton_attention,
     walk,
 )
@@ -36,15 +36,15 @@ def test_attention_is_within_its_bound(attend, request_):
 
 
 @pytest.mark.parametrize("sums", [4, 24])
-def test_ten_lines_multiply(sums):
+def test_small_product(sums):
     rng = np.random.default_rng(sums)
     x, w = rng.standard_normal((64, 128)), rng.standard_normal((64, sums))
-    y = ten_lines.multiply(x, w, stages=2)
+    y = small_product.multiply(x, w, stages=2)
     x, w = (np.float32(values).astype(np.float64) for values in (x, w))
     allowed = len(x) * 2.0**-24 * (np.abs(x).T @ np.abs(w))  # each of 64 fp32 FMAs rounds once
     assert (np.abs(y - x.T @ w) <= allowed).all()
     with pytest.raises(HostKernelError, match="race"):
-        ten_lines.multiply(x, w, stages=1)
+        small_product.multiply(x, w, stages=1)
 
 
 def test_a_tile_comes_back_and_its_swizzle_is_free_of_conflicts():

@@ -8,14 +8,14 @@ from tests.repo.files import ROOT
 
 CODE = """
 import numpy as np
-from labkernels.chapters.primers import machine, ten_lines
+from labkernels.chapters.primers import machine, small_product
 from labkernels.cuda.host import build
 
-kernel = machine._built("ten_lines.cuh", ten_lines.instance(8, 2), (machine.FOLDER,))
+kernel = machine._built("small_product.cuh", small_product.instance(8, 2), (machine.FOLDER,))
 build._load_entry(kernel.library, kernel.runtime)
 dirt = [np.full(n, -1, np.int8) for n in range(8192, 1 << 20, 8192)]
 del dirt
-ten_lines.multiply(np.zeros((96, 128)), np.zeros((96, 8)), stages=2)
+small_product.multiply(np.zeros((96, 128)), np.zeros((96, 8)), stages=2)
 print("right")
 """
 

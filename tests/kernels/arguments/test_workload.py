@@ -8,6 +8,7 @@ from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 CASE_000 = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 LENGTHS = st.lists(st.integers(0, 5000), min_size=1, max_size=6)
@@ -77,6 +78,53 @@ def test_mla_reads_one_latent_row_a_key():
     assert causal.label == "ragged 3 x <=10, 3 heads x 4 tokens, d512+64, page 64, bf16"
 
 
+WINDOW = AttentionVariant(window_left=99, soft_cap=50.0, sinks=True, alibi=True)
+
+
+def test_a_window_counts_the_keys_in_it():
+    plain, window = (
+        Decode((1000, 40), 8, 2, 64, variant=v) for v in (FULL, AttentionVariant(window_left=99))
+    )
+    assert (plain.exps, window.exps) == (8 * 1040, 8 * 140)
+    assert window.flops * 1040 == plain.flops * 140
+    assert window.kv_bytes * 1040 == plain.kv_bytes * 140
+    given = dataclasses.replace(window, variant=WINDOW)
+    assert given.exps == 2 * window.exps  # each tanh takes an exponential
+    assert given.flops == window.flops
+    assert given.bytes == window.bytes + 2 * 4 * 8
+    assert given.label == "ragged 2 x <=1000, 8/2, d64, page 16, bf16, window 99, soft cap 50, " + (
+        "slopes, sinks"
+    )
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.booleans(), *[st.none() | st.integers(0, 4)] * 2)
+def test_a_prefill_with_a_window_counts_the_pairs_of_a_mask(m, n, causal, left, right):
+    variant = AttentionVariant(causal, left, right)
+    work = Prefill((m,), (n,), 2, 1, 8, variant=variant)
+    seen = [
+        [key for key in range(n) if variant.begin(i, m, n) <= key < variant.end(i, m, n)]
+        for i in range(m)
+    ]
+    if "window" in variant.features:
+        assert work.exps == 2 * sum(map(len, seen))
+        assert work.flops == 4 * 8 * work.exps
+    keys = {key for row in seen for key in row}
+    if m and n >= m:
+        assert work.bytes == 2 * m * 2 * 8 * 2 + 2 * len(keys) * 8 * 2 + 4 * 2 * m
+
+
+def test_causal_is_the_variants_unless_it_is_given():
+    shape = ((8,), (8,), 1, 1, 64)
+    assert Prefill(*shape).variant == FULL
+    assert Prefill(*shape, causal=True).variant == CAUSAL
+    by_variant = Prefill(*shape, variant=CAUSAL)
+    assert by_variant == Prefill(*shape, causal=True)
+    full = dataclasses.replace(by_variant, causal=False)
+    assert (full.causal, full.variant) == (False, FULL)
+    assert by_variant.label.endswith("d64, causal, bf16")
+    assert MlaDecode((8,), 16).variant == CAUSAL
+
+
 GOOD = {
     Decode: {"kv_lens": (1, 2), "q_heads": 8, "kv_heads": 4, "head_dim": 64},
     Prefill: {"q_lens": (1,), "kv_lens": (1,), "q_heads": 1, "kv_heads": 1, "head_dim": 64},
@@ -102,6 +150,7 @@ GOOD = {
         (Prefill, {"head_dim_v": 0}, r"head_dim_v = 0, allowed: an integer >= 1"),
         (Prefill, {"page_size": 0}, r"page_size = 0, allowed: an integer >= 1"),
         (Backward, {"causal": 1}, r"causal = 1, allowed: True, False"),
+        (Backward, {"variant": WINDOW}, r"variant = window 99, .*, allowed: causal, or none"),
         (MlaDecode, {"rope_dim": -1}, r"rope_dim = -1, allowed: an integer >= 0"),
     ],
 )

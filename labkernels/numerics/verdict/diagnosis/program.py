@@ -126,7 +126,7 @@ class Block:
     @property
     def places(self) -> np.ndarray:
         """The place of each row's query among the keys. Shapes: [R, 1]."""
-        return self.queries + self.n - self.n_queries
+        return self.problem.places_here[self.tokens][:, None]
 
     @functools.cached_property
     def seen(self) -> np.ndarray:

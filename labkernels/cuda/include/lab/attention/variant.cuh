@@ -19,7 +19,7 @@ struct VariantParams {
   const float* sinks;             // [q_heads]: logits that count in the denominator alone
   int window_left, window_right;  // keys that a query sees before and after its own place
   float soft_cap_log2;            // the cap times log2 e
-  float scale_of_cap;             // softmax scale / cap
+  float exponent_of_cap;          // -2 log2 e times the softmax scale / cap
 };
 
 // The parameter of a kernel with a variant is the plain kernel's, and these fields.
@@ -33,19 +33,20 @@ constexpr float log2_e = 1.44269504f;
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 LAB_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
-// Returns tanh x within 3e-7, from e = exp2(-2 |x| log2 e): tanh |x| = (1 - e) / (1 + e). The
-// reciprocal of 1 + e, which is between 1 and 2, is a polynomial and one step of Newton's method,
-// since a division would take longer. The instruction tanh.approx has errors of 2^-11; times a cap
-// of 50 these would change a weight by up to 2 %.
-LAB_DEVICE float tanh_of(float x) {
-  const float e = ex2_approx(absolute(x) * (-2.f * log2_e));
-  float r = 0.152245019f;
-  r = fma_rn(r, e, -0.532857568f);
-  r = fma_rn(r, e, 0.865893547f);
-  r = fma_rn(r, e, -0.984834969f);
-  r = fma_rn(r, e, 0.999702646f);
-  r = fma_rn(r, fma_rn(-(1.f + e), r, 1.f), r);
-  return copy_sign((1.f - e) * r, x);
+// Returns cap tanh(scale / cap * score), in log2 units, within 6e-7 of the cap. With e = exp2(-2
+// log2 e |x|), tanh |x| is 2 / (1 + e) - 1. The quotient is a polynomial of e and one step of
+// Newton's method, since a division would take longer. The instruction tanh.approx has errors of
+// 2^-11; times a cap of 50 these would change a weight by up to 2 %.
+template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
+  const float e = ex2_approx(absolute(score) * p.variant.exponent_of_cap);
+  float u = 0.30449003f;
+  u = fma_rn(u, e, -1.06571519f);
+  u = fma_rn(u, e, 1.73178709f);
+  u = fma_rn(u, e, -1.96966994f);
+  u = fma_rn(u, e, 1.99940526f);
+  u = fma_rn(u, fma_rn(fma_rn(e, -0.5f, -0.5f), u, 1.f), u);
+  const float cap = p.variant.soft_cap_log2;
+  return copy_sign(fma_rn(cap, u, -cap), score);
 }
 
 // A row has this slope, and this place: the number of the last key that it would see under a causal
@@ -62,7 +63,7 @@ template <class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int
 template <class V, class Params>
 LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float distance) {
   float s = score;
-  if constexpr (V::soft_cap) s = p.variant.soft_cap_log2 * tanh_of(s * p.variant.scale_of_cap);
+  if constexpr (V::soft_cap) s = capped(s, p);
   else s = s * p.scale_log2;
   if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
   return s;

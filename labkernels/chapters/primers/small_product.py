@@ -5,14 +5,14 @@ import numpy as np
 from labkernels.chapters.primers import machine
 from labkernels.cuda.compiler import nvrtc
 
-HEADER = "ten_lines.cuh"
+HEADER = "small_product.cuh"
 THREADS, TILE_ROWS = 128, 32
 SUMS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def instance(sums: int, stages: int) -> str:
     """Return the C++ name of the kernel with some sums per thread and some tiles per block."""
-    return f"ten_lines::multiply<{sums}, {stages}>"
+    return f"small_product::multiply<{sums}, {stages}>"
 
 
 def smem_bytes(sums: int, stages: int) -> int:

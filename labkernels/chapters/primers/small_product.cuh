@@ -3,7 +3,7 @@
 #pragma once
 #include "lab/core/ptx.cuh"
 
-namespace ten_lines {
+namespace small_product {
 using namespace lab;
 
 constexpr int threads = 128, tile_rows = 32;
@@ -38,4 +38,4 @@ template <int Sums, int Stages> LAB_KERNEL(threads, 1) multiply(LAB_GRID_CONSTAN
 }
 // [/lab: kernel]
 
-}  // namespace ten_lines
+}  // namespace small_product
