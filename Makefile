@@ -67,8 +67,8 @@ times: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 times: compiler $(ENVIRONMENT) ## Run the chapters one at a time, and write to data/ how long each takes
 	@$(BIN)/python book/time_chapters.py $(NAMES)
 
-course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder)
-	@$(BIN)/python book/course.py $(if $(TO),--to $(TO))
+course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder SEED=number)
+	@$(BIN)/python book/course.py $(if $(TO),--to $(TO)) $(if $(SEED),--seed $(SEED))
 
 record: ## Measure everything again (on a GPU machine; without git: COMMIT=hash)
 	$(or $(PYTHON),python3) -m labkernels record --all $(if $(COMMIT),--commit $(COMMIT))

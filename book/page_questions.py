@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from solutions import solution
 
 from labkernels.audit.verdict import verdict
 from labkernels.chapters import exercises
@@ -74,7 +75,7 @@ def _of_question(question: Question) -> dict[str, Any]:
 
 def _of_numbers(exercise: Exercise) -> dict[str, Any]:
     """Returns the table of an assignment whose answer is whole numbers."""
-    sources = [exercise.solution, exercise.starter, *(m.source for m in exercise.mistakes)]
+    sources = [solution(exercise.name), exercise.starter, *(m.source for m in exercise.mistakes)]
     whens = [[(int(part), int(part)) for part in source.split(",")] for source in sources]
     rows = [_row(exercise.name, *pair) for pair in zip(whens, sources, strict=True)]
     n = len(whens[0])

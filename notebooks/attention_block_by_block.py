@@ -321,7 +321,7 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # ```
 #
 # Three barriers stand in the loop, and the comment behind each says what the barrier is for.
-# Take one away in assignment 9, and the CPU machine will tell you which threads then disagree.
+# In assignment 9 the loop is turned round and a barrier is missing: the CPU machine tells you which threads then disagree.
 #
 # This loop loads a KV tile, waits for all of it, and only then computes.
 # A kernel that must keep bytes on their way has room for two KV tiles in shared memory, its *stages*, and starts the copy of the next KV tile before it computes on the present one.
@@ -346,7 +346,7 @@ plt.show()
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]
-# Assignment 10 lets you write it.
+# Assignment 10 asks for such a loop with one barrier per tile.
 #
 # In Triton a program handles whole arrays of numbers, and the compiler decides which thread does what.
 # The same update is:
@@ -391,7 +391,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # %% [markdown]
 # ## Exercises
 #
-# Each of these replaces one phase of the CUDA kernel by your lines.
+# Each of these replaces one phase of a kernel by your lines, in another form than the listings above have.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
 # A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
@@ -412,10 +412,21 @@ print(rescale, exercises.check("rescale", rescale.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# Both $l$ and $o$ shrink by $2^{m_{old} - m_{new}}$.
+# Both $l$ and $o$ shrink by $2^{m_{old} - m_{new}}$ where $m$ moves.
 
 # %% tags=["nbval-ignore-output"]
-found = exercises.check("rescale", exercises.get("rescale").solution)
+found = exercises.check(
+    "rescale",
+    rescale.starter.replace(
+        "if (top > state.m + 8.f) state.m = top;",
+        """if (top > state.m + 8.f) {
+    const float rescale = ex2_approx(state.m - top);
+    state.m = top;
+    state.l = state.l * rescale;
+    state.o = state.o * rescale;
+  }""",
+    ),
+)
 print(found)
 assert found.passed
 
@@ -438,10 +449,16 @@ print(barrier, exercises.check("missing_barrier", barrier.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# A barrier of the block at the end of the loop's body.
+# A barrier of the block stands before the load of the next tile, in the turns that load one.
 
 # %%
-found = exercises.check("missing_barrier", exercises.get("missing_barrier").solution)
+found = exercises.check(
+    "missing_barrier",
+    barrier.starter.replace(
+        "    if (key + keys < end) load_tile(",
+        "    if (key + keys < end) sync_block();\n    if (key + keys < end) load_tile(",
+    ),
+)
 assert found.passed
 
 # %% [markdown]
@@ -464,8 +481,17 @@ exercises.get("triton_update")
 # ```
 
 # %%
-print(exercises.get("triton_update").solution)
-assert exercises.check("triton_update", exercises.get("triton_update").solution).passed
+answer = """
+@triton.jit
+def update_columns(b_m, b_l, b_o, b_s, b_v):
+    m_new = tl.maximum(b_m, tl.max(b_s, axis=0))
+    rescale = tl.exp2(b_m - m_new)
+    b_p = tl.exp2(b_s - m_new[None, :])
+    b_l = b_l * rescale + tl.sum(b_p, axis=0)
+    b_o = b_o * rescale[None, :] + tl.dot(b_v, b_p, input_precision="ieee")
+    return m_new, b_l, b_o
+"""
+assert exercises.check("triton_update", answer).passed
 
 # %% [markdown]
 # ```{solution-end}

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from labkernels import hardware
 from labkernels.bench import budgets, errors, times
 from labkernels.bench.budgets import Planned
 from labkernels.bench.formulas import Equations
+from labkernels.bench.layers import layers_of
 from labkernels.bench.log import Log
 from labkernels.bench.small import small
 from labkernels.cuda import triton_run
@@ -64,6 +66,24 @@ class Bench:
         self._operations = _operations(workloads)
         self._items = _chosen([of.name for of in self._operations], kernels)
         self._found: dict[str, Benchmark] = {}
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping | str | Path, *, batch=16, kv_len=8192, tokens=2048, **options
+    ) -> "dict[str, Bench]":
+        """Return a bench of decode and prefill for each kind of layer of a published model.
+
+        config: a configuration of transformers, or the path of its config.json. options: those of a
+        Bench. Kinds, lengths and Raises are those of `layers.layers_of`.
+
+        >>> config = {"num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8}
+        >>> config |= {"head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2}
+        >>> benches = Bench.from_config(config, tokens=512)
+        >>> benches["window"].workloads[0].label
+        '16 x 128, 64/8, d64, page 16, bf16'
+        """
+        found = layers_of(config, batch=batch, kv_len=kv_len, tokens=tokens)
+        return {kind: cls(of.decode, of.prefill, **options) for kind, of in found.items()}
 
     def __repr__(self) -> str:
         labels = [workload.label for workload in self.workloads]

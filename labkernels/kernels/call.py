@@ -83,50 +83,40 @@ class VariantOptions(TypedDict, total=False):
     sinks: torch.Tensor | None
 
 
-class Variant(NamedTuple):
-    """VariantOptions of a call: numbers and tensors; NONE is plain attention."""
-
-    window_left: int | None = None
-    window_right: int | None = None
-    soft_cap: float | None = None
-    alibi: torch.Tensor | None = None
-    sinks: torch.Tensor | None = None
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that were given, by name."""
-        given = {"alibi": self.alibi, "sinks": self.sinks}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
-
-    def facts(self, q: torch.Tensor) -> AttentionVariant:
-        """Return the variant of queries [total_q, q_heads, ...] without its tensors, checked.
-
-        Raises: ValueError naming the option, its value and what is allowed.
-        """
-        for name in ("window_left", "window_right"):
-            size = getattr(self, name)
-            whole = isinstance(size, int) and not isinstance(size, bool)
-            if size is not None and not (whole and 0 <= size < ALL_KEYS):
-                raise ValueError(f"{name} = {size!r}, allowed: None, 0 to {ALL_KEYS - 1:,}")
-        cap = self.soft_cap
-        number = isinstance(cap, int | float) and not isinstance(cap, bool)
-        if cap is not None and not (number and 0 < cap <= _MAX_CAP):
-            raise ValueError(f"soft_cap = {cap!r}, allowed: None, a number up to {_MAX_CAP:g}")
-        for name, tensor in self.tensors.items():
-            require_tensor(name, tensor)
-            allowed = (torch.float32, (q.shape[1],), q.device)
-            if (tensor.dtype, tuple(tensor.shape), tensor.device) != allowed:
-                found = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-                wanted = f"torch.float32 ({q.shape[1]},) on {q.device}: one for each query head"
-                raise ValueError(f"{name} is {found}, allowed: {wanted}")
-            if not tensor.is_contiguous():
-                raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
-        on = {name: True for name in self.tensors}
-        ends = {"window_left": self.window_left, "window_right": self.window_right}
-        return AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
+VARIANT_OPTIONS = frozenset(VariantOptions.__annotations__)
+PLAIN: tuple[AttentionVariant, Mapping[str, torch.Tensor]] = (FULL, {})
 
 
-NO_VARIANT = Variant()
+def variant_of(
+    q: torch.Tensor, options: VariantOptions
+) -> tuple[AttentionVariant, Mapping[str, torch.Tensor]]:
+    """Return the variant of queries [total_q, q_heads, ...], apart from causal, and its tensors.
+
+    Raises: ValueError naming the option, its value and what is allowed.
+    """
+    for name in ("window_left", "window_right"):
+        size = options.get(name)
+        whole = isinstance(size, int) and not isinstance(size, bool)
+        if size is not None and not (whole and 0 <= size < ALL_KEYS):
+            raise ValueError(f"{name} = {size!r}, allowed: None, 0 to {ALL_KEYS - 1:,}")
+    cap = options.get("soft_cap")
+    number = isinstance(cap, int | float) and not isinstance(cap, bool)
+    if cap is not None and not (number and 0 < cap <= _MAX_CAP):
+        raise ValueError(f"soft_cap = {cap!r}, allowed: None, a positive number to {_MAX_CAP:g}")
+    tensors = {name: options.get(name) for name in ("alibi", "sinks")}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    for name, tensor in tensors.items():
+        require_tensor(name, tensor)
+        allowed = (torch.float32, (q.shape[1],), q.device)
+        if (tensor.dtype, tuple(tensor.shape), tensor.device) != allowed:
+            found = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+            wanted = f"torch.float32 ({q.shape[1]},) on {q.device}: one for each query head"
+            raise ValueError(f"{name} is {found}, allowed: {wanted}")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
+    ends = {name: options.get(name) for name in ("window_left", "window_right")}
+    on = dict.fromkeys(tensors, True)
+    return AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on), tensors
 
 
 class AttentionOptions(Options, total=False):
@@ -317,7 +307,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", *Variant._fields)
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", *VARIANT_OPTIONS)
 
 
 def in_graph(

@@ -1,14 +1,14 @@
 """The verb `attention`, which models train through: autograd and torch.func differentiate it."""
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import torch
 from torch.autograd import Function
 
 from labkernels.kernels.backward.api import backward as run_backward
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import check_option
+from labkernels.kernels.call import VariantOptions, check_option, require_options
 from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
@@ -30,23 +30,24 @@ def attention(
     batch_invariant: bool = False,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
+    **variant: Unpack[VariantOptions],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
-    deterministic: of the backward pass; the forward pass is always deterministic. batch_invariant:
-    a request's bits, those of its gradients too, must not depend on the other requests; this
-    includes deterministic. q_lens, kv_lens:
-    the lengths of the requests, if the caller's host knows them; then no length is read from a GPU.
-    Without them, cumulative lengths on a GPU are read once, and again after torch has seen them
-    change. A training loop that keeps the two tensors therefore reads nothing after its first step.
+    variant: the fields of VariantOptions, without gradients. deterministic: of the backward pass;
+    the forward pass always is. batch_invariant: a request's bits, those of its gradients too, must
+    not depend on the other requests; this includes deterministic. q_lens, kv_lens: the lengths of
+    the requests, if the host knows them; then none is read from a GPU. Else cumulative lengths on a
+    GPU are read once, and again after torch has seen them change: a training loop that keeps the
+    two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
     has no gradient.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
-    torch's own attention. torch.func.grad and vjp work. Second derivatives, forward-mode
-    derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
-    On a GPU torch runs backward passes in a thread of its own. With one GPU, a loop that waits for
-    Python saves time under `torch.autograd.set_multithreading_enabled(False)`.
+    torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
+    are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread
+    of its own: with one GPU, a loop that waits for Python saves time under
+    `torch.autograd.set_multithreading_enabled(False)`.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
 
@@ -66,15 +67,35 @@ def attention(
             for x in (q, k, v)
         )
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    if variant:
+        return _with_variant(q, k, v, cu_seqlens_q, cu_seqlens_k, variant, alike | how)
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
         ends = (cu_seqlens_q, cu_seqlens_k)
         how |= {"deterministic": deterministic, **alike}
         return torch.ops.labkernels.prefill(q, k, v, *ends, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
-    transformed = torch._C._are_functorch_transforms_active()
-    function: Any = _Transformed if transformed else _Attention
+    function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
     return function.apply(q, k, v, asked)
+
+
+def _with_variant(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    ends_q: torch.Tensor,
+    ends_k: torch.Tensor,
+    variant: VariantOptions,
+    how: dict[str, Any],
+) -> tuple[Any, ...]:
+    """Return the forward pass of a variant, once no gradient is known to be wanted of it."""
+    require_options("attention", variant, VariantOptions)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        words = f"{', '.join(variant)} with gradients, allowed: torch.no_grad()"
+        raise ValueError(f"{words}, since the backward pass has plain and causal attention alone")
+    if not torch.compiler.is_compiling():  # in a graph `prefill` refuses a variant
+        q, k, v = with_rows(q, k, v)
+    return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **variant, **how).outputs())
 
 
 def _check_kinds(tensors: tuple[object, ...], flags: tuple[object, ...]) -> None:

@@ -9,8 +9,7 @@ from labkernels.kernels.append.api import append_step, lengths_after
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Attention, Step, in_graph, require_options
 from labkernels.kernels.checks import read_lengths, refuse_kind, require_cu_seqlens, resolved
-from labkernels.kernels.packed_gqa.call import SplitOptions
-from labkernels.kernels.prefill.api import prefill_step
+from labkernels.kernels.prefill.api import PrefillStepOptions, prefill_step
 
 
 def with_kvcache(
@@ -23,7 +22,7 @@ def with_kvcache(
     causal: bool = True,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[SplitOptions],
+    **options: Unpack[PrefillStepOptions],
 ) -> Step[Attention]:
     """Append the keys and values of new tokens to a cache, and attend from those tokens.
 
@@ -43,7 +42,7 @@ def with_kvcache(
         given = (q, *cache.tensors.values(), k_new, v_new, cu_seqlens_q)
         asked = {"causal": causal, "q_lens": q_lens, "kv_lens": kv_lens, **options}
         return in_graph("with_kvcache", Attention, *given, **asked)
-    require_options("with_kvcache", options, SplitOptions)
+    require_options("with_kvcache", options, PrefillStepOptions)
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)

@@ -7,6 +7,7 @@ import chapter_frame
 import course
 import nbformat
 import pytest
+from solutions import solution
 
 from labkernels.chapters import exercises
 from tests.repo.files import read
@@ -26,7 +27,8 @@ def marked(notebook, **marks):
 
 
 def test_every_chapter_and_assignment_is_a_valid_notebook(notebooks):
-    assert set(notebooks) == {*CHAPTERS, *NAMES}
+    quizzes = {f"quiz_{week}" for week in range(1, 10)}
+    assert set(notebooks) == {*CHAPTERS, *NAMES, *quizzes}
     for notebook in notebooks.values():
         nbformat.validate(notebook)
         ids = [cell.metadata["nbgrader"]["grade_id"] for cell in marked(notebook)]
@@ -40,7 +42,7 @@ def test_an_assignment_is_its_starter_its_solution_and_its_check(notebooks, name
     starter = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "", answer.source, flags=re.DOTALL)
     for source, expected in (
         (starter, exercises.get(name).starter),
-        (answer.source, exercises.get(name).solution),
+        (answer.source, solution(name)),
     ):
         namespace = {}
         exec(source, namespace)
@@ -53,6 +55,8 @@ def test_a_teacher_reads_the_solution_and_a_student_where_lines_are_counted(note
     task, answer, _ = notebooks["hand_over_p"].cells
     assert "\nLAB_DEVICE void store_p" in answer.source  # at the margin
     assert "named_arrive(p_ready + group, C::consumer_threads);" in answer.source.split("SOLUT")[1]
+    assert "<details>" in task.source
+    assert "typename C::Pe pe;         // kpe, and then P" in task.source
     assert "\n\n`named_sync(group_done + group" in task.source  # a paragraph of its own
     assert "lines of your answer from `answer =` on" in task.source
     assert "lines of your answer" not in notebooks["register_ledger"].cells[0].source
@@ -61,7 +65,7 @@ def test_a_teacher_reads_the_solution_and_a_student_where_lines_are_counted(note
 def test_a_check_grades_an_answer_and_refuses_the_starter_or_an_empty_cell(notebooks, capsys):
     answer, check = notebooks["register_ledger"].cells[1:]
     exec(f"{answer.source}\n{check.source}", {})
-    exec(f"answer = {exercises.get('register_ledger').solution!r}\n{check.source}", {})
+    exec(f"answer = {solution('register_ledger')!r}\n{check.source}", {})
     starter = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "", answer.source, flags=re.DOTALL)
     for wrong in (starter, "answer = 1", ""):
         with pytest.raises(AssertionError):
@@ -84,7 +88,8 @@ def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
     sources = [cell.source for cell in notebooks[name].cells]
     assert sources.count("#### Your answer") == n_exercises
     assert sum("answer = None" in source for source in sources) == len(checks)
-    assert not [cell for cell in cells if cell.source.startswith("#")]
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    assert not [text for text in texts if text.startswith("#")]
     assert [c for c in cells if c.cell_type == "code" and re.search("assert|answer =", c.source)]
 
 

@@ -1,4 +1,4 @@
-"""nbgrader releases the course, and scores submissions of each assignment and of two chapters."""
+"""nbgrader releases the course, and scores submissions of assignments, chapters and a quiz."""
 
 import sys
 from pathlib import Path
@@ -12,9 +12,11 @@ pytest.importorskip("nbgrader", reason="needs nbgrader: pip install -e '.[course
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 import answers
 import course
+from solutions import solution
 
 # A primer, in which two of three exercises are assignments and so have no check, and a case.
 CHAPTERS = ("fragments_and_rounding", "the_ladder")
+QUIZ = "quiz_3"
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of nbgrader's packages
 
@@ -24,7 +26,7 @@ def classroom(tmp_path_factory):
     """Return the course's folder, and the nbgrader that has released its assignments."""
     folder = tmp_path_factory.mktemp("course")
     for name, notebook in course.notebooks():
-        if name in {*CHAPTERS, *exercises.names()}:
+        if name in {*CHAPTERS, QUIZ, *exercises.names()}:
             path = folder / "source" / name / f"{name}.ipynb"
             path.parent.mkdir(parents=True)
             nbformat.write(notebook, path)
@@ -37,7 +39,7 @@ def submissions(name):
     exercise = exercises.get(name)
     wrong, right = (
         f"answer = {answers.literal(text)}"
-        for text in (exercise.mistakes[0].source, exercise.solution)
+        for text in (exercise.mistakes[0].source, solution(name))
     )
     return {"stub": (None, 0), "wrong": (wrong, 0), "right": (right, 1), "empty": ("", 0)}
 
@@ -63,12 +65,24 @@ def test_a_solved_chapter_scores_what_the_machine_gives_and_waits_for_the_reason
     """
     notebook = read(classroom[0] / "release" / name, name)
     assert "SOLUTION" not in str(notebook.cells)
+    assert "Half a point" not in str(notebook.cells)
     assert score(classroom, name, "stub", notebook) == (0, len(points_of(notebook)), False)
     solved = read(classroom[0] / "source" / name, name)
     checks = [cell for cell in points_of(solved) if not cell.metadata["nbgrader"]["solution"]]
     points = len(points_of(solved))
     assert 0 < len(checks) < points
     assert score(classroom, name, "right", solved) == (len(checks), points, True)
+
+
+def test_a_quiz_is_graded_by_tests_that_students_do_not_have(classroom):
+    notebook = read(classroom[0] / "release" / QUIZ, QUIZ)
+    assert "HIDDEN" not in str(notebook.cells)
+    assert "abs(float(answer)" not in str(notebook.cells)
+    assert score(classroom, QUIZ, "stub", notebook) == (0, 10, False)
+    solved = read(classroom[0] / "source" / QUIZ, QUIZ)
+    assert score(classroom, QUIZ, "right", solved) == (10, 10, False)
+    solved.cells[2].source = "answer = -1"
+    assert score(classroom, QUIZ, "wrong", solved) == (9, 10, False)
 
 
 def read(folder, name):

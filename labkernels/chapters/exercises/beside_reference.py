@@ -5,6 +5,7 @@ A grader whose answers run in a kernel says which of its results are compared an
 `NO_BANKS` says why for the place of the answer; if no kernel runs at all, its `NO_KERNEL` says why.
 """
 
+import dataclasses
 import functools
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from labkernels.chapters.exercises.compiled import Takes
 from labkernels.chapters.exercises.exercise import Exercise
+from labkernels.chapters.exercises.overlay import region
 from labkernels.chapters.exercises.report import in_readers_words
 from labkernels.cuda.host import banks
 from labkernels.numerics.rounding import quantum
@@ -37,11 +39,12 @@ def compared(
 
 @functools.cache
 def _reference(exercise: Exercise, grader: ModuleType) -> tuple:
-    """Return the results, the resources and the turns of the solution."""
+    """Return the results, the resources and the turns of the kernel with its own lines."""
+    own = region(*exercise.place) if exercise.place[0] else grader.own_lines()
+    exercise = dataclasses.replace(exercise, adapter="")
     silent = exercise.place[1] in getattr(grader, "NO_BANKS", {})
-    turns = None if silent else _counted(exercise, grader, exercise.solution)
-    results = grader.run(exercise, exercise.solution)
-    return results, grader.takes(exercise, exercise.solution), turns
+    turns = None if silent else _counted(exercise, grader, own)
+    return grader.run(exercise, own), grader.takes(exercise, own), turns
 
 
 def _counted(exercise: Exercise, grader: ModuleType, answer: object) -> list[banks.Turns]:

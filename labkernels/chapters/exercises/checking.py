@@ -56,7 +56,7 @@ def check(name: str, answer: object) -> Report:
     wrong = iter(grader.judge(exercise, results))
     first = next(wrong, None)
     if first is None and hasattr(grader, "judge_compiled"):
-        first = next(wrong := grader.judge_compiled(answer), None)
+        first = next(wrong := grader.judge_compiled(exercise, answer), None)
         if first is not None:
             return Report(False, (first, *wrong))
     if first is None:

@@ -1,11 +1,14 @@
-"""An assignment: its task, starter, hints and solution, and the usual mistakes."""
+"""An assignment: its task, starter and hints, and the usual mistakes.
+
+Its solution is in `book/solutions`, for teachers.
+"""
 
 import functools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkernels.chapters.exercises.overlay import region
+from labkernels.chapters.exercises.overlay import declaration, region
 from labkernels.chapters.exercises.report import wrapped
 
 _FOLDER = Path(__file__).with_name("assignments")
@@ -31,6 +34,8 @@ class Exercise:
 
     Units: minutes is the time that the assignment takes. difficulty goes from 1 to 3. grader: the
     module of `graders` that runs an answer. place: the kernel and region that the answer replaces.
+    adapter: lines behind the answer, where the kernel does not call the answer itself.
+    declarations: the structs that the task speaks of, as the kernels declare them.
     """
 
     name: str
@@ -43,9 +48,10 @@ class Exercise:
     starter: str
     unfinished: str
     hints: tuple[str, ...]
-    solution: str
     mistakes: tuple[Mistake, ...]
     place: tuple[str, str] = ("", "")
+    adapter: str = ""
+    declarations: str = ""
 
     def hint(self, number: int) -> str:
         """Return a hint: the first points at the place, and the last nearly gives the answer.
@@ -60,7 +66,8 @@ class Exercise:
         about = f"{self.title} (assignment {self.number}, {self.minutes} minutes, "
         about += f"difficulty {self.difficulty} of 3)"
         task = "\n".join(map(wrapped, self.task.strip().splitlines()))
-        return f"{about}\n\n{task}\n\nStarter:\n\n{self.starter.rstrip()}"
+        shown = f"Declarations:\n\n{self.declarations}\n\n" if self.declarations else ""
+        return f"{about}\n\n{task}\n\n{shown}Starter:\n\n{self.starter.rstrip()}"
 
 
 @functools.cache
@@ -71,21 +78,25 @@ def _all() -> dict[str, Exercise]:
 
 def _read(path: Path) -> Exercise:
     given = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "solution" not in given:  # the kernel's own lines are the solution
-        given["solution"] = region(*given["place"])
-    mistakes = tuple(_mistake(given["solution"], **m) for m in given.pop("mistake"))
+    mistakes = tuple(_mistake(given, **m) for m in given.pop("mistake"))
     lists = {name: tuple(given.pop(name)) for name in ("hints", "place") if name in given}
-    return Exercise(name=path.stem, mistakes=mistakes, **lists, **given)
+    declares = given.pop("declares", {})
+    shown = [declaration(header, name) for header in declares for name in declares[header]]
+    return Exercise(
+        name=path.stem, mistakes=mistakes, declarations="\n\n".join(shown), **lists, **given
+    )
 
 
 def _mistake(
-    solution: str, says: str, source: str = "", replace: tuple = (), **finds: str
+    given: dict, says: str, source: str = "", edit: tuple = (), replace: tuple = (), **finds: str
 ) -> Mistake:
-    """Return a mistake whose source is given, or is the solution with some words replaced."""
-    for old, new in replace:
-        if solution.count(old) != 1:
-            raise ValueError(f"replace = {old!r}, found {solution.count(old)} times, allowed: 1")
-        source = (source or solution).replace(old, new)
+    """Return a mistake whose source is given, is the starter, edited, or the kernel's, replaced."""
+    if edit or replace:
+        source = given["starter"] if edit else region(*given["place"])
+    for old, new in (*edit, *replace):
+        if source.count(old) != 1:
+            raise ValueError(f"replace = {old!r}, found {source.count(old)} times, allowed: 1")
+        source = source.replace(old, new)
     return Mistake(source, says, **finds)
 
 

@@ -13,7 +13,8 @@ from labkernels.units import LOG2_E
 _LANES, _THREADS, _SMEM_BYTES = 32, 128, 9344  # of calls.cuh
 # A function, its arguments in lanes of x, and its integers.
 _FUNCTIONS = {
-    "maximum": ("raised", "m s", ""),
+    "maximum": ("row_maximum", "m s", ""),
+    "update": ("update", "m s", ""),
     "log2": ("in_log2_units", "s scale", ""),
     "mask": ("masked", "s", "key end"),
     "causal": ("keys_seen", "", "token n_queries kv_len"),
@@ -63,15 +64,16 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
         blocks, warps = given[call, :, lane].astype(int)
         yield (
             f"A walk over {n[call, 0]} keys takes {right[call, 1, 0]:.0f} turns. Each thread comes "
-            f"to sync_block {blocks} times and to sync_warp {warps} times in it: that is more than "
-            "twice and once per turn."
+            f"to sync_block {blocks} times and to sync_warp {warps} times in it: "
+            f"{right[call, 0, 0]:.0f} and {right[call, 1, 0]:.0f} are enough."
         )
         return
     name, of_lane, of_call = _FUNCTIONS[region]
     arguments = [*of_lane.split(), *of_call.split()]
     values = [*x[call, : len(of_lane.split()), lane], *n[call]]
     words = ", ".join(f"{a} = {v:.9g}" for a, v in zip(arguments, values, strict=False))
-    which = ("token", "head")[part] if region == "packing" else "the result"
+    parts = {"packing": ("token", "head"), "update": ("m", "l + o, with l = 1 and o = 2 before,")}
+    which = parts.get(region, ("the result",))[part]
     yield (
         f"{name} is called by itself. With {words}, {which} is {given[call, part, lane]:.9g} in "
         f"lane {lane}, and should be {right[call, part, lane]:.9g}."
@@ -87,6 +89,17 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
         for lane in range(_LANES):  # each lane has the largest score once
             x[lane], x[lane, 1, lane] = -300 - lane % 2, -299
         return x, _no_integers(x), np.maximum(x[:, :1], x[:, 1:].max(axis=-1, keepdims=True)), 0
+    if region == "update":  # m stays while no score lies more than 8 above it
+        for lane in range(_LANES):
+            x[lane, 0], x[lane, 1] = 4, -300
+            x[lane, 1, lane] = (4, 5, 12, 13, 300)[lane % 5]
+        x[:, 0] = x[:, 0, :1]
+        before, s = x[:, :1], x[:, 1:]
+        top = np.maximum(before, s.max(axis=-1, keepdims=True))
+        m = np.where(top > before + np.float32(8), top, before).astype(np.float64)
+        sums = 3 * np.exp2(before - m) + np.exp2(s - m)  # l = 1, o = 2, and one more weight
+        # A power's argument has 24 bits, of which 18 lie behind the point while it is no zero.
+        return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-17 + 1e-30])
     if region == "log2":
         x[:, 1] = 2.0 ** -(np.arange(48)[:, None] / 10)
         right = x[:, :1].astype(np.float64) * x[:, 1:] * LOG2_E
@@ -141,7 +154,7 @@ def _page() -> tuple[np.ndarray, np.ndarray]:
 def _loop() -> tuple[np.ndarray, np.ndarray]:
     n = _product((20, 75, 128))
     turns = -(-n[0] // _LANES)
-    return n.T, np.stack([2 * turns, turns], axis=1)
+    return n.T, np.stack([2 * turns - 1, turns], axis=1)
 
 
 _INTEGERS = {

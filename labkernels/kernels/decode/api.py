@@ -10,18 +10,18 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import (
-    NO_VARIANT,
+    PLAIN,
     Asked,
     Attention,
     AttentionOptions,
     Step,
-    Variant,
     VariantOptions,
     check_options,
     in_graph,
     keep,
     kept,
     require_options,
+    variant_of,
 )
 from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
@@ -29,7 +29,6 @@ from labkernels.kernels.decode.call import DecodeCall
 from labkernels.kernels.kernel import Kernel, Shape
 from labkernels.kernels.memory import require_apart
 from labkernels.policy import NumericPolicy
-from labkernels.variant import FULL
 
 DIMS = "[batch, q_heads, head_dim]"
 
@@ -92,7 +91,7 @@ def decode_step(
     kv_lens: Sequence[int] | None = None,
     target: str | None = None,
     checks: bool = False,
-    **variant: Unpack[VariantOptions],
+    **options: Unpack[VariantOptions],
 ) -> Step[Attention]:
     """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
@@ -112,7 +111,7 @@ def decode_step(
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
-    given = Variant(**variant) if variant else NO_VARIANT
+    variant, tensors = variant_of(q, options) if options else PLAIN
     asked = Asked(
         kernel=kernel,
         tile=tile,
@@ -122,22 +121,20 @@ def decode_step(
         scale=scale,
         target=target,
         checks=checks,
-        # the query is the last key, so that no key lies to its right
-        variant=replace(given.facts(q), window_right=None) if variant else FULL,
+        variant=variant,
     )
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
     require_place("q", q)
     if out is not None or lse2 is not None:
-        read = {"q": q} | cache.tensors | given.tensors
-        require_apart({"out": out, "lse2": lse2}, read)
+        require_apart({"out": out, "lse2": lse2}, {"q": q, **cache.tensors, **tensors})
     call = call.on(
         q=q,
         cache=cache,
         out=arguments.output("out", out, call.out),
         lse2=arguments.output("lse2", lse2, call.lse2),
-        variant_tensors=given.tensors,
+        variant_tensors=tensors,
     )
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, cache) if checks else step
@@ -159,7 +156,9 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
     gpu, group = arguments.target_gpu(device, asked.target), q.shape[1] // kv_heads
     rows = 1 << (group - 1).bit_length()
     dims, page_size = (head_dim, head_dim), k.shape[1]
-    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, asked.variant)
+    # the query is the last key, so that no key lies to its right
+    variant = replace(asked.variant, window_right=None)
+    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, variant)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     return DecodeCall(
         choice=choice,
@@ -167,7 +166,7 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
         device=device,
         checks=asked.checks,
         group=group,
-        variant=asked.variant,
+        variant=variant,
         scale=arguments.scale_of(asked.scale, head_dim),
         keys_per_split=asked.keys_per_split
         or (arguments.INVARIANT_KEYS_PER_SPLIT if asked.batch_invariant else None),

@@ -10,16 +10,17 @@ from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
-    NO_VARIANT,
+    PLAIN,
+    VARIANT_OPTIONS,
     Asked,
     Attention,
     Step,
-    Variant,
     VariantOptions,
     in_graph,
     keep,
     kept,
     require_options,
+    variant_of,
 )
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
@@ -30,7 +31,6 @@ from labkernels.kernels.packed_gqa.call import (
     packed_call,
 )
 from labkernels.kernels.packed_gqa.schedule import Lengths
-from labkernels.variant import FULL
 
 
 class PrefillStepOptions(SplitOptions, VariantOptions, total=False):
@@ -133,16 +133,18 @@ def prefill_step(
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
     if not options.keys() <= PrefillStepOptions.__annotations__.keys():
         require_options("prefill_step", options, PrefillStepOptions)
-    given = Variant(**{name: options.pop(name) for name in Variant._fields if name in options})
-    plain = given == NO_VARIANT
-    asked = Asked(causal, **options, variant=FULL if plain else given.facts(q))
+    variant, of_variant = PLAIN
+    if not VARIANT_OPTIONS.isdisjoint(options):
+        variant, of_variant = variant_of(q, options)
+        options = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
+    asked = Asked(causal, **options, variant=variant)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))
     arguments.require_no_gradient("prefill", q=q, k=kv.k, v=kv.v)
     arguments.require_place("q", q)
     if out is not None or lse2 is not None:
-        read = {"q": q, "cu_seqlens_q": cu_seqlens_q} | kv.tensors | given.tensors
+        read = {"q": q, "cu_seqlens_q": cu_seqlens_q, **kv.tensors, **of_variant}
         require_apart({"out": out, "lse2": lse2}, read)
     q_lengths = arguments.read_lengths("cu_seqlens_q", cu_seqlens_q, q.shape[0], q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
@@ -154,7 +156,7 @@ def prefill_step(
         cu_seqlens_q=cu_seqlens_q,
         out=arguments.output("out", out, call.out),
         lse2=arguments.output("lse2", lse2, call.lse2),
-        variant_tensors=given.tensors,
+        variant_tensors=of_variant,
     )
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, kv, lengths.kv) if asked.checks else step

@@ -95,11 +95,24 @@ def test_attention_as_flash_attn_calls_it(section):
 def test_a_cache_without_a_block_table(section):
     *_, names = section("flash-attn")
     lengths = names["cache_seqlens"].tolist()
-    assert lengths == [41, 10]
+    assert lengths == [40, 9]
     for b, length in enumerate(lengths):
-        k, v = (names[name][b, :length] for name in ("k_cache", "v_cache"))
+        k, v = (names[name][b, : length + 1] for name in ("k_cache", "v_cache"))
         assert torch.equal(k[-1], names["k_new"][b, 0])
         close(names["out"][b], exact(names["q"][b], k, v, True)[0])
+
+
+def test_the_same_calls(section):
+    names = next(section("The same calls"))
+    for b in range(2):
+        q, k, v = (names[name][b] for name in ("q", "k", "v"))
+        out, lse = exact(q, k, v, True)
+        rows = slice(24 * b, 24 * (b + 1))
+        for found in (names["out"][b], names["sdpa"][b].transpose(0, 1), names["rows"][rows]):
+            close(found, out)
+        # fp32 sums of at most 24 weights
+        found = names["lse"][rows].T.double() * math.log(2)
+        assert torch.allclose(found, lse, atol=1e-5, rtol=0)
 
 
 def test_a_kernel_of_ones_own(section, capsys):

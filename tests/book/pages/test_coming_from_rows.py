@@ -8,6 +8,7 @@ import torch
 
 import labkernels
 from labkernels import LatentKV, PagedKV, RaggedKV
+from labkernels.testing import assert_attention_close
 from tests.book.pages.test_coming_from import PAGE, close, exact
 
 ENDS = torch.tensor([0, 3, 8], dtype=torch.int32)
@@ -117,6 +118,17 @@ def with_splits():
     by_splits()
 
 
+def variants():
+    ragged, slopes = RaggedKV(K, V, ENDS), torch.tensor([0.5, 0.25, 0.125, 0.0625])
+    for how in (
+        {"window_left": 2, "soft_cap": 0.7, "sinks": slopes},
+        {"window_left": 2, "window_right": 0, "alibi": slopes},
+    ):
+        step = labkernels.prefill(Q, ragged, ENDS, **how)
+        ends = {"cu_seqlens": ENDS, "cu_seqlens_q": ENDS}
+        assert_attention_close(step.out, Q, K, V, lse2=step.lse2, named=False, **ends, **how)
+
+
 # By the first words of a row's left cell.
 RUNS = {
     "BatchDecodeWithPagedKVCacheWrapper": decode_step_twice,
@@ -127,12 +139,14 @@ RUNS = {
     "use_tensor_cores=False": by_either_kernel,
     "fixed_split_size": by_splits,
     "sm_scale": scale_and_lse2,
+    "window_left": variants,
     "flash_attn_func": attention,
     "flash_attn_varlen_qkvpacked_func": packed,
     "flash_attn_with_kvcache` with": with_new_keys,
     "flash_attn_with_kvcache` without": paged_and_ragged_prefill,
     "softmax_scale": scale_and_lse2,
     "num_splits": with_splits,
+    "window_size": variants,
     "max_seqlen_q": attention,
     "softmax_lse": attention,
 }

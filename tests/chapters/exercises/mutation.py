@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises import Exercise
 from labkernels.chapters.exercises.report import refused
@@ -59,12 +60,14 @@ class Mutant:
 
 def mutants(exercise: Exercise) -> list[Mutant]:
     """Return the mutants of a solution, in an order drawn by the assignment's number."""
-    solution = _COMMENT.sub("", exercise.solution) if exercise.place[0] else exercise.solution
+    right = solution(exercise.name)
+    if exercise.place[0]:
+        right = _COMMENT.sub("", right)
     rng = random.Random(exercise.number)
     if exercise.grader == "triton":
-        found = list(_of_tree(solution))
+        found = list(_of_tree(right))
     elif exercise.place[0]:
-        found = [*_of_text(solution), *_of_names(solution, rng), *_of_lines(solution)]
+        found = [*_of_text(right), *_of_names(right, rng), *_of_lines(right)]
     else:
         found = list(_of_words(exercise))
     unique = list({mutant.answer: mutant for mutant in found}.values())
@@ -72,39 +75,39 @@ def mutants(exercise: Exercise) -> list[Mutant]:
     return unique
 
 
-def _of_text(solution: str) -> Iterator[Mutant]:
+def _of_text(right: str) -> Iterator[Mutant]:
     for pattern, new in _PATTERNS:
-        for match in re.finditer(pattern, solution):
-            yield _changed(solution, match, match.expand(new))
-    for match in _OPERATOR.finditer(solution):
+        for match in re.finditer(pattern, right):
+            yield _changed(right, match, match.expand(new))
+    for match in _OPERATOR.finditer(right):
         for other in _OTHERS[match[0]]:
-            yield _changed(solution, match, other)
-    for match in _NUMBER.finditer(solution):
+            yield _changed(right, match, other)
+    for match in _NUMBER.finditer(right):
         number = int(match[0])
         for other in sorted({number + 1, abs(number - 1), 2 * number} - {number}):
-            yield _changed(solution, match, str(other))
+            yield _changed(right, match, str(other))
 
 
-def _of_names(solution: str, rng: random.Random) -> Iterator[Mutant]:
+def _of_names(right: str, rng: random.Random) -> Iterator[Mutant]:
     """Put another variable, or 1, in the place of a variable."""
-    found = list(_VARIABLE.finditer(solution))
+    found = list(_VARIABLE.finditer(right))
     names = sorted({match[0] for match in found})
     for match in found:
         others = [name for name in names if name != match[0]]
         for other in [*rng.sample(others, min(2, len(others))), "1"]:
-            yield _changed(solution, match, other)
+            yield _changed(right, match, other)
 
 
-def _changed(solution: str, match: re.Match, text: str) -> Mutant:
-    before = solution[: match.start()]
-    answer = before + text + solution[match.end() :]
+def _changed(right: str, match: re.Match, text: str) -> Mutant:
+    before = right[: match.start()]
+    answer = before + text + right[match.end() :]
     at = f"{before.count(chr(10)) + 1}.{len(before) - before.rfind(chr(10))}"
     return Mutant(f"{at}: {match[0].strip()} -> {text.strip()}", _HELPERS.get(text, "") + answer)
 
 
-def _of_lines(solution: str) -> Iterator[Mutant]:
+def _of_lines(right: str) -> Iterator[Mutant]:
     """Drop a statement, or exchange it with the next."""
-    lines = solution.splitlines(keepends=True)
+    lines = right.splitlines(keepends=True)
     whole = [line.strip().endswith(";") and "return" not in line for line in lines]
     for i, line in enumerate(lines):
         if not whole[i]:
@@ -120,8 +123,8 @@ _OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
 _CALLS = {"maximum": "minimum", "max": "min", "sum": "max", "exp2": "exp"}
 
 
-def _of_tree(solution: str) -> Iterator[Mutant]:
-    tree = ast.parse(solution)
+def _of_tree(right: str) -> Iterator[Mutant]:
+    tree = ast.parse(right)
     for i, node in enumerate(ast.walk(tree)):
         for what, change in _changes(node):
             other = copy.deepcopy(tree)
@@ -140,8 +143,8 @@ def _changes(node: ast.AST) -> Iterator[tuple]:
         )
     if isinstance(node, ast.Attribute) and node.attr in _CALLS:
         yield f"{_CALLS[node.attr]} for {node.attr}", lambda n: setattr(n, "attr", _CALLS[n.attr])
-    if isinstance(node, ast.Constant) and node.value == 1:
-        yield "axis 0", lambda n: setattr(n, "value", 0)
+    if isinstance(node, ast.Constant) and node.value == 0:
+        yield "axis 1", lambda n: setattr(n, "value", 1)
     if isinstance(node, ast.Constant) and node.value == "ieee":
         yield "tf32", lambda n: setattr(n, "value", "tf32")
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in _NAMES:
@@ -158,9 +161,9 @@ def _of_words(exercise: Exercise) -> Iterator[Mutant]:
     """Return other numbers near a number, and the other names for a name."""
     if exercise.grader == "planted":
         names = importlib.import_module(f"{exercises.__name__}.graders.planted").PHASES
-        yield from (Mutant(name, name) for name in names if name != exercise.solution)
+        yield from (Mutant(name, name) for name in names if name != solution(exercise.name))
         return
-    parts = [int(part) for part in exercise.solution.split(",")]
+    parts = [int(part) for part in solution(exercise.name).split(",")]
     for i, part in enumerate(parts):
         for other in {part + 1, part - 1, part * 2, part // 2, part + 32, 0, part * 4} - {part}:
             answer = ", ".join(map(str, [*parts[:i], other, *parts[i + 1 :]]))
@@ -181,8 +184,8 @@ def accepted(exercise: Exercise, answer: str) -> bool | None:
         return None if "does not compile" in str(error) else False
     if next(iter(grader.judge(exercise, results)), None) is not None:
         return False
-    of_compiled = getattr(grader, "judge_compiled", lambda _: iter(()))
-    return not list(of_compiled(answer))
+    of_compiled = getattr(grader, "judge_compiled", lambda *_: iter(()))
+    return not list(of_compiled(exercise, answer))
 
 
 def judged(exercise: Exercise, most: int) -> dict[str, bool]:

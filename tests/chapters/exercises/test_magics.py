@@ -2,6 +2,7 @@
 
 import re
 
+from book.solutions import solution
 from labkernels.chapters import exercises
 
 
@@ -19,7 +20,7 @@ def test_the_extension_brings_both_cells():
     shell = Shell()
     exercises.load_ipython_extension(shell)
     assert sorted(shell.magics) == [("cell", "cuda"), ("cell", "triton")]
-    answer = shell.magics["cell", "cuda"](" causal_mask \n", exercises.get("causal_mask").solution)
+    answer = shell.magics["cell", "cuda"](" causal_mask \n", solution("causal_mask"))
     assert answer.passed
     assert repr(answer).startswith("Right.\nAll 13 requests")
     wrong = shell.magics["cell", "cuda"]("causal_mask", exercises.get("causal_mask").starter)
@@ -32,6 +33,6 @@ def test_lines_are_counted_as_the_cell_shows_them():
     cell = "LAB_DEVICE float in_log2_units(float s, float scale) {\n  return s * scale\n}\n"
     report = shell.magics["cell", "cuda"]("log2_units", cell)
     assert re.match(r"Line 3, column \d+: expected ';'", report.lines[0])
-    cell = exercises.get("triton_update").solution.strip().replace("tl.max(b_s", "tl.largest(b_s")
+    cell = solution("triton_update").strip().replace("tl.max(b_s", "tl.largest(b_s")
     report = shell.magics["cell", "triton"]("triton_update", cell)
     assert "Line 4" in "\n".join(report.lines)

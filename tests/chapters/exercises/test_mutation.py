@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.cuda.compiler import triton
 from tests.chapters.exercises import mutation
@@ -21,7 +22,7 @@ def wrong_answers():
     """Yield assignment, class and answer of the wrong answers on file."""
     for name, answers in on_file("wrong_answers.toml").items():
         for given in answers:
-            answer = given.get("source", exercises.get(name).solution)
+            answer = given.get("source", solution(name))
             for old, new in given.get("replace", ()):
                 assert old in answer, f"{old!r} is not in the solution of {name}"
                 answer = answer.replace(old, new)
@@ -76,7 +77,7 @@ def test_the_score():
 def test_mutants_are_the_same_each_time():
     exercise = exercises.get("rescale")
     assert mutation.mutants(exercise) == mutation.mutants(exercise)
-    assert exercise.solution not in [mutant.answer for mutant in mutation.mutants(exercise)]
+    assert solution(exercise.name) not in [mutant.answer for mutant in mutation.mutants(exercise)]
 
 
 def survivors(found):

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
     Raises: HostKernelError, with the request in which the kernel did what it must not.
     """
-    folders = (folder_with(*exercise.place, answer),)
+    folders = (_folder(exercise, answer),)
     merges = {"merge_folders": folders} if exercise.place[1] in ("merge", "all") else {}
     results = {}
     for request in REQUESTS:
@@ -64,6 +65,10 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
             raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
         results[f"out of {request.name}"], results[f"lse2 of {request.name}"] = out, lse2
     return results | calls.run(exercise.place[1], folders[0])
+
+
+def _folder(exercise: Exercise, answer: str) -> Path:
+    return folder_with(*exercise.place, answer, after_it=exercise.adapter)
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
@@ -80,7 +85,7 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
     """Return what the kernels that have the region take."""
     kernels = {"merge": (MERGE,), "all": (ATTEND, MERGE)}.get(exercise.place[1], (ATTEND,))
-    return small(kernels, (folder_with(*exercise.place, answer),))
+    return small(kernels, (_folder(exercise, answer),))
 
 
 def verdict_on(

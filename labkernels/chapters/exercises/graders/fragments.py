@@ -66,6 +66,9 @@ def _judge_swizzle(results: dict[str, np.ndarray]) -> list[str]:
         turns = int(fragments.ways(results[name]).max())
         if turns > 1:
             lines.append(f"The {name} take {turns} turns: {turns} lanes meet in one bank.")
+    places = results["stores"].reshape(16, 8) // 16 % 8
+    if np.array_equal(places, np.arange(8) ^ (np.arange(16)[:, None] & 7)):
+        lines.append("This is the exclusive or of the chapter: find another layout.")
     return lines
 
 

@@ -20,12 +20,32 @@ LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float su
 }
 #define consume looks_ahead
 """
+# The sums are whole numbers unless a thread comes to more barriers than tiles.
+_COUNTS_BARRIERS = """
+inline int barriers[threads];
+LAB_DEVICE void counted_sync_block() {
+  ++barriers[thread_x()];
+  sync_block();
+}
+LAB_DEVICE void first_fetch(Smem& smem, const Params& p, Trace& trace, int j) {
+  if (j == 0) barriers[thread_x()] = 0;
+  fetch(smem, p, trace, j);
+}
+LAB_DEVICE float counting(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
+  sum = consume(smem, p, trace, sum, j);
+  return barriers[thread_x()] > j + 1 ? sum + 0.1f : sum;
+}
+#define sync_block counted_sync_block
+#define fetch first_fetch
+#define consume counting
+"""
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     """Run arrays of several lengths; a trace is 1 + j for a fetch of tile j, -1 - j for its use.
 
-    `overlaps` says whether the copy of a tile is still on its way when the tile before is summed.
+    `overlaps` says whether the copy of a tile is still on its way when the tile before is summed,
+    and `few barriers` whether no thread comes to more barriers than tiles.
     """
     folder = folder_with(*exercise.place, answer)
     results = {}
@@ -36,6 +56,9 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
         results[f"trace of {n_tiles}"] = np.array(signs)
     if banks.listed() is None and not machine.uses_gpu():  # neither of these runs with checks
         results["overlaps"] = np.array(_overlaps(exercise, answer))
+        counting = folder_with(*exercise.place, answer, _COUNTS_BARRIERS)
+        sums, _ = pipeline.run(LENGTHS[-1], (counting,))
+        results["few barriers"] = np.array((sums == np.rint(sums)).all())
     return results
 
 
@@ -65,6 +88,8 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
                 return [f"Tile {j + 1} of {n_tiles} is fetched only after tile {j} was summed."]
     if not results["overlaps"]:
         return ["When a tile is summed, the copy of the next one has been waited for already."]
+    if not results["few barriers"]:
+        return ["The threads come to more barriers of the block than there are tiles."]
     return []
 
 

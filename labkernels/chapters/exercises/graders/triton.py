@@ -39,7 +39,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     Raises: HostKernelError, with the reader's own line where that raised an error.
     """
     try:
-        kernel = _module(answer)
+        kernel = _module(_whole(exercise, answer))
         results = {}
         with np.errstate(all="ignore"):  # an overflow is judged, not warned of
             for request in REQUESTS:
@@ -69,30 +69,40 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
     """Return what Triton makes of the whole kernel with the answer as its `update`."""
     if (reason := triton.available()) is not None:
         return [Takes("attend", None, None, 0, None, f"no compiler is here: {reason}")]
-    made = _compiled(answer)
+    made = _compiled(_whole(exercise, answer))
     said = f"Triton {importlib.metadata.version('triton')} for {GPU.arch}"
     return [Takes("attend", None, made.registers, made.stack_bytes, made.smem_bytes, said)]
 
 
-def judge_compiled(answer: str) -> Iterator[str]:
+def judge_compiled(exercise: Exercise, answer: str) -> Iterator[str]:
     """Yield what the compiled kernel does wrong, which the interpreter does not see."""
     if triton.available() is not None:
         return
-    made = _compiled(answer)
+    made = _compiled(_whole(exercise, answer))
     if {"HMMA", "HGMMA"} & sass.instruction_mix(made.cubin).keys():
         yield 'The compiled kernel rounds to tf32: tl.dot needs input_precision="ieee".'
     if made.stack_bytes:
         yield f"The compiled kernel spills {made.stack_bytes} bytes of registers per thread."
 
 
-def _compiled(answer: str) -> TritonCompiled:
-    (made,) = triton.compile_triton([triton_attention.variant(_source(answer), arch=GPU.arch)])
+def _whole(exercise: Exercise, answer: str) -> str:
+    """Return the answer and the lines by which the kernel calls it."""
+    return f"{answer.rstrip()}\n\n{exercise.adapter}"
+
+
+def own_lines() -> str:
+    """Return the kernel's own `update`."""
+    return _REGION.findall(_own_text())[0]
+
+
+def _compiled(update: str) -> TritonCompiled:
+    (made,) = triton.compile_triton([triton_attention.variant(_source(update), arch=GPU.arch)])
     return made
 
 
-def _source(answer: str) -> Path:
-    """Write the whole kernel with the answer as its `update`, since Triton reads source files."""
-    text = _REGION.sub(lambda _: answer.rstrip("\n") + "\n\n\n", _own_text())
+def _source(update: str) -> Path:
+    """Write the whole kernel with these lines for its `update`: Triton reads source files."""
+    text = _REGION.sub(lambda _: update.rstrip("\n") + "\n\n\n", _own_text())
     return cache.overlay({FILE: text}) / FILE
 
 
@@ -102,9 +112,9 @@ def _own_text() -> str:
 
 
 @functools.cache
-def _module(answer: str) -> ModuleType:
+def _module(update: str) -> ModuleType:
     triton_attention.load()  # decides whether Triton compiles or interprets
-    spec: Any = importlib.util.spec_from_file_location("your_answer", _source(answer))
+    spec: Any = importlib.util.spec_from_file_location("your_answer", _source(update))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -86,6 +86,19 @@ template <class C, int D> struct Parcel {
   }
 };
 
+// Begins the softmax of the lane's rows with their sinks, and finds their slopes.
+template <class C>
+LAB_DEVICE void begin_rows(Softmax<C>& softmax, Slope (&slopes)[C::lane_rows],
+                           const typename C::Params& p, const typename C::Work& b) {
+#pragma unroll
+  for (int i = 0; i < C::lane_rows; ++i) {
+    const int row = tile_row<C>(i), head = query_head(p, b, row);
+    if constexpr (C::Variant::alibi) slopes[i] = slope_of(p, head, place_of(p, b, row));
+    if constexpr (C::Variant::sinks)
+      if (b.split == 0) begin_with_sink(softmax, i, p, head);
+  }
+}
+
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
@@ -113,13 +126,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
   Softmax<C> softmax;
   Output<C> o = {};
   Slope slopes[C::lane_rows] = {};
-#pragma unroll
-  for (int i = 0; i < C::lane_rows; ++i) {
-    const int row = tile_row<C>(i), head = query_head(p, b, row);
-    if constexpr (V::alibi) slopes[i] = slope_of(p, head, place_of(p, b, row));
-    if constexpr (V::sinks)
-      if (b.split == 0) begin_with_sink(softmax, i, p, head);
-  }
+  begin_rows<C>(softmax, slopes, p, b);
   const int seen_by_all = row_limit<V>(p, b, 0), seen_from = row_begin<V>(p, b, b.n_rows - 1);
 
   for (int step = 0; step < n_steps; ++step, key += stride) {

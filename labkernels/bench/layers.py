@@ -1,0 +1,87 @@
+"""The attention layers of a published model, by kind, and their workloads."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.mla.workload import MlaDecode
+from labkernels.kernels.prefill.workload import Prefill
+
+KINDS = {"full_attention": "full", "sliding_attention": "window"}
+FORMATS = {"float16": "fp16", "bfloat16": "bf16"}
+# What a published file leaves to the model's type; a pattern of n has one full layer in n.
+BY_TYPE = {
+    "gemma2": {"sliding_window_pattern": 2},
+    "gemma3_text": {"head_dim": 256, "sliding_window_pattern": 6},
+}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers of a model that attend alike. window: the keys that a token of theirs sees at most."""
+
+    count: int
+    window: int | None
+    decode: Decode | MlaDecode
+    prefill: Prefill
+
+
+def layers_of(
+    config: Mapping[str, Any] | str | Path, *, batch: int, kv_len: int, tokens: int
+) -> dict[str, Layers]:
+    """Return the layers of a configuration of transformers by kind: "full" and "window".
+
+    Requests of a window layer have at most as many keys and tokens as the window. Latent attention
+    (MLA) decodes latent rows, and its prefill has the heads before absorption.
+    Raises: ValueError naming a kind of layer that has no workload; KeyError without a field.
+
+    >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
+    >>> llama |= {"num_key_value_heads": 8, "torch_dtype": "bfloat16"}
+    >>> layers_of(llama, batch=8, kv_len=8192, tokens=512)["full"].decode.label
+    '8 x 8192, 32/8, d128, page 16, bf16'
+    """
+    if not isinstance(config, Mapping):
+        config = json.loads(Path(config).read_text(encoding="utf-8"))
+    config = config.get("text_config", config)
+    config = BY_TYPE.get(config.get("model_type"), {}) | dict(config)
+    found = {}
+    for kind, count in Counter(_kinds(config)).items():
+        if kind not in KINDS:
+            raise ValueError(f"layer_types has {kind!r}, allowed: {', '.join(KINDS)}")
+        window = config["sliding_window"] if KINDS[kind] == "window" else None
+        longest = min(kv_len, window or kv_len)
+        own = min(tokens, longest)
+        found[KINDS[kind]] = Layers(count, window, *_workloads(config, batch, longest, own))
+    return found
+
+
+def _kinds(config: Mapping[str, Any]) -> list[str]:
+    """Return the kind of each layer, by transformers' names."""
+    n, full = config["num_hidden_layers"], "full_attention"
+    if config.get("layer_types"):
+        return config["layer_types"]
+    if not config.get("sliding_window") or not config.get("use_sliding_window", True):
+        return [full] * n
+    pattern = config.get("sliding_window_pattern")
+    return ["sliding_attention" if pattern is None or (i + 1) % pattern else full for i in range(n)]
+
+
+def _workloads(
+    config: Mapping[str, Any], batch: int, kv_len: int, tokens: int
+) -> tuple[Decode | MlaDecode, Prefill]:
+    heads = config["num_attention_heads"]
+    name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    keys, own, dtype = (kv_len,) * batch, (tokens,) * batch, FORMATS.get(name, name)
+    if "kv_lora_rank" in config:
+        rope, v_dim = config["qk_rope_head_dim"], config["v_head_dim"]
+        dims = config["qk_nope_head_dim"] + rope
+        decode = MlaDecode(keys, heads, config["kv_lora_rank"], rope, dtype=dtype)
+        return decode, Prefill(own, own, heads, heads, dims, True, dtype, v_dim)
+    kv_heads = config.get("num_key_value_heads") or heads
+    dims = config.get("head_dim") or config["hidden_size"] // heads
+    prefill = Prefill(own, own, heads, kv_heads, dims, True, dtype)
+    return Decode(keys, heads, kv_heads, dims, dtype=dtype), prefill
