@@ -4,6 +4,7 @@ Each way has twins of its own: right kernels that compute in this way on the sam
 explains an output if no test tells the output from the twins.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -94,12 +95,31 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     if policy.out not in SIXTEEN:
         return [found + narrow]
     # Where inputs have 16 bits, products in tf32 round P alone, and fp16 rounds P as they do.
-    stored = [Way(f"partial outputs in {policy.out}", policy, _of_partials(policy.out))]
+    return [narrow + _stored(policy), found]
+
+
+def _stored(policy: NumericPolicy) -> list[Way]:
+    """Return partial outputs in the output's format, with P in more bits or in as many."""
+    found = [Way(f"partial outputs in {policy.out}", policy, _of_partials(policy.out))]
     if formats.coarser(policy.out, policy.p):
         as_input = replace(policy, p=policy.out)
         words = f"P and partial outputs in {policy.out}"
-        stored.append(Way(words, as_input, _of_partials(policy.out)))
-    return [narrow + stored, found]
+        found.append(Way(words, as_input, _of_partials(policy.out)))
+    return found
+
+
+def of_sums(policy: NumericPolicy) -> list[list[Way]]:
+    """Return partial outputs and sums of P V in 16 bits, as `ways`.
+
+    Sums err so much that mistakes are sought first.
+    """
+    if policy.out not in SIXTEEN:
+        return []
+    found, words = _stored(policy), f"sums of P V in {policy.out} after each tile"
+    for block, normalised in itertools.product((16, 32, 64), (False, True)):
+        twin = Twin(block, summed=policy.out, normalised=normalised)  # each rounds other numbers
+        found.append(Way(words, policy, (twin, replace(twin, backward=True))))
+    return [found]
 
 
 def as_with_values(

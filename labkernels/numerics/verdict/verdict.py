@@ -177,7 +177,8 @@ def decide(
         return _answered(tuple(found), (), policy, error, bound, sigma)
     of = problem, policy, truth, error, sigma
     of_values = less_exact.as_with_values(*of)
-    honest = functools.cache(lambda: _as_if(*of) if told and not of_values else of_values)
+    ways = less_exact.ways(policy)
+    honest = functools.cache(lambda: _as_if(*of, ways) if told and not of_values else of_values)
     faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
@@ -189,7 +190,8 @@ def decide(
     even = honest() if matches and _is_factor(matches[0]) else ""
     if not matches and np.isfinite(error).all():
         alike = "" if beyond else _evenly(problem, policy, error, sigma, z)
-        even = of_values or less_exact.as_with_a_number(*of) or alike or honest()
+        even = of_values or _as_if(*of, less_exact.of_sums(policy))
+        even = even or less_exact.as_with_a_number(*of) or alike or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
@@ -278,13 +280,18 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
 
 
 def _as_if(
-    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    sigma: Array,
+    ways: list[list[less_exact.Way]],
 ) -> str:
-    """Return words for honest arithmetic that errs as much as this output; "" if there is none."""
+    """Return words for one of these ways that errs as much as this output; "" if none does."""
     if not less_exact.is_small(problem, policy, error, sigma):
         return ""
     part = parts.of_problem(problem)
-    for alternatives in less_exact.ways(policy):
+    for alternatives in ways:
         nearly = []
         for way in alternatives:
             worst = None
