@@ -18,7 +18,7 @@ from labkernels.numerics.verdict.verdict import BUG, Verdict
 from labkernels.units import LOG2_E, GiB
 
 _NUMBERS = ("scale", "soft_cap")
-_NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "mask_type", "kv_layout", "layout"} | {
+_NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "is_causal", "mask_type", "kv_layout", "layout"} | {
     name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))
 }
 _VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks", "mask", "bias")
@@ -170,6 +170,9 @@ def _judged(
     found = layouts.with_shared_pool(found)
     if not _DIVISIONS & found.keys() and getattr(found.get("k"), "ndim", 0) == 3:
         found |= _one_request(found)
+        words += ["one request of q [T, H, D] (else --heads)"] * (
+            getattr(given.get("q"), "ndim", 0) == 3
+        )
     how = {name: found[name] for name in ("cu_seqlens_q", "scale", *_VARIANT) if name in found}
     how |= {"causal": found.get("causal", False), "layout": "bhsd"}
     if "q" in found and ("q_scale" in found or layouts.is_fp8(found["q"])):

@@ -141,6 +141,7 @@ def apart(given: dict) -> dict:
     if "layout" in found:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
+    _require_heads(found, heads[0])
     for names, n in ((_OF_QUERIES, heads[0]), (_OF_KEYS, heads[1] or heads[0])):
         for name in names:
             if name in found:
@@ -148,6 +149,20 @@ def apart(given: dict) -> dict:
     for of, names in (("q", (*_OF_QUERIES, "lse", "lse2")), ("kv", _OF_KEYS)):
         _without_padding(found, of, names)
     return found
+
+
+def _require_heads(found: dict, heads: int) -> None:
+    """Raise where heads are not told, and q and k of three axes can be no [T, H, D]."""
+    q, k = (getattr(found.get(name), "shape", ()) for name in "qk")
+    if (
+        heads
+        or not len(q) == len(k) == 3
+        or {"kv_layout", "page_table", "kv_indices"} & found.keys()
+    ):
+        return
+    if q[-1] != k[-1] or q[-2] % max(k[-2], 1):
+        shapes = f"q.shape = {tuple(q)}, k.shape = {tuple(k)}"
+        raise ValueError(f"{shapes}, allowed: [T, H, D], or with --heads Q/KV [B, S, H D]")
 
 
 def _told(told: str, given: dict) -> dict:
@@ -178,12 +193,16 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
             found.setdefault("cu_seqlens_q", found["cu_seqlens"])
     if "kv" not in found:
         return
-    kv, paged = found.pop("kv"), is_pool("k", found)
+    kv, paged, q = found.pop("kv"), is_pool("k", found), found.get("q")
+    if paged and kv.ndim == 4 and kv.shape[-1] == 2 * getattr(q, "shape", [0])[-1]:
+        half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
+        found["k"], found["v"] = kv[..., :half], kv[..., half:]
+        return
     axis = 1 if paged else kv.ndim - 3
     if paged and kv.ndim == 5 and kv.shape[1] != 2:
         axis = 0  # vLLM's pool [2, pages, page_size, Hkv, D]
     if kv.ndim not in ((5,) if paged else (4, 5)) or kv.shape[axis] != 2:
-        allowed = "[pages, 2, page_size, Hkv, D], [..., 2, Hkv, D]"
+        allowed = "[pages, 2, page_size, Hkv, D], [pages, Hkv, page_size, 2 D], [..., 2, Hkv, D]"
         raise ValueError(f"kv.shape = {tuple(kv.shape)}, allowed: {allowed}")
     where = (slice(None),) * axis
     found["k"], found["v"] = kv[(*where, 0)], kv[(*where, 1)]

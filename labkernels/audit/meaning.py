@@ -5,7 +5,10 @@ Conventions and their sources:
   (flash_attn_interface.py, and window_size of TransformerEngine's DotProductAttention; FlashInfer
   has window_left alone; sliding_window_size of SGLang's RadixAttention is window_left).
 - sliding_window: a query sees so many keys, its own among them (masking_utils.py of transformers,
-  flash_attn.py of vLLM: the left end is sliding_window - 1). Without causal the two differ.
+  flash_attn.py of vLLM: the left end is sliding_window - 1). Without causal the two differ. Two
+  numbers are ends as in window_size, as an attention layer of vLLM keeps them.
+- is_causal: torch aligns it to the first key, and others to the last. The two differ where a dense
+  call has several queries and another number of keys.
 - attn_mask_type and attention_mask of TransformerEngine: "causal" is aligned to the first key, a
   type that ends in bottom_right to the last; True hides a key (dot_product_attention.py).
 - masks and biases: torch.nn.functional.scaled_dot_product_attention. True and 1 show a key, floats
@@ -56,7 +59,8 @@ def of_all_requests(name: str, value):
 
 def text(value) -> str:
     """Return a string, also of NumPy's array of one."""
-    return str(value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value)
+    one = value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value
+    return " ".join(str(one).split())
 
 
 def flag(name: str, value) -> bool:
@@ -91,12 +95,16 @@ def with_one_window(found: dict) -> dict:
     found = dict(found)
     if "mask_type" in found:
         found |= _of_mask_type(text(found.pop("mask_type")), found)
+    if "is_causal" in found:
+        found.setdefault("causal", _of_is_causal(found.pop("is_causal"), found))
     if "causal" in found:
         found["causal"] = flag("causal", found["causal"])
     ends: dict[str, list[int | None]] = {"window_left": [], "window_right": []}
     for name, values in ends.items():
         if name in found:
             values.append(_end(name, found.pop(name)))
+    if np.size(found.get("sliding_window")) == 2:
+        found["window_size"] = found.pop("sliding_window")
     if "window_size" in found:
         pair = found.pop("window_size")
         if np.ndim(pair) != 1 or len(pair) != 2:
@@ -142,6 +150,19 @@ def _of_mask_type(kind: str, found: dict) -> dict:
     mask = found.get("mask")
     of_tool = {} if mask is None else {"mask": to_numpy(mask) == 0}
     return {"causal": _MASK_TYPES[kind]} | of_tool
+
+
+def _of_is_causal(value, found: dict) -> bool:
+    q = getattr(found.get("q"), "ndim", 0)
+    dense = q == 4 and not {"kv_len", "page_table", "kv_indptr", "qkv"} & found.keys()
+    one = dense and 1 in found["q"].shape[1:3]
+    causal = flag("is_causal", value)
+    if causal and dense and not one and not _same_lengths(found):
+        raise ValueError(
+            "is_causal with other lengths of q than of k, allowed: causal, which is aligned to the "
+            "last key, or a mask; torch aligns is_causal to the first key"
+        )
+    return causal
 
 
 def _same_lengths(found: dict) -> bool:
