@@ -37,6 +37,12 @@ _MASK_TYPES = {
 }
 
 
+def plain(tensor) -> np.ndarray:
+    """Return the values in NumPy; NumPy's uint16 holds the bits of bf16."""
+    bits = isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
+    return rounding.from_bits(tensor, "bf16") if bits else to_numpy(tensor)
+
+
 def number(name: str, value) -> float:
     """Return one number, also of a tensor with one element."""
     if hasattr(value, "reshape"):
@@ -153,11 +159,9 @@ def _of_mask_type(kind: str, found: dict) -> dict:
 
 
 def _of_is_causal(value, found: dict) -> bool:
-    q = getattr(found.get("q"), "ndim", 0)
-    dense = q == 4 and not {"kv_len", "page_table", "kv_indptr", "qkv"} & found.keys()
-    one = dense and 1 in found["q"].shape[1:3]
-    causal = flag("is_causal", value)
-    if causal and dense and not one and not _same_lengths(found):
+    causal, shape = flag("is_causal", value), getattr(found.get("q"), "shape", ())
+    dense = len(shape) == 4 and not {"kv_len", "page_table", "kv_indptr"} & found.keys()
+    if causal and dense and 1 not in shape[1:3] and not _same_lengths(found):
         raise ValueError(
             "is_causal with other lengths of q than of k, allowed: causal, which is aligned to the "
             "last key, or a mask; torch aligns is_causal to the first key"
@@ -186,9 +190,9 @@ def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:
     """
     hides, added = np.zeros((1, 1, 1), bool), np.zeros((1, 1, 1))
     for name, mask in masks.items():
-        values = _values(name, mask)
-        of_rows = _of_rows(name, values, problem, queries)
-        if values.dtype == bool:
+        found = _of_mask(name, mask)
+        of_rows = _of_rows(name, found, problem, queries)
+        if found.dtype == bool:
             hides = hides | ~of_rows
         else:
             hides, added = hides | (of_rows <= HIDES_BELOW), added + of_rows
@@ -201,25 +205,23 @@ def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:
     return replace(problem, variant=replace(given, bias=bias))
 
 
-def _values(name: str, mask) -> np.ndarray:
+def _of_mask(name: str, mask) -> np.ndarray:
     """Return a mask as bools, or a bias as float64."""
-    values = to_numpy(mask)
-    if isinstance(mask, np.ndarray) and mask.dtype == np.uint16:
-        values = rounding.from_bits(mask, "bf16")
-    if values.dtype.kind in "iu" and name == "mask":
-        if not np.isin(values, (0, 1)).all():
+    found = plain(mask)
+    if found.dtype.kind in "iu" and name == "mask":
+        if not np.isin(found, (0, 1)).all():
             raise ValueError(f"{name} of integers other than 0 and 1, allowed: bool, 0 and 1")
-        values = values == 1
-    if values.dtype == bool and name == "mask":
-        return values
-    if values.dtype.kind != "f":
+        found = found == 1
+    if found.dtype == bool and name == "mask":
+        return found
+    if found.dtype.kind != "f":
         raise ValueError(
-            f"{name}.dtype = {values.dtype}, allowed: bool or floats, for a bias floats"
+            f"{name}.dtype = {found.dtype}, allowed: bool or floats, for a bias floats"
         )
-    values = values.astype(np.float64)
-    if np.isnan(values).any() or (values == np.inf).any():
+    found = found.astype(np.float64)
+    if np.isnan(found).any() or (found == np.inf).any():
         raise ValueError(f"{name} holds NaN or inf, allowed: finite numbers and -inf")
-    return values
+    return found
 
 
 def _require_one_meaning(name: str, of_rows: np.ndarray, problem: Problem) -> None:
