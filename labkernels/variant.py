@@ -42,6 +42,15 @@ class AttentionVariant:
         """Return how many keys a query of a request sees; takes integers or arrays."""
         return self.end(query, q_len, kv_len) - self.begin(query, q_len, kv_len)
 
+    def pairs(self, q_len: int, kv_len: int) -> int:
+        """Return the sum of `seen` over all queries of a request."""
+        before, right = kv_len - q_len, 0 if self.causal else self.window_right
+        ends = q_len * kv_len
+        if right is not None:
+            ends = _sum_of_clipped(before + 1 + right, q_len, kv_len)
+        left = self.window_left
+        return ends - (0 if left is None else _sum_of_clipped(before - left, q_len, kv_len))
+
     @property
     def features(self) -> tuple[str, ...]:
         """What kernels are compiled for, of FEATURES; a causal mask is no feature."""
@@ -78,3 +87,11 @@ def _clip(key: Integers, kv_len: Integers) -> Integers:
     if hasattr(key, "clip"):
         return key.clip(0, kv_len)
     return max(0, min(key, kv_len))
+
+
+def _sum_of_clipped(first: int, count: int, kv_len: int) -> int:
+    """Return the sum of `count` numbers from `first` on, each clamped to the keys that exist."""
+    below = _clip(-first, count)
+    above = _clip(first + count - kv_len, count)
+    inside = count - below - above
+    return above * kv_len + inside * (first + below) + inside * (inside - 1) // 2

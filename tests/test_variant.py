@@ -22,6 +22,8 @@ def test_a_query_sees_the_keys_that_a_mask_of_all_pairs_leaves(right, window_lef
             ends = (variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len))
             assert list(range(*ends)) == keys
             assert variant.seen(query, q_len, kv_len) == max(0, len(keys))
+        every = (variant.seen(query, q_len, kv_len) for query in range(q_len))
+        assert variant.pairs(q_len, kv_len) == sum(every)
 
 
 def test_arrays_give_what_numbers_give():
