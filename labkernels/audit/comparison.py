@@ -210,14 +210,10 @@ def _different_inputs(a: Problem, b: Problem, tokens_a, tokens_b) -> tuple[str, 
     first, second = (p.variant or VariantTensors() for p in (a, b))
     for item in fields(VariantTensors):
         values = [getattr(x, item.name) for x in (first, second)]
-        if item.name in ("mask", "bias") and any(x is not None for x in values):
-            rows = [None if x is None else np.asarray(x) for x in values]
-            rows = [
-                x if x is None else x[..., t, :]
-                for x, t in zip(rows, (tokens_a, tokens_b), strict=True)
-            ]
-            if rows[0] is None or rows[1] is None or not np.array_equal(*rows):
-                found.append(f"{item.name} differs")
+        if item.name in ("mask", "bias"):
+            pairs = zip(values, (tokens_a, tokens_b), strict=True)
+            rows = [x if x is None else np.asarray(x)[..., some, :] for x, some in pairs]
+            found += [f"{item.name} differs"] * (not np.array_equal(*rows))
         elif not np.array_equal(*values):
             found.append(f"{item.name} {values[0]} and {values[1]}")
     keys = a.n_keys[tokens_a] != b.n_keys[tokens_b]

@@ -10,18 +10,16 @@ import numpy as np
 from labkernels.audit import gradients, importers, layouts, meaning
 from labkernels.audit.layouts import Layout, taken_as
 from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take
-from labkernels.audit.verdict import Way, first_right, verdict
-from labkernels.numerics import rounding
+from labkernels.audit.verdict import MASKS, VARIANT, Way, first_right, verdict
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.truth.layouts import check_ends, integers
 from labkernels.numerics.verdict.verdict import BUG, Verdict
 from labkernels.units import LOG2_E, GiB
 
 _NUMBERS = ("scale", "soft_cap")
-_NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "mask_type", "kv_layout", "layout"} | {
+_NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "is_causal", "mask_type", "kv_layout", "layout"} | {
     name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))
 }
-_VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks", "mask", "bias")
 _TABLE = ("page_table", "kv_len")
 # Each of these tensors says where a request begins or ends.
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
@@ -40,11 +38,9 @@ def audit(
 ) -> Verdict:
     """Judge the tensors of a file or a folder in one of the formats of `importers`.
 
-    names: the file's own names for some of names.NAMES. If a layout or the base of lse is
-    ambiguous, the first reading in which the output is right is used, or else the least wrong
-    reading (see `judge`); the note of the verdict says which reading was used, and what was not
-    read. layout: one of layouts.LAYOUTS; heads: of queries and of keys, for flat tensors.
-    named: names of a bug are sought, which takes most of the time.
+    names: the file's own names for some of names.NAMES. layout: one of layouts.LAYOUTS; heads: of
+    queries and of keys, for flat tensors; the others as for `judge`. The note of the verdict says
+    which reading was used, and what was not read.
     Raises: ValueError naming the file and the tensor that is missing or malformed;
     FileNotFoundError.
     """
@@ -100,12 +96,10 @@ def judge(
     """Judge tensors under our names by the first reading in which the output is right.
 
     If every reading is wrong, the reading counts in which the fewest elements exceed their bounds;
-    among equals, the reading in which the fewest tests fail. Its mistake alone is named.
-    query: q as another dump was read. Of wrong readings, those with this q are preferred. Of keys
-    or queries in 8 bits, P in e4m3 is tried where P in 16 bits does not explain the output.
-
-    Where both lse and lse2 are there, lse2 is judged in base 2, and then lse in either base.
-
+    among equals, the reading in which the fewest tests fail. Its mistake alone is named, which
+    takes most of the time. query: q as another dump was read, which wrong readings should have. Of
+    keys or queries in 8 bits, P in e4m3 is tried where P in 16 bits does not explain the output. Of
+    lse and lse2, lse2 is judged in base 2, and then lse in either base.
     Raises: ValueError for names, tensors and layouts that cannot be judged; the ValueError of
     `verdict` for the first reading, if `verdict` refuses every reading.
     """
@@ -170,7 +164,12 @@ def _judged(
     found = layouts.with_shared_pool(found)
     if not _DIVISIONS & found.keys() and getattr(found.get("k"), "ndim", 0) == 3:
         found |= _one_request(found)
-    how = {name: found[name] for name in ("cu_seqlens_q", "scale", *_VARIANT) if name in found}
+        words += ["one request of q [T, H, D] (else --heads)"] * (
+            getattr(given.get("q"), "ndim", 0) == 3
+        )
+    how = {
+        name: found[name] for name in ("cu_seqlens_q", "scale", *VARIANT, *MASKS) if name in found
+    }
     how |= {"causal": found.get("causal", False), "layout": "bhsd"}
     if "q" in found and ("q_scale" in found or layouts.is_fp8(found["q"])):
         how["p_format"] = _p_format(found)
@@ -262,19 +261,14 @@ def _p_format(found: dict) -> str:
 def _latent(found: dict):
     """Return the query and the cache of an MLA call in absorbed form."""
     cache = _cache(found, "q_pe", "ckv", "kpe", *_TABLE, beside="q_nope")
-    parts = (to_numpy(_wide(x)) for x in (cache.ckv, cache.kpe))
+    parts = (meaning.plain(x) for x in (cache.ckv, cache.kpe))
     cache.v, kpe = (x.reshape(*x.shape[:2], 1, -1) for x in parts)
     cache.k = np.concatenate([cache.v, kpe], -1)
     return (found["q_nope"], cache.q_pe), cache
 
 
-def _wide(tensor):
-    bits = isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
-    return rounding.from_bits(tensor, "bf16") if bits else tensor
-
-
 def _lse(lse, q, base: str):
     """Return the log-sum-exp in base 2, in the shape of q without D."""
-    values = to_numpy(_wide(lse)).astype(np.float64)
+    values = meaning.plain(lse).astype(np.float64)
     values = layouts.of_rows(values, q[0] if isinstance(q, tuple) else q)
     return (values * (LOG2_E if base == "e" else 1.0)).astype(np.float32)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkernels.numerics import rounding
+from labkernels.audit.meaning import plain
+from labkernels.audit.verdict import format_of
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
@@ -15,7 +16,6 @@ from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.verdict import BUG, Verdict
 
 NAMES = ("dq", "dk", "dv")
-_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint16": "bf16"}
 
 
 def with_gradients(found: Verdict, tensors: dict, lse2=None) -> Verdict:
@@ -39,13 +39,10 @@ def with_gradients(found: Verdict, tensors: dict, lse2=None) -> Verdict:
         raise ValueError(f"{names[0]} of a variant, allowed: causal or not, and nothing else")
     if "dout" not in tensors:
         raise ValueError(f"dout is missing, allowed with {names[0]}")
-    kind = str(tensors[names[0]].dtype).removeprefix("torch.")
-    if kind not in _FORMATS:
-        raise ValueError(f"dtype of gradients = {kind}, allowed: {', '.join(_FORMATS)}")
     dout = _rows("dout", tensors["dout"], problem.out_shape)
     exact_out, exact_lse2 = (to_numpy(x) for x in oracle.attention(problem))
     lse2 = exact_lse2 if lse2 is None else _rows("lse2", lse2, exact_lse2.shape)
-    told = replace(found.policy, out=_FORMATS[kind])
+    told = replace(found.policy, out=format_of(names[0], tensors[names[0]]))
     givens = (
         Given(problem, dout, np.asarray(found.out, np.float64), lse2),
         Given(problem, dout, exact_out, exact_lse2),
@@ -78,8 +75,7 @@ def _ratio(values, exact, bound):
 
 def _rows(name: str, tensor, shape: tuple[int, ...]):
     """Return a tensor with one row per token, in float64."""
-    bits = isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
-    array = rounding.from_bits(tensor, "bf16") if bits else to_numpy(tensor)
+    array = plain(tensor)
     rows = tokens(array) if array.ndim == len(shape) + 1 else array
     if rows.shape != shape:
         raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: that of its tensor")

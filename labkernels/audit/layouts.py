@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkernels.audit.meaning import number, text
+from labkernels.audit.meaning import number, plain, text
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.units import require_choice
@@ -40,10 +40,7 @@ def taken_as(word: str, what: str = "tensors") -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """The axes of q, of out, and of k and v.
-
-    doubt: so many times as wrong a wrong output counts in it; infinite: only right outputs count.
-    """
+    """The axes of q, of out, and of k and v; doubt as of verdict.Way."""
 
     q: str
     out: str
@@ -60,13 +57,10 @@ class Layout:
 
     def applied(self, given: dict) -> dict:
         """Return the tensors in the order of axes in which `verdict` takes them."""
-        words = {"q": self.q, "dq": self.q, "out": self.out, "dout": self.out}
-        words |= dict.fromkeys(_OF_KEYS, self.k)
-        found = dict(given)
-        for name, word in words.items():
-            tensor = given.get(name)
-            if tensor is None:
-                continue
+        found, words = dict(given), dict.fromkeys(_OF_KEYS, self.k)
+        words |= {"q": self.q, "dq": self.q, "out": self.out, "dout": self.out}
+        for name in words.keys() & given.keys():
+            tensor, word = given[name], words[name]
             if _is_flat(tensor, word, given.get("q")):
                 tensor = _split_heads(name, tensor, given["q"].shape[self.q.index("h")])
             if tensor.ndim == len(word):
@@ -86,9 +80,7 @@ def candidates(given: dict) -> list[Layout]:
     else:
         words_k = (of_pool[1:] if of_pool else "shd",)
     found = []
-    words_out = (
-        _DENSE if rank == 4 else words_q
-    )  # transformers: q as [B, H, S, D], out [B, S, H, D]
+    words_out = _DENSE if rank == 4 else words_q  # transformers: out [B, S, H, D] beside others
     for a, c, b in itertools.product(words_q, words_out, words_k):
         alike = rank < 4 or rank_k < 4 or pool or a == b  # q and k lie alike
         if alike and _agree({"q": a, "out": c, "k": b, "v": b}, given):
@@ -103,10 +95,8 @@ def candidates(given: dict) -> list[Layout]:
 def _agree(words: dict[str, str], given: dict) -> bool:
     """Return whether axes of one name have one size, and query heads are a multiple of KV heads."""
     sizes: dict[str, int] = {}
-    for name, word in words.items():
-        tensor = given.get(name)
-        if tensor is None:
-            continue
+    for name in words.keys() & given.keys():
+        tensor, word = given[name], words[name]
         letters = word.translate(str.maketrans("bstphd", _LETTERS[name]))
         if name == "out" and _is_flat(tensor, word, given.get("q")):
             if not word.endswith("hd"):
@@ -141,6 +131,7 @@ def apart(given: dict) -> dict:
     if "layout" in found:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
+    _require_heads(found, heads[0])
     for names, n in ((_OF_QUERIES, heads[0]), (_OF_KEYS, heads[1] or heads[0])):
         for name in names:
             if name in found:
@@ -148,6 +139,20 @@ def apart(given: dict) -> dict:
     for of, names in (("q", (*_OF_QUERIES, "lse", "lse2")), ("kv", _OF_KEYS)):
         _without_padding(found, of, names)
     return found
+
+
+def _require_heads(found: dict, heads: int) -> None:
+    """Raise where heads are not told, and q and k of three axes can be no [T, H, D]."""
+    q, k = (getattr(found.get(name), "shape", ()) for name in "qk")
+    if (
+        heads
+        or not len(q) == len(k) == 3
+        or {"kv_layout", "page_table", "kv_indices"} & found.keys()
+    ):
+        return
+    if q[-1] != k[-1] or q[-2] % max(k[-2], 1):
+        shapes = f"q.shape = {tuple(q)}, k.shape = {tuple(k)}"
+        raise ValueError(f"{shapes}, allowed: [T, H, D], or with --heads Q/KV [B, S, H D]")
 
 
 def _told(told: str, given: dict) -> dict:
@@ -178,12 +183,16 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
             found.setdefault("cu_seqlens_q", found["cu_seqlens"])
     if "kv" not in found:
         return
-    kv, paged = found.pop("kv"), is_pool("k", found)
+    kv, paged, q = found.pop("kv"), is_pool("k", found), found.get("q")
+    if paged and kv.ndim == 4 and kv.shape[-1] == 2 * getattr(q, "shape", [0])[-1]:
+        half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
+        found["k"], found["v"] = kv[..., :half], kv[..., half:]
+        return
     axis = 1 if paged else kv.ndim - 3
     if paged and kv.ndim == 5 and kv.shape[1] != 2:
         axis = 0  # vLLM's pool [2, pages, page_size, Hkv, D]
     if kv.ndim not in ((5,) if paged else (4, 5)) or kv.shape[axis] != 2:
-        allowed = "[pages, 2, page_size, Hkv, D], [..., 2, Hkv, D]"
+        allowed = "[pages, 2, page_size, Hkv, D], [pages, Hkv, page_size, 2 D], [..., 2, Hkv, D]"
         raise ValueError(f"kv.shape = {tuple(kv.shape)}, allowed: {allowed}")
     where = (slice(None),) * axis
     found["k"], found["v"] = kv[(*where, 0)], kv[(*where, 1)]
@@ -285,9 +294,7 @@ def dequantised(name: str, tensor, scale, found: dict):
     scales = scales.astype(np.float64)
     if (scales == 1).all():
         return tensor
-    if kind == "uint16":
-        tensor = rounding.from_bits(tensor, "bf16")
-    values = np.asarray(to_numpy(tensor), np.float64)
+    values = np.asarray(plain(tensor), np.float64)
     if scales.size == 1:
         return values * scales.reshape(())
     heads = values.shape[1] if values.ndim == 4 and not is_pool(name, found) else values.shape[-2]

@@ -5,7 +5,10 @@ Conventions and their sources:
   (flash_attn_interface.py, and window_size of TransformerEngine's DotProductAttention; FlashInfer
   has window_left alone; sliding_window_size of SGLang's RadixAttention is window_left).
 - sliding_window: a query sees so many keys, its own among them (masking_utils.py of transformers,
-  flash_attn.py of vLLM: the left end is sliding_window - 1). Without causal the two differ.
+  flash_attn.py of vLLM: the left end is sliding_window - 1). Without causal the two differ. Two
+  numbers are ends as in window_size, as an attention layer of vLLM keeps them.
+- is_causal: torch aligns it to the first key, and others to the last. The two differ where a dense
+  call has several queries and another number of keys.
 - attn_mask_type and attention_mask of TransformerEngine: "causal" is aligned to the first key, a
   type that ends in bottom_right to the last; True hides a key (dot_product_attention.py).
 - masks and biases: torch.nn.functional.scaled_dot_product_attention. True and 1 show a key, floats
@@ -34,6 +37,12 @@ _MASK_TYPES = {
 }
 
 
+def plain(tensor) -> np.ndarray:
+    """Return the values in NumPy; NumPy's uint16 holds the bits of bf16."""
+    bits = isinstance(tensor, np.ndarray) and tensor.dtype == np.uint16
+    return rounding.from_bits(tensor, "bf16") if bits else to_numpy(tensor)
+
+
 def number(name: str, value) -> float:
     """Return one number, also of a tensor with one element."""
     if hasattr(value, "reshape"):
@@ -56,7 +65,8 @@ def of_all_requests(name: str, value):
 
 def text(value) -> str:
     """Return a string, also of NumPy's array of one."""
-    return str(value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value)
+    one = value.reshape(-1)[0] if getattr(value, "size", 0) == 1 else value
+    return " ".join(str(one).split())
 
 
 def flag(name: str, value) -> bool:
@@ -91,12 +101,16 @@ def with_one_window(found: dict) -> dict:
     found = dict(found)
     if "mask_type" in found:
         found |= _of_mask_type(text(found.pop("mask_type")), found)
+    if "is_causal" in found:
+        found.setdefault("causal", _of_is_causal(found.pop("is_causal"), found))
     if "causal" in found:
         found["causal"] = flag("causal", found["causal"])
     ends: dict[str, list[int | None]] = {"window_left": [], "window_right": []}
     for name, values in ends.items():
         if name in found:
             values.append(_end(name, found.pop(name)))
+    if np.size(found.get("sliding_window")) == 2:
+        found["window_size"] = found.pop("sliding_window")
     if "window_size" in found:
         pair = found.pop("window_size")
         if np.ndim(pair) != 1 or len(pair) != 2:
@@ -144,6 +158,17 @@ def _of_mask_type(kind: str, found: dict) -> dict:
     return {"causal": _MASK_TYPES[kind]} | of_tool
 
 
+def _of_is_causal(value, found: dict) -> bool:
+    causal, shape = flag("is_causal", value), getattr(found.get("q"), "shape", ())
+    dense = len(shape) == 4 and not {"kv_len", "page_table", "kv_indptr"} & found.keys()
+    if causal and dense and 1 not in shape[1:3] and not _same_lengths(found):
+        raise ValueError(
+            "is_causal with other lengths of q than of k, allowed: causal, which is aligned to the "
+            "last key, or a mask; torch aligns is_causal to the first key"
+        )
+    return causal
+
+
 def _same_lengths(found: dict) -> bool:
     """Return whether requests have as many queries as keys, in whatever layout."""
     ends = [found.get(name) for name in ("cu_seqlens_q", "cu_seqlens")]
@@ -165,9 +190,9 @@ def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:
     """
     hides, added = np.zeros((1, 1, 1), bool), np.zeros((1, 1, 1))
     for name, mask in masks.items():
-        values = _values(name, mask)
-        of_rows = _of_rows(name, values, problem, queries)
-        if values.dtype == bool:
+        found = _of_mask(name, mask)
+        of_rows = _of_rows(name, found, problem, queries)
+        if found.dtype == bool:
             hides = hides | ~of_rows
         else:
             hides, added = hides | (of_rows <= HIDES_BELOW), added + of_rows
@@ -180,25 +205,23 @@ def with_masks(problem: Problem, masks: dict, queries: int | None) -> Problem:
     return replace(problem, variant=replace(given, bias=bias))
 
 
-def _values(name: str, mask) -> np.ndarray:
+def _of_mask(name: str, mask) -> np.ndarray:
     """Return a mask as bools, or a bias as float64."""
-    values = to_numpy(mask)
-    if isinstance(mask, np.ndarray) and mask.dtype == np.uint16:
-        values = rounding.from_bits(mask, "bf16")
-    if values.dtype.kind in "iu" and name == "mask":
-        if not np.isin(values, (0, 1)).all():
+    found = plain(mask)
+    if found.dtype.kind in "iu" and name == "mask":
+        if not np.isin(found, (0, 1)).all():
             raise ValueError(f"{name} of integers other than 0 and 1, allowed: bool, 0 and 1")
-        values = values == 1
-    if values.dtype == bool and name == "mask":
-        return values
-    if values.dtype.kind != "f":
+        found = found == 1
+    if found.dtype == bool and name == "mask":
+        return found
+    if found.dtype.kind != "f":
         raise ValueError(
-            f"{name}.dtype = {values.dtype}, allowed: bool or floats, for a bias floats"
+            f"{name}.dtype = {found.dtype}, allowed: bool or floats, for a bias floats"
         )
-    values = values.astype(np.float64)
-    if np.isnan(values).any() or (values == np.inf).any():
+    found = found.astype(np.float64)
+    if np.isnan(found).any() or (found == np.inf).any():
         raise ValueError(f"{name} holds NaN or inf, allowed: finite numbers and -inf")
-    return values
+    return found
 
 
 def _require_one_meaning(name: str, of_rows: np.ndarray, problem: Problem) -> None:

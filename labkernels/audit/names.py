@@ -1,7 +1,8 @@
 """The names of tensors in many tools, and which tensors of a file are read.
 
 NAMES and REFUSED follow the arguments of FlashInfer 0.7, flash-attn 2.8, FlashAttention 3 and 4,
-FlashMLA, transformers 4.57, vLLM 0.11, SGLang 0.5, TransformerEngine 2 and FlashInfer-Bench.
+FlashMLA, transformers 4.57, vLLM 0.33, SGLang 0.5, TransformerEngine 2.20, JAX, torch and
+FlashInfer-Bench.
 """
 
 import math
@@ -35,14 +36,18 @@ NAMES: dict[str, tuple[str, ...]] = {
     "kv_indptr": ("paged_kv_indptr", "indptr"),
     "kv_indices": ("paged_kv_indices", "indices"),
     "kv_last_page_len": ("paged_kv_last_page_len", "last_page_len"),
-    "kv_len": ("kv_lens", "cache_seqlens", "seqused_k", "seq_lens", "seqlens_k", "context_lens"),
+    "kv_len": (
+        *("kv_lens", "cache_seqlens", "seqused_k", "seq_lens", "seqlens_k", "context_lens"),
+        "key_value_seq_lengths",
+    ),
     "page_table": ("block_table", "block_tables"),
     "scale": ("sm_scale", "softmax_scale", "scaling", "attn_scale"),
-    "causal": ("is_causal",),
+    "causal": (),
+    "is_causal": (),
     "mask_type": ("attn_mask_type",),
     "window_left": ("window_size_left", "sliding_window_left", "sliding_window_size"),
     "window_right": ("window_size_right",),
-    "window_size": (),
+    "window_size": ("local_window_size",),
     "sliding_window": (),
     "soft_cap": ("softcap", "logits_soft_cap", "logit_cap", "attn_logit_softcapping"),
     "alibi": ("alibi_slopes", "slopes"),
@@ -61,6 +66,13 @@ NAMES: dict[str, tuple[str, ...]] = {
 REFUSED: dict[str, tuple[tuple[str, ...], tuple, str]] = {
     "dropout": (("dropout_p", "p_dropout", "attention_dropout"), (0,), "it is random"),
     "attention_chunk": (("attention_chunk_size",), (0, -1), "a mask tensor says the same"),
+    "xai_temperature_len": ((), (-1, 0), "save q times the factor of its place"),
+    "softmax_type": ((), ("VANILLA", "LEARNABLE"), "save softmax_offset, of zeros for off-by-one"),
+    "bias_type": (
+        ("core_attention_bias_type",),
+        ("NO_BIAS", "POST_SCALE_BIAS"),
+        "save the bias times scale, or alibi_slopes",
+    ),
     "qv": ((), (), "save q_nope and q_pe, or q and qv side by side"),
     "cache_leftpad": (("leftpad_k",), (), "a mask tensor says the same"),
     "rotary_cos": ((), (), "save q and the cache after the rotation"),

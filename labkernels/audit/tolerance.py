@@ -102,7 +102,12 @@ def of_problem(
     inside, factor = _inside(problem, policy)
     sigma = float(inside.max(initial=0.0))
     if rows:
-        sigma = max([sigma, *(_farthest(inside[problem.n_keys == m], rows) for m in seen(problem))])
+        sigma = max(
+            [
+                sigma,
+                *(_farthest(inside[problem.n_keys == m], rows) for m in np.unique(problem.n_keys)),
+            ]
+        )
     deviations = -NormalDist().inv_cdf(delta / (2 * n))
     u = formats.named(policy.out).unit_roundoff
     longest = int(problem.n_keys.max(initial=1))
@@ -111,11 +116,6 @@ def of_problem(
     smallest = formats.named(policy.out).smallest_subnormal / 2
     atol = (1 + u) * deviations * sigma + smallest
     return Tolerance(atol, u + shared, delta, n, sigma, deviations, factor, policy)
-
-
-def seen(problem: Problem) -> np.ndarray:
-    """Return the different numbers of keys that rows see."""
-    return np.unique(problem.n_keys)
 
 
 def _farthest(sigmas, rows: int) -> float:
@@ -175,14 +175,8 @@ def tolerance(
     Only some requests and KV heads are drawn, since the others have the same distribution.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
-    for name, value in (
-        ("batch", batch),
-        ("keys", keys),
-        ("queries", queries),
-        ("kv_heads", kv_heads),
-        ("head_dim", head_dim),
-    ):
-        require_int(name, value, minimum=1)
+    for name in ("batch", "keys", "queries", "kv_heads", "head_dim"):
+        require_int(name, locals()[name], minimum=1)
     if q_heads < 1 or q_heads % kv_heads:
         raise ValueError(f"q_heads = {q_heads}, allowed: multiples of {kv_heads} KV heads")
     if causal and queries > keys:

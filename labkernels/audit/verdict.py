@@ -21,15 +21,10 @@ from labkernels.units import SCALES, require_choice
 TAKEN_AS_BSHD = taken_as("bshd")
 LAYOUTS = ("bhsd", "bshd")
 _NO_OPTIONS = ("out", "q", "k", "v", "layout", "named")
-_VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks")
-_MASKS = ("mask", "bias")
-_FORMATS = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "uint16": "bf16",
-}
+VARIANT = ("window_left", "window_right", "soft_cap", "alibi", "sinks")
+MASKS = ("mask", "bias")
+_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+_FORMATS["uint16"] = "bf16"  # its bits
 
 
 def verdict(
@@ -102,7 +97,7 @@ class Way:
 def first_right(ways: Sequence[Way], *, named: bool, query: np.ndarray | None = None) -> Verdict:
     """Return the verdict of the first way in which the output is right, or of the least wrong.
 
-    Names are sought in that way alone. query: of wrong ways, those with this q are preferred.
+    query: of wrong ways, those with this q are preferred.
     Raises: the ValueError of the first way, if every way is refused.
     """
     wrong, refused = [], None
@@ -143,11 +138,11 @@ def _ways(tensors: tuple, layout: str | None, how: dict) -> list[Way]:
 
 def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
     """Return the verdict on tensors as [B, H, S, D]; how: further options of `verdict`."""
-    out_format, in_format, q = _format("out", out), _format("q", q), _array("q", q)
+    out_format, in_format, q = format_of("out", out), format_of("q", q), _array("q", q)
     if q.ndim > 2 and 0 in q.shape[:-1]:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: one row or more, of a head or more")
-    variant = _variant(**{name: how.pop(name) for name in _VARIANT})
-    masks = {name: how.pop(name) for name in _MASKS}
+    variant = _variant(**{name: how.pop(name) for name in VARIANT})
+    masks = {name: how.pop(name) for name in MASKS}
     masks = {name: mask for name, mask in masks.items() if mask is not None}
     problem = _problem(q, k, v, variant=variant, **how)
     if masks:
@@ -168,8 +163,9 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
     has_bias = problem.variant is not None and problem.variant.bias is not None
     how_named = {"policy": policy, "lse2": lse2, "named": named and not has_bias}
     found = decide(problem, out, **how_named)
-    if alibi_may_differ(problem) and found.answer == BUG:
-        one_side = replace(problem, variant=replace(problem.variant, both_sides=False))
+    given = problem.variant
+    if given is not None and given.alibi is not None and not problem.causal and found.answer == BUG:
+        one_side = replace(problem, variant=replace(given, both_sides=False))
         second = decide(one_side, out, **how_named)
         if second.answer != BUG:
             found, problem = second, one_side
@@ -200,12 +196,6 @@ def _with_dark_rows(found: Verdict, problem: Problem, out, lse2) -> Verdict:
     return replace(found, matches=matches, why="; ".join((*words, why)))
 
 
-def alibi_may_differ(problem: Problem) -> bool:
-    """Return whether slopes on both sides of a place differ from slopes times distance."""
-    variant = problem.variant
-    return variant is not None and variant.alibi is not None and not problem.causal
-
-
 def _may_be_bshd(out, q, k, v) -> bool:
     """Return whether tensors of four dimensions have sizes that fit [B, S, H, D] too."""
     four = all(getattr(x, "ndim", 0) == 4 for x in (out, q, k, v))
@@ -218,7 +208,8 @@ def wrongness(found: Verdict, doubt: float) -> tuple[float, int]:
     return max(1, beyond) * doubt, sum(test.status == "bug" for test in found.findings)
 
 
-def _format(name: str, tensor) -> str:
+def format_of(name: str, tensor) -> str:
+    """Return the format of a tensor's numbers."""
     kind = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
     if kind not in _FORMATS:
         allowed = "float16, bfloat16, float32, float64, uint16 (bits of bf16)"
@@ -230,7 +221,7 @@ def _query(q):
     """Return the query as one tensor: of a pair, both parts side by side."""
     if not isinstance(q, tuple):
         return q
-    _format("q", q[0])
+    format_of("q", q[0])
     if hasattr(q[0], "detach"):
         return namespace(q[0]).cat(q, dim=-1)
     return np.concatenate(q, axis=-1)
@@ -238,7 +229,7 @@ def _query(q):
 
 def _array(name: str, tensor, like=None):
     """Return the values in torch or NumPy, as given or where `like` is; bits of bf16 as float32."""
-    _format(name, tensor)
+    format_of(name, tensor)
     array = tensor.detach() if hasattr(tensor, "detach") else np.asarray(tensor)
     if isinstance(array, np.ndarray) and array.dtype == np.uint16:
         array = rounding.from_bits(array, "bf16")

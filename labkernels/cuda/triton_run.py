@@ -3,10 +3,14 @@
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
+
+from labkernels.units import LOG2_E
+from labkernels.variant import AttentionVariant
 
 
 def load(kernel: str, *, on_gpu: bool) -> ModuleType:
@@ -63,6 +67,21 @@ def constants(instance, *, on_gpu: bool) -> dict[str, Any]:
         "UPCAST": not on_gpu and instance.dtype == "bf16",
     }
     return found | ({"num_warps": tile.warps, "num_stages": tile.stages} if on_gpu else {})
+
+
+def variant_arguments(
+    variant: AttentionVariant, tensors: Mapping[str, torch.Tensor], scale: float
+) -> dict[str, Any]:
+    """Return a kernel's arguments of a variant, by name: None for what a variant does not have."""
+    cap = variant.soft_cap
+    return {
+        "alibi": tensors.get("alibi"),
+        "sinks": tensors.get("sinks"),
+        "window_left": variant.window_left,
+        "window_right": None if variant.causal else variant.window_right,
+        "soft_cap_log2": None if cap is None else cap * LOG2_E,
+        "scale_of_cap": None if cap is None else scale / cap,
+    }
 
 
 class Scratch:

@@ -54,10 +54,10 @@ class Timed:
     }
     errors: Callable[[Row, Any], list[Row]] = measured.error_rows
 
-    def experiment(self, title: str) -> Experiment:
-        """Return the experiment, under the name of the operation."""
+    def experiment(self, title: str, name: str = "") -> Experiment:
+        """Return the experiment, by default under the name of the operation."""
         tables = {self.file: schema.PREFILL_MEASUREMENTS}
-        return Experiment(self.operation.name, title, tables, self.cells, self.rows)
+        return Experiment(name or self.operation.name, title, tables, self.cells, self.rows)
 
     def cells(self, options: Options) -> Iterator[Cell]:
         """Yield the workloads of the grid."""

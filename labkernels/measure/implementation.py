@@ -185,8 +185,9 @@ def of_peer(operation: str, peer: Peer) -> Implementation:
     """A peer as an implementation of one of its operations, full or causal."""
 
     def prepare(inputs) -> Step:
-        if inputs.workload.variant.features:
-            raise Refused(f"variant = {inputs.workload.variant.label}, allowed: causal, or none")
+        for feature in inputs.workload.variant.features:
+            if feature not in peer.features:
+                raise Refused(f"a variant with {feature}, allowed: {peer.features or 'none'}")
         return peer.steps[operation](inputs)
 
     return Implementation(

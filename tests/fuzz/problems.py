@@ -1,8 +1,8 @@
 """Random calls of every verb, each compared with float64.
 
 A chooser makes the choices: Hypothesis, which shrinks a call that fails, or a seed alone. It has
-`pick` one of several options and `integer` from 0 to a number; `device`; and `wide`: with any
-policy and head_dim, and checks, which compile for long.
+`pick` one of several options and `integer` from 0 to a number; `device`; `wide`: with any policy
+and head_dim, and checks, which compile for long; and `varied`: with variants of attention.
 """
 
 import random
@@ -19,11 +19,13 @@ from tests.kernels.backward import cases as backward_cases
 from tests.kernels.decode.cases import LAYOUTS
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
 from tests.kernels.trials import CASES
+from tests.kernels.variants.cases import varied
 
 PAGE_SIZES = (1, 2, 3, 8, 16, 17, 64, 100, 256)
 GROUPS = (1, 2, 3, 4, 5, 7, 8, 16)
 SPLITS = (None, 16, 64, 100, 1000)
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
+WINDOWS = (0, 1, 5, 16, 63, 64, 65, 100, 128, 1000)
 MOST_TOKENS = {"prefill": 80, "mla": 4, "backward": 80}
 
 
@@ -34,6 +36,7 @@ class Seeded:
     seed: int
     device: str = "cpu"
     wide: bool = True
+    varied: bool = True
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -70,11 +73,21 @@ def attention(operation: str, choose) -> None:
         shape["causal"] = choose.pick((False, True))
         lengths = tuple(choose.integer(MOST_TOKENS[operation]) for _ in kv_lens), kv_lens
     case = CASES[operation](*lengths, **shape)
+    if choose.varied and spec.features:
+        case = varied(case, spec.name, seed=shape["seed"], **variant(choose))
     if operation == "backward":
         backward_cases.run_checked(case, spec, deterministic=choose.pick((False, True)), **how)
     else:
         keys = choose.pick(SPLITS)
         contract.run_checked(case, spec, sharp=False, keys_per_split=keys, **how)
+
+
+def variant(choose) -> dict[str, object]:
+    """Return any features of a variant, with windows that end inside, at and beyond steps."""
+    found = {name: choose.pick((None, None, *WINDOWS)) for name in ("window_left", "window_right")}
+    found["soft_cap"] = choose.pick((None, None, 0.5, 3.0, 50.0))
+    found |= {name: choose.pick((None, True)) for name in ("alibi", "sinks")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def append(choose) -> None:

@@ -83,12 +83,12 @@ GROSS = (
     *("scale applied twice", "NaN without keys"),
 )
 LEFT_OUT = Edit(SPLITS, r"first \+ lane < work.live_splits", "first + lane < work.live_splits - 1")
-SEES = r"(?<=first_row \+ row\)) \+ 1;"
+SEES = "int limit = 1;"
 WRONG = {
     "decode_mma": {"a split left out": LEFT_OUT},
     "prefill_fma": {
-        "a row does not see its own key": Edit(ROWS, SEES, ";"),
-        "a row sees the key behind its own": Edit(ROWS, SEES, " + 2;"),
+        "a row does not see its own key": Edit(ROWS, SEES, "int limit = 0;"),
+        "a row sees the key behind its own": Edit(ROWS, SEES, "int limit = 2;"),
         "aligned to the first key": Edit(ROWS, r"b\.past = [^;]*;", "b.past = 0;"),
         "masked at the end alone": Edit(KERNEL, r"least\(seen_by_all, b\.end_key\)", "b.end_key"),
         "never masked": Edit(KERNEL, r"mask<C>\(s, p, b, key\);", ";"),

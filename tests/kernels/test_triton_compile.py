@@ -5,6 +5,7 @@ What is compiled is what a step launches: its arguments are recorded in place of
 
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from labkernels.cuda.compiler.triton import TritonVariant, compile_triton
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES
+from tests.kernels.variants.cases import combined, varied
 
 KERNELS = [name for name, spec in SPECS.items() if spec.language == "triton"]
 # The steps are of fp16, for which the interpreter's arguments are the GPU's; bf16 is compiled.
@@ -39,7 +41,10 @@ def launches(monkeypatch):
             given = dict(zip(function.arg_names, arguments, strict=False))
             annotated = function.fn.__annotations__
             fixed = [name for name in given if annotated.get(name) is triton_language.constexpr]
+            named = [name for name in constants if name in function.arg_names]
+            read = [name for name in named if annotated.get(name) is not triton_language.constexpr]
             constants |= {name: given.pop(name) for name in fixed}
+            given |= {name: constants.pop(name) for name in read}
             found.append((function.fn.__name__, given, constants))
 
         return launch
@@ -73,8 +78,11 @@ def variant(spec, launch, tile, gpu):
     )
 
 
-def wanted(spec, policy, launches):
-    """Yield the GPU, the tile and the variants of each head_dim, tile and layout."""
+def wanted(spec, policy, launches, attention=MappingProxyType({})):
+    """Yield the GPU, the tile and the variants of each head_dim, tile and layout.
+
+    attention: the variant of attention.
+    """
     one = {"decode": ((64,),), "mla": ((2,), (64,))}.get(spec.operation, ((64,), (64,)))
     for head_dim in spec.head_dims:
         how = {"heads": 16} if spec.operation == "mla" else {"head_dim": head_dim, "group": 4}
@@ -85,6 +93,7 @@ def wanted(spec, policy, launches):
                     (16, "nhd") if layout == "paged" else (None, "thd")
                 )
             case = CASES[spec.operation](*one, dtype="fp16", **how)
+            case = varied(case, **attention) if attention else case
             cut = {} if spec.operation == "backward" else {"keys_per_split": (32, 64)[i % 2]}
             for gpu in ("h200", "a10") if i == 0 and spec.operation == "decode" else ("h200",):
                 label = tile.label if gpu == "h200" else None
@@ -116,6 +125,19 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, policy, every, laun
             # S and O: an FMA for each row, key and channel
             rows, channels = made.constants["ROWS"], made.constants["D"]
             assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where
+
+
+@pytest.mark.parametrize("attention", [*combined()[::7], combined()[-1]], ids=str)
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if SPECS[name].features])
+@pytest.mark.few_of_each("kernel", 1)
+def test_variants_compile_without_spills(kernel, attention, launches):
+    asked = []
+    for policy in (TENSOR_CORES, CUDA_CORES):
+        asked += islice(wanted(SPECS[kernel], policy, launches, attention), 1)
+    for (*_, made), found in zip(asked, compile_triton([x[-1] for x in asked]), strict=True):
+        mix = sass.instruction_mix(found.cubin, symbol=made.function)
+        assert any("MMA" in name for name in mix) == made.constants["TENSOR_CORES"]
+        assert found.stack_bytes == 0, f"{made.constants}: spills"
 
 
 def test_what_triton_refuses_is_told_in_its_words(launches):

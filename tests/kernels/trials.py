@@ -15,6 +15,7 @@ from tests.kernels.contract import RAGGED, SPECS
 from tests.kernels.decode.cases import LAYOUTS, decode_case
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS, prefill_case
+from tests.kernels.variants.cases import variants, varied
 
 CASES = {
     "decode": decode_case,
@@ -39,7 +40,7 @@ DTYPES = ("fp16", "bf16")
 # How many cases of a kernel `make test` runs, by what they vary; all, where nothing is said.
 FEW = dict.fromkeys(("odd group", "queries", "scores", "scale", "empty", "policies"), 1)
 FEW |= {"group": 2, "tile": 2, "policy": 2, "page": 1, "layout": 1, "length": 3, "race": 2}
-FEW |= {"interpreted": 3}
+FEW |= {"interpreted": 3, "variant": 2}
 
 
 def short_case(kernel, **how):
@@ -68,6 +69,7 @@ class Trial:
     runs: tuple[dict, ...] = ({},)
     scores: float = 1.0  # a factor of the scores
     scale: float | None = None
+    variant: dict = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -78,8 +80,9 @@ class Trial:
             if len(self.runs) == 1
             else []
         )
-        scores = [] if self.scores == 1 else [f"scores={self.scores:g}"]
-        return "-".join([self.kernel, self.varies, *words, *scores])
+        words += [] if self.scores == 1 else [f"scores={self.scores:g}"]
+        words += [f"{name}={value}" for name, value in self.variant.items()]
+        return "-".join([self.kernel, self.varies, *words])
 
     def check(self, device: str = "cpu") -> None:
         """Run the kernel in each way, and check its contract."""
@@ -91,6 +94,7 @@ class Trial:
         else:
             case = case if self.scores == 1 else case.with_scores(self.scores)
             case = case if self.scale is None else case.changed(scale=self.scale)
+            case = varied(case, self.kernel, **self.variant) if self.variant else case
             run = contract.run_checked
         for options in self.runs:
             sharp = {} if operation == "backward" else {"sharp": plain}
@@ -111,6 +115,7 @@ def trials(device: str, languages: tuple[str, ...]) -> list:
             listed = [("interpreted", *rest) for rest in interpreted(spec)]
         else:
             listed = [*OF_OPERATION[spec.operation](spec, device == "cuda"), *empty(spec)]
+        listed += variants(spec, interpreted=spec.language == "triton" and device == "cpu")
         for varies, *rest in listed:
             trial, kind = Trial(spec.name, varies, *rest), f"{spec.name} {varies}"
             few = [pytest.mark.few_of_each("kind", FEW[varies])] if varies in FEW else []

@@ -95,18 +95,16 @@ def decode_step(
 ) -> Step[Attention]:
     """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
-    The plan depends only on shapes, so the step may be captured in a CUDA graph and stays right
-    when lengths and page numbers change. The caller must keep them in range
-    (`PagedKV.check_contents`).
+    The plan depends only on shapes, so the step may be captured in a CUDA graph and stays right when
+    lengths and pages change, which the caller must keep in range (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> pages, table = torch.randn(2, 1, 16, 2, 64).half(), torch.zeros(1, 1, dtype=torch.int32)
     >>> cache = PagedKV(*pages, table, kv_len=torch.tensor([5], dtype=torch.int32))
     >>> step = decode_step(torch.randn(1, 8, 64).half(), cache)
     >>> _ = cache.kv_len.fill_(6)  # one more key; the plan stays
-    >>> step.run()
-    >>> step.out.shape
-    torch.Size([1, 8, 64])
+    >>> step.run(), step.out.shape
+    (None, torch.Size([1, 8, 64]))
     """
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):

@@ -1,7 +1,7 @@
 """Plain torch attention, request by request: float64 is the truth, 16 bits the baseline."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -28,36 +28,49 @@ def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[
         for i, n in enumerate(call.lengths.q.tolist()):
             tokens = slice(first, first + n)
             q, (k, v) = queries(tokens), call.kv.of_request(i)
-            call.out[tokens], call.lse2[tokens] = attend(
-                *(x.to(dtype) for x in (q, k, v)), scale=call.scale, variant=call.variant
-            )
+            wide = (x.to(dtype) for x in (q, k, v))
+            call.out[tokens], call.lse2[tokens] = attend(*wide, call)
             first += n
 
     return Step(run, call.outputs, plan)
 
 
-def attend(
-    q, k, v, *, scale: float, variant: AttentionVariant
-) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(q, k, v, call: PackedCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and lse2 of some queries over their keys; each product rounds to q's dtype.
 
     Shapes: q [tokens, q_heads, D], k [keys, kv_heads, D], v [keys, kv_heads, Dv]; out [tokens,
     q_heads, Dv]; lse2 [tokens, q_heads] float64, base 2.
-    A row without keys has only scores of -inf, for which softmax gives NaN; its output is set to
-    zero.
     """
     k, v = (x.transpose(0, 1) for x in (k, v))
     q = q.transpose(0, 1).unflatten(0, (len(k), q.shape[1] // len(k)))
-    s = q @ k.unsqueeze(1).transpose(2, 3) * scale
+    s = q @ k.unsqueeze(1).transpose(2, 3) * call.scale
+    p, lse2 = softmax(s, call.variant, call.variant_tensors)
+    out = (p @ v.unsqueeze(1)).flatten(0, 1).transpose(0, 1)
+    return out, lse2.flatten(0, 1).transpose(0, 1)
+
+
+def softmax(
+    s: torch.Tensor, variant: AttentionVariant, tensors: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return P of scores as the variant changes them, and lse2 in float64, base 2.
+
+    Shapes: s and P [kv_heads, group, tokens, keys]; tensors [q_heads].
+    A row without keys has only scores of -inf, for which torch's softmax gives NaN; P is then 0.
+    """
     n, n_keys = s.shape[-2:]
+    of_heads = {name: x.to(s.dtype).view(*s.shape[:2], 1, 1) for name, x in tensors.items()}
+    if variant.soft_cap is not None:
+        s = variant.soft_cap * torch.tanh(s / variant.soft_cap)
     if variant != FULL:
         query, key = (
             torch.arange(n, device=s.device)[:, None],
             torch.arange(n_keys, device=s.device),
         )
+        if variant.alibi:
+            s = s + of_heads["alibi"] * (key - (n_keys - n + query))
         begin, end = (find(query, n, n_keys) for find in (variant.begin, variant.end))
         s = s.masked_fill((key < begin) | (key >= end), -math.inf)
-    p = torch.softmax(s, dim=-1).nan_to_num()
-    out = (p @ v.unsqueeze(1)).flatten(0, 1).transpose(0, 1)
-    lse = torch.logsumexp(s.to(torch.float64), dim=-1)
-    return out, (lse / math.log(2)).flatten(0, 1).transpose(0, 1)
+    if variant.sinks:  # one more score, without a value
+        s = torch.cat((s, of_heads["sinks"].expand(*s.shape[:3], 1)), dim=-1)
+    p = torch.softmax(s, dim=-1).nan_to_num()[..., :n_keys]
+    return p, torch.logsumexp(s.to(torch.float64), dim=-1) / math.log(2)

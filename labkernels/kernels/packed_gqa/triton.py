@@ -56,10 +56,15 @@ class _Run:
         self._arguments = (*own.tensors, *written, *own.numbers, *cut_in, call.scale * LOG2_E)
         self._merge_arguments = (*own.lengths, *written, *cut_in)
         shared = {"ROWS": instance.tile.q_rows, "CAUSAL": call.variant.causal}
+        varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
         self._split = made.splits > 1
         usual = triton_run.constants(instance, on_gpu=call.on_gpu)
         self._constants = shared | usual | {"SPLIT": self._split} | dict(own.constants)
+        if call.choice.kernel.features:
+            self._constants |= varied
         self._merge = shared | {"D_V": instance.head_dim_v, "PAGED": instance.layout == "paged"}
+        self._merge |= {name: varied[name] for name in ("sinks", "window_left", "window_right")}
+        self._merge["STEP"] = instance.tile.keys
         self._scratch = triton_run.Scratch(call.device)
 
     def __call__(self) -> None:

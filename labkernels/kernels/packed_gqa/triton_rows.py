@@ -56,6 +56,32 @@ def block_rows(
 
 
 @triton.jit
+def places(cu_seqlens_q, i_request, token, o_token, n_keys):
+    """Return the last key that each row of block_rows would see under a causal mask."""
+    return n_keys - tl.load(cu_seqlens_q + i_request + 1) + token + o_token
+
+
+@triton.jit
+def window(b_place, n_keys, limit, least, most, window_left, window_right, STEP: tl.constexpr):
+    """Return limits of block_rows as a window changes them, for rows with these places.
+
+    Before them, return where the first step begins, and where the last row's keys begin.
+    """
+    last = tl.minimum(tl.max(b_place, axis=0), n_keys - 1)  # rows past the end have further places
+    first = tl.min(b_place, axis=0)
+    start = 0
+    from_all = 0
+    if window_right is not None:
+        limit = tl.minimum(n_keys, tl.maximum(0, b_place + 1 + window_right))
+        least = tl.minimum(n_keys, tl.maximum(0, first + 1 + window_right))
+        most = tl.minimum(n_keys, tl.maximum(0, last + 1 + window_right))
+    if window_left is not None:
+        start = tl.maximum(0, first - window_left) // STEP * STEP
+        from_all = last - window_left
+    return start, from_all, limit, least, most
+
+
+@triton.jit
 def store(
     out,
     lse2,
@@ -106,15 +132,26 @@ def merge_splits(
     group: tl.constexpr,
     keys_per_split,
     splits,
+    sinks,
+    window_left,
+    window_right,
     D_V: tl.constexpr,
     ROWS: tl.constexpr,
+    STEP: tl.constexpr,
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
 ):
     """One program merges the splits' States of ROWS rows, in split order."""
-    _, _, i_split, token, o_token, head, m_row, _, _, _, _, most = block_rows(
+    i_request, _, i_split, token, o_token, head, m_row, _, n_keys, limit, least, most = block_rows(
         work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
     )
+    start, _, _, _, most = window(
+        places(cu_seqlens_q, i_request, token, o_token, n_keys),
+        n_keys, limit, least, most, window_left, window_right, STEP,
+    )  # fmt: skip
+    live = tl.cdiv(most - start, keys_per_split)
+    if sinks is not None:  # the first split has them, even without keys
+        live = tl.maximum(live, 1)
     if i_split > 0:  # the block of the first split merges
         return
     o_at = o_token * q_heads + head
@@ -122,7 +159,7 @@ def merge_splits(
     b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
     b_l = tl.zeros([ROWS], tl.float32)
     b_o = tl.zeros([ROWS, D_V], tl.float32)
-    for s in range(0, tl.cdiv(most, keys_per_split)):
+    for s in range(0, live):
         slot = first + o_at * splits + s
         part_m = tl.load(partial_m + slot, mask=m_row, other=0.0)
         part_l = tl.load(partial_l + slot, mask=m_row, other=0.0)

@@ -15,6 +15,8 @@ from labkernels.measure.mutants.mutant import GITHUB, KERNEL, Edit, Mutant
 KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8")
 PAGES = "decode/problem.cuh"
 SOFTMAX, SPLITS = "lab/attention/online_softmax.cuh", "lab/attention/split_kv.cuh"
+VARIANT = "lab/attention/variant.cuh"
+SCALED_TWICE = (r"(?<=else return )p\.scale_log2", r"\g<0> * (\g<0> / 1.442695f)")
 HIGH_PAGES, EMPTY_REQUEST = "high pages", "empty request"
 WRAP = 2**32  # elements: where an offset of 32 bits wraps to 0
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 16, 4, 128, 16
@@ -288,7 +290,7 @@ MUTANTS: dict[str, Mutant] = {
             "scale applied twice",
             "The softmax scale is applied to scores that are scaled already.",
             f"{GITHUB}AI-Hypercomputer/maxtext/issues/3138",
-            _in_all(KERNEL, r"p\.scale_log2", r"\g<0> * (\g<0> / 1.442695f)"),
+            _in_all(VARIANT, *SCALED_TWICE),
         ),
         Mutant(
             "NaN without keys",

@@ -1,12 +1,12 @@
 """Prefill kernels with one changed line: bugs that a test of attention should find."""
 
+from labkernels.measure.mutants.decode import SCALED_TWICE, VARIANT
 from labkernels.measure.mutants.mutant import GITHUB, KERNEL, Edit, Mutant
 
 FMA, MMA = "prefill_fma", "prefill_mma"
 ROWS, WINDOW, LANES = "packed_gqa/rows.cuh", "prefill/pipeline.cuh", "packed_gqa/fma_tile.cuh"
 SOFTMAX = "lab/attention/online_softmax.cuh"
 CAUSAL = "a causal mask"
-_TWICE = r"p.scale_log2 * (p.scale_log2 / 1.442695f)"
 _UNMASKED = "row_limit(p, b, {0}) == b.kv_len ? 1 << 30 : row_limit(p, b, {0})"
 
 
@@ -60,10 +60,7 @@ MUTANTS: dict[str, Mutant] = {
             "scale applied twice",
             "The softmax scale is applied to scores that are scaled already.",
             f"{GITHUB}AI-Hypercomputer/maxtext/issues/3138",
-            {
-                FMA: Edit(KERNEL, r"p\.scale_log2", _TWICE),
-                MMA: Edit(KERNEL, r"p\.scale_log2\)(.*)p\.scale_log2", rf"{_TWICE})\1{_TWICE}"),
-            },
+            _in_both(VARIANT, *SCALED_TWICE),
         ),
         Mutant(
             "missing rescale",
@@ -78,12 +75,12 @@ MUTANTS: dict[str, Mutant] = {
             {
                 FMA: Edit(
                     LANES,
-                    r"(?<=limit = )least\(row_limit\(p, b, tile_row<C>\(i\)\), b\.end_key\)",
+                    r"(?<=limit = )least\(row_limit<V>\(p, b, tile_row<C>\(i\)\), b\.end_key\)",
                     _UNMASKED.format("tile_row<C>(i)"),
                 ),
                 MMA: Edit(
                     KERNEL,
-                    r"least\(row_limit\(p, b, row\), b\.end_key\)",
+                    r"least\(row_limit<typename C::Variant>\(p, b, row\), b\.end_key\)",
                     f"({_UNMASKED.format('row')})",
                 ),
             },
@@ -93,11 +90,11 @@ MUTANTS: dict[str, Mutant] = {
             "The last value that a tile sees is read as zero, while its key counts.",
             f"{GITHUB}pytorch/pytorch/issues/191937",
             {
-                FMA: Edit(KERNEL, r"(?<=v\.load\(v_rows, key, b\.end_key)", " - 1"),
+                FMA: Edit(KERNEL, r"(?<=v\.load\(v_rows, key, begin, b\.end_key)", " - 1"),
                 # needs Q and K with more channels than V, by which the copy recognises V
                 MMA: Edit(
                     WINDOW,
-                    r"(?<=key \+ thread_x\(\) / 8 \+ row < end_key)",
+                    r"(?<=at < end_key)(?= && \(!Begins)",
                     " - (D == Dvo && Dqk > Dvo)",
                 ),
             },
@@ -112,7 +109,7 @@ MUTANTS: dict[str, Mutant] = {
             "mask one key late",
             "A causal row sees the key behind its own.",
             f"{GITHUB}flashinfer-ai/flashinfer/pull/1290",
-            _in_both(ROWS, r"(?<=first_row \+ row\)) \+ 1;", " + 2;"),
+            _in_both(ROWS, "int limit = 1;", "int limit = 2;"),
             needs=CAUSAL,
         ),
     )

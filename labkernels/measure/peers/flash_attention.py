@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from typing import Any
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, Step
@@ -35,6 +36,7 @@ def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
 
     work = inputs.workload
     how = {"causal": inputs.variant.causal, "softmax_scale": inputs.scale, **how}
+    how |= _variant(inputs)
     if len({*work.q_lens, *work.kv_lens}) == 1:
         out, _ = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
         return out.flatten(0, 1)
@@ -46,6 +48,19 @@ def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
     }
     out, _ = flash_attn_varlen_func(*tensors, **lengths, **how)
     return out
+
+
+def _variant(inputs: PrefillInputs) -> dict[str, Any]:
+    """Return its arguments for a window, a soft cap and sinks, where the inputs have them."""
+    variant, how = inputs.variant, dict[str, Any]()
+    if "window" in variant.features:  # its causal flag would hide the left end
+        right = 0 if variant.causal else variant.window_right
+        how |= {"causal": False, "window_size": (variant.window_left, right)}
+    if variant.soft_cap is not None:
+        how["softcap"] = variant.soft_cap
+    if variant.sinks:
+        how["learnable_sink"] = inputs.options["sinks"]
+    return how
 
 
 def _tensors(inputs: PrefillInputs) -> tuple:
@@ -100,6 +115,7 @@ PEERS = (
         PEER_POLICY,
         {"prefill": _prefill, "backward": _backward(deterministic=False)},
         missing,
+        features=("window", "soft_cap", "sinks"),
     ),
     Peer(
         "flash_attention_4_ordered",

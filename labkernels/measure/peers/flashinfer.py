@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.caches.paged import PagedKV
@@ -191,7 +192,16 @@ def workspace(like):
 
 def _decode(tensor_cores: bool, backend: str) -> Callable[[DecodeInputs], Step]:
     how = {"tensor_cores": tensor_cores, "backend": backend}
-    return lambda inputs: decode_step(*inputs.arguments, scale=inputs.scale, **how)
+
+    def prepare(inputs: DecodeInputs) -> Step:
+        variant, asked = inputs.variant, dict[str, Any]()
+        if variant.window_left is not None:
+            asked["window_left"] = variant.window_left
+        if variant.soft_cap is not None:
+            asked["logits_soft_cap"] = variant.soft_cap
+        return decode_step(*inputs.arguments, scale=inputs.scale, **how, **asked)
+
+    return prepare
 
 
 def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
@@ -255,7 +265,8 @@ def _torch_dtype(dtype: str):
 
 
 def _peer(name: str, idea: str, policy=PEER_POLICY, **steps) -> Peer:
-    return Peer(name, LIBRARY, idea, policy, steps, missing)
+    features = ("window", "soft_cap") if set(steps) == {"decode"} else ()
+    return Peer(name, LIBRARY, idea, policy, steps, missing, features)
 
 
 PEERS = (

@@ -44,7 +44,8 @@ class Peer:
 
     policy: the policy that its outputs are judged by. steps: for each operation a function that
     prepares a step on inputs, or raises Refused for a workload that the library does not support.
-    missing(): why the library cannot run here, or None.
+    missing(): why the library cannot run here, or None. features: those of an AttentionVariant that
+    its steps pass on to the library.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Peer:
     policy: NumericPolicy
     steps: Mapping[str, Callable[[Any], Step]]
     missing: Callable[[], str | None]
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,15 +71,21 @@ def both_bounds(
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
-    out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
-    if problem.variant is not None and problem.variant.sinks is not None:  # of rows without keys
-        sinks = abs(np.asarray(problem.variant.sinks, np.float64))
-        lse2 = lse2 + moved(np.where(np.isfinite(sinks), 4 * _U32 * LOG2_E * sinks, 0.0), lse2)
+    out, lse2 = problem.zeros(*problem.out_shape), lse2_bound_without_keys(problem)
     work = functools.partial(of_rows, policy=policy, execution=execution, narrow=narrow)
     for rows, (of_out, of_lse2) in over_rows(problem, work):
         rows.put(out, of_out)
         rows.put(lse2, of_lse2)
     return out, lse2
+
+
+def lse2_bound_without_keys(problem: Problem) -> Array:
+    """Return the bound of each row's lse2 if it saw no key: the rounding of its sink, or 0."""
+    lse2 = problem.zeros(*problem.q.shape[:2])
+    if problem.variant is None or problem.variant.sinks is None:
+        return lse2
+    sinks = abs(np.asarray(problem.variant.sinks, np.float64))
+    return lse2 + moved(np.where(np.isfinite(sinks), 4 * _U32 * LOG2_E * sinks, 0.0), lse2)
 
 
 def of_rows(

@@ -33,6 +33,14 @@ def attention_float64(
     return online_softmax.finalize(online_softmax.update(state, scores_log2, v))
 
 
+def lse2_without_keys(problem: Problem) -> Array:
+    """Return the lse2 that each row would have without keys: of its sink alone, or else -inf."""
+    lse2 = problem.zeros(*problem.q.shape[:2])
+    if problem.variant is None or problem.variant.sinks is None:
+        return lse2 - np.inf
+    return lse2 + moved(np.asarray(problem.variant.sinks, np.float64) * LOG2_E, lse2)
+
+
 def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """Return the output and the base-2 log-sum-exp of any problem, computed block by block.
 
@@ -40,11 +48,7 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     Error: as attention_float64.
     """
     o = problem.zeros(*problem.out_shape)
-    lse2 = problem.zeros(*problem.q.shape[:2])
-    if problem.variant is None or problem.variant.sinks is None:  # of rows without keys
-        lse2 = lse2 - np.inf
-    else:
-        lse2 = lse2 + moved(np.asarray(problem.variant.sinks, np.float64) * LOG2_E, lse2)
+    lse2 = lse2_without_keys(problem)
     for rows, (of_o, of_lse2) in over_rows(problem, lambda rows: (rows.o, rows.softmax.lse2)):
         rows.put(o, of_o)
         rows.put(lse2, of_lse2)

@@ -13,6 +13,7 @@ from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error.execution import ANY_EXECUTION
+from labkernels.numerics.truth.oracle import lse2_without_keys
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.threads import over_rows
@@ -63,7 +64,8 @@ def look(problem: Problem, policy: NumericPolicy, out: np.ndarray) -> Look:
 
     shape = problem.out_shape
     truth, error, bound = (np.zeros(shape) for _ in range(3))
-    lse2, lse2_bound = np.full(shape[:2], -np.inf), np.zeros(shape[:2])
+    lse2 = to_numpy(lse2_without_keys(problem))
+    lse2_bound = to_numpy(bounds.lse2_bound_without_keys(problem))
     blind = problem.n_keys == 0
     error[blind] = metrics.difference(out[blind], truth[blind])
     all_once, left = ulps_off(out[blind], truth[blind], policy.out) <= 0.5, []

@@ -4,6 +4,7 @@ Each way has twins of its own: right kernels that compute in this way on the sam
 explains an output if no test tells the output from the twins.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.verdict import centres, parts, significance, twins
 from labkernels.numerics.verdict.matched_filters import Filters
+from labkernels.numerics.verdict.parts import Errors
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
@@ -22,13 +24,18 @@ from labkernels.policy import NumericPolicy
 
 @dataclass(frozen=True)
 class Way:
-    """Arithmetic in words, the policy with the nearest error model, and kernels that compute so."""
+    """Arithmetic in words, the policy with the nearest error model, and kernels that compute so.
+
+    everywhere: it counts only where the errors of most rows are as large as those of the kernels.
+    """
 
     words: str
     policy: NumericPolicy
     kernels: tuple[Twin, ...] = TWINS
+    everywhere: bool = False
 
 
+_ROWS, _AS_MUCH = 0.25, 0.6  # a quantile of rows, and the least part of the kernels' rms there
 _SMALL = 16.0  # times the error of P in bf16 with a cubic exp2
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
@@ -94,50 +101,65 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     if policy.out not in SIXTEEN:
         return [found + narrow]
     # Where inputs have 16 bits, products in tf32 round P alone, and fp16 rounds P as they do.
-    stored = [Way(f"partial outputs in {policy.out}", policy, _of_partials(policy.out))]
+    return [narrow + _stored(policy), found]
+
+
+def _stored(policy: NumericPolicy) -> list[Way]:
+    """Return partial outputs in the output's format, with P in more bits or in as many."""
+    found = [Way(f"partial outputs in {policy.out}", policy, _of_partials(policy.out))]
     if formats.coarser(policy.out, policy.p):
         as_input = replace(policy, p=policy.out)
         words = f"P and partial outputs in {policy.out}"
-        stored.append(Way(words, as_input, _of_partials(policy.out)))
-    return [narrow + stored, found]
+        found.append(Way(words, as_input, _of_partials(policy.out)))
+    return found
 
 
-def as_with_values(
-    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
-) -> str:
+def of_sums(policy: NumericPolicy) -> list[list[Way]]:
+    """Return partial outputs and sums of P V in 16 bits, as `ways`.
+
+    Sums err so much that mistakes are sought first.
+    """
+    if policy.out not in SIXTEEN:
+        return []
+    found, words = _stored(policy), f"sums of P V in {policy.out} after each tile"
+    for block, normalised in itertools.product((16, 32, 64), (False, True)):
+        twin = Twin(block, summed=policy.out, normalised=normalised)  # each rounds other numbers
+        found.append(Way(words, policy, (twin, replace(twin, backward=True)), True))
+    return [found]
+
+
+def is_everywhere(of: Errors, way: Way) -> bool:
+    """Return whether most rows err as much as those of a way's kernels do, if that counts."""
+    outs = twins.outputs(of.problem, of.policy, way.kernels) if way.everywhere else ()
+    squares = ((x**2).mean(-1) for x in (of.error, *(out - of.truth for out in outs)))
+    own, *theirs = (np.quantile(x, _ROWS) for x in squares)
+    return all(own >= _AS_MUCH**2 * x for x in theirs)
+
+
+def as_with_values(of: Errors) -> str:
     """Return words if what a kernel may do to V explains the errors; else ""."""
-    for words, more, kernels in of_values(problem, policy, error, sigma):
-        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+    for words, more, kernels in of_values(of.problem, of.policy, of.error, of.sigma):
+        if _explains(of, more, kernels):
             return f"as a kernel is that {words}"
     return ""
 
 
-def as_with_a_number(
-    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
-) -> str:
+def as_with_a_number(of: Errors) -> str:
     """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
-    part = parts.of_problem(problem)
-    if part is not None:
-        given = (part.of(x) for x in (truth, error, sigma))
-        if not as_with_a_number(part.problem, policy, *given):
-            return ""
-    for more, kernels in centres.fitted(problem, policy, truth, error, sigma):
-        if _explains(problem, policy, truth, error, np.hypot(sigma, more), kernels):
+    part = of.part()
+    if part is not None and not as_with_a_number(part):
+        return ""
+    for more, kernels in centres.fitted(*of):
+        if _explains(of, more, kernels):
             return "as a kernel is that takes a number other than the mean off V and adds it back"
     return ""
 
 
-def _explains(
-    problem: Problem,
-    policy: NumericPolicy,
-    truth: Array,
-    error: Array,
-    sigma: Array,
-    kernels: tuple[Twin, ...],
-) -> bool:
-    """Return whether no test tells errors of this sigma from those of the kernels."""
-    filtered, _, tests = significance.tests(problem, policy, error, sigma)
-    given = problem, policy, truth, sigma, tests, kernels
+def _explains(of: Errors, more: Array, kernels: tuple[Twin, ...]) -> bool:
+    """Return whether no test tells errors of sigma and more from those of the kernels."""
+    sigma = np.hypot(of.sigma, more)
+    filtered, _, tests = significance.tests(of.problem, of.policy, of.error, sigma)
+    given = of.problem, of.policy, of.truth, sigma, tests, kernels
     tests = beside_twins(*given, filtered=filtered)[0]
     return all(test.status != "bug" for test in tests)
 
@@ -221,16 +243,15 @@ def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = Fals
     return most
 
 
-def is_small(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array) -> bool:
+def is_small(of: Errors) -> bool:
     """Return whether an error is at most _SMALL times the rms error of the coarsest way.
 
     In a large problem the coarsest way's error over sigma is that of a part.
     """
-    part = parts.of_problem(problem)
-    some, own = (problem, sigma) if part is None else (part.problem, part.of(sigma))
-    coarsest = to_numpy(error_sigma.sigma(some, replace(policy, p="bf16", exp2="poly3")))
-    times = (sigma**2).mean() / (own**2).mean()
-    return bool((error**2).mean() <= _SMALL**2 * (coarsest**2).mean() * times)
+    part, policy = of.part() or of, replace(of.policy, p="bf16", exp2="poly3")
+    coarsest = to_numpy(error_sigma.sigma(part.problem, policy))
+    times = (of.sigma**2).mean() / (part.sigma**2).mean()
+    return bool((of.error**2).mean() <= _SMALL**2 * (coarsest**2).mean() * times)
 
 
 def faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:

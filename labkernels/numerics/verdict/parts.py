@@ -6,11 +6,13 @@ two KV heads. What is a right output of the problem is one of its part too, so t
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from labkernels.numerics.arrays import Array, moved
 from labkernels.numerics.truth.problem import Problem
+from labkernels.policy import NumericPolicy
 
 _REQUESTS, _QUERIES = 4, 32
 _LEAST_SCORES = 2**20  # of a problem that is tried in part: a smaller one takes a second as a whole
@@ -28,6 +30,21 @@ class Part:
     def of(self, values: Array) -> Array:
         """Return the part's elements of values [total_q, Hq, ...]. Shapes: [t, h, ...]."""
         return values[self.tokens][:, self.heads]
+
+
+class Errors(NamedTuple):
+    """The errors of an output. Shapes: truth, error, sigma [total_q, Hq, Dv]."""
+
+    problem: Problem
+    policy: NumericPolicy
+    truth: Array
+    error: Array
+    sigma: Array
+
+    def part(self) -> "Errors | None":
+        """Return those of a part, or None where the problem is not much larger than a part."""
+        part = of_problem(self.problem)
+        return part and Errors(part.problem, self.policy, *map(part.of, self[2:]))
 
 
 def of_problem(problem: Problem) -> Part | None:

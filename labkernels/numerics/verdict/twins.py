@@ -53,7 +53,8 @@ class Twin:
     weights are relative to the log-sum-exp. products: the format of the factors of products:
     "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
     values_only: `products` concerns the factors of P V alone. partials: the format in which the
-    output of each block of keys is stored before these outputs are merged; "" for none. centred:
+    output of each block of keys is stored before these outputs are merged; "" for none. summed: the
+    format in which the sum of P V is kept after each block; "" for none. centred:
     the mean of V is taken off before, in fp32, and added to the quotient. centre: numbers [batch,
     Hkv, Dv] in place of the mean. values: the format of V less the mean, "" for fp32. turned: V's
     channels are mixed by a rotation before, and the output's by its inverse.
@@ -77,6 +78,7 @@ class Twin:
     products: str = ""
     values_only: bool = False
     partials: str = ""
+    summed: str = ""
     centred: bool = False
     centre: np.ndarray | None = field(default=None, compare=False, repr=False)
     values: str = ""
@@ -150,8 +152,8 @@ def _of_rows(twin: Twin, policy: NumericPolicy, middles: dict[int, Array], rows:
     xp = namespace(rows.q_log2)
     blocks = list(rows.blocks())
     fine = is_fine(policy)
-    of_block = (lambda block: _fp32_scores(block, twin)) if fine else _scores
-    score = xp.concatenate([of_block(block) for block in blocks], -1)
+    scores = [_fp32_scores(block, twin) if fine else block.score_log2 for block in blocks]
+    score = xp.concatenate(scores, -1)
     v = xp.concatenate([block.v for block in blocks], 1)
     if twin.turned:
         turn = _rotation(v)
@@ -210,14 +212,19 @@ def _of_keys(
     used = _stored(p, policy)
     kind = policy.denominator or ("rounded" if twin.rounded_sum else "unrounded")
     summed = used if kind == "rounded" and not twin.normalised else p
-    if fine:
+    if fine and not twin.summed:
         return _in_fp32(used * back, summed * back, v, twin, sink)
     l = (summed * back).sum(-1)[..., None] + sink
-    return (used * back) @ v / xp.where(l == 0, 1.0, l)
+    weights, o = used * back, ZERO
+    for keys in _blocks(twin, v.shape[1]) if twin.summed else ():
+        o = rounded(o + weights[..., keys] @ v[:, keys], twin.summed)
+    return (o if twin.summed else weights @ v) / xp.where(l == 0, 1.0, l)
 
 
-def _scores(block: Block) -> Array:
-    return block.score_log2
+def _blocks(twin: Twin, n: int) -> list[slice]:
+    """Return the keys of each block of n keys, in the order in which the twin takes them."""
+    firsts = range(0, n, twin.block)[:: -1 if twin.backward else 1]
+    return [slice(first, first + twin.block) for first in firsts]
 
 
 def _fp32_scores(block: Block, twin: Twin) -> Array:
@@ -290,9 +297,7 @@ def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
         whole = score if sink is None else xp.concatenate([score, sink], -1)
         return xp.asarray(xp.exp2(score - _lse2(whole)) @ v, dtype=xp.float64)
     lse, o = None, 0.0
-    firsts = range(0, v.shape[1], twin.block)
-    for first in reversed(firsts) if twin.backward else firsts:
-        keys = slice(first, first + twin.block)
+    for keys in _blocks(twin, v.shape[1]):
         part = _lse2(score[..., keys])
         with np.errstate(invalid="ignore"):
             p = xp.exp2(score[..., keys] - xp.where(xp.isinf(part), 0.0, part))
@@ -318,8 +323,7 @@ def _by_partials(
     """
     xp = namespace(v)
     logs, parts = [], []
-    for first in range(0, v.shape[1], twin.block):
-        keys = slice(first, first + twin.block)
+    for keys in _blocks(twin, v.shape[1]):
         top = xp.amax(score[..., keys], -1)[..., None]
         p = xp.exp2(score[..., keys] - xp.where(xp.isinf(top), 0.0, top))
         l = p.sum(-1)[..., None]
@@ -347,7 +351,6 @@ def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array
     middle: the one number of a fixed twin.
     """
     xp = namespace(score)
-    n = score.shape[-1]
     if twin.reference < 0:
         seen = ~xp.isinf(score)
         first = xp.where(seen & (seen.cumsum(-1) == 1), score, 0.0).sum(-1)[..., None]
@@ -358,11 +361,9 @@ def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array
         return top - _FIXED_MOST * xp.where(xp.isinf(top), 0.0, part) + xp.zeros_like(score)
     if twin.fixed:
         return xp.clip(middle, top - _FIXED_MOST, top + _FIXED_MOST) + xp.zeros_like(score)
-    starts = list(range(0, n, twin.block))
     kept, found = None, []
-    for first in starts[::-1] if twin.backward else starts:
-        last = min(first + twin.block, n)
-        highest = xp.amax(score[..., first:last], -1)[..., None] - twin.start
+    for keys in _blocks(twin, score.shape[-1]):
+        highest = xp.amax(score[..., keys], -1)[..., None] - twin.start
         highest = xp.ceil(highest) if twin.whole else highest
         if kept is None:
             kept = highest
@@ -370,7 +371,7 @@ def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array
             kept = xp.where(highest - kept > twin.lag, highest, kept)
         kept = xp.where(xp.isinf(kept), highest, kept)
         seen = xp.where(xp.isinf(kept), top, kept)
-        found.append(seen + xp.zeros_like(score[..., first:last]))
+        found.append(seen + xp.zeros_like(score[..., keys]))
     return xp.concatenate(found[::-1] if twin.backward else found, -1)
 
 

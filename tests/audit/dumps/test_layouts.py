@@ -85,6 +85,14 @@ def test_flat_tensors_without_heads_are_refused_with_the_option():
         judge(BSHD | {"layout": "bxsd"})
 
 
+def test_flat_tensors_of_three_axes_are_refused_or_taken_as_one_request_which_is_said():
+    flat = {name: x.flatten(2) for name, x in BSHD.items()}
+    with pytest.raises(ValueError, match="allowed: .T, H, D., or with --heads Q/KV"):
+        judge(flat)
+    alike = {name: PACKED[name].flatten(2) for name in PACKED}
+    assert judge(alike, named=False).note == "one request of q [T, H, D] (else --heads)"
+
+
 def test_padding_between_requests_is_left_out():
     """TransformerEngine pads each request to a multiple of a number; padded rows hold anything."""
     room, found = 32, {}
@@ -122,13 +130,17 @@ def test_a_log_sum_exp_lies_as_its_tool_lays_it(lse):
     assert judge(given | {"lse": lse + 0.1}, named=False).answer == "BUG"
 
 
-@pytest.mark.parametrize("way", ["NHD", "HND", "HND unsaid", "FlashInfer's kv", "vLLM's kv"])
+@pytest.mark.parametrize(
+    "way", ["NHD", "HND", "HND unsaid", "FlashInfer's kv", "vLLM's kv", "vLLM's K beside V"]
+)
 def test_pools_of_keys_and_values(way):
     (k, about), (v, _) = pages(CALL.k), pages(CALL.v)
     pools = {"k": k, "v": v}
     if way.startswith("HND"):
         pools = {name: x.transpose(1, 2) for name, x in pools.items()}
         pools |= {"kv_layout": "HND"} if way == "HND" else {}
+    elif way == "vLLM's K beside V":
+        pools = {"kv": torch.cat([k, v], -1).transpose(1, 2)}
     elif way.endswith("kv"):
         pools = {"kv": torch.stack([k, v], 1 if way.startswith("Flash") else 0)}
     assert judged({"q": CALL.q, "out": FLASH(CALL)} | pools | about) == ("ROUNDING", "BUG")

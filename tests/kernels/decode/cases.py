@@ -3,7 +3,9 @@
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -12,6 +14,7 @@ from labkernels import ops
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
 
 DTYPES = {
     "fp16": torch.float16,
@@ -47,6 +50,7 @@ class Forward(Remembers):
     verb: ClassVar[str]
     queries: ClassVar[tuple[str, ...]] = ("q",)
     kv_field: ClassVar[str] = "kv"
+    variant: Mapping[str, object] = MappingProxyType({})
 
     @property
     def head_dim_v(self) -> int:
@@ -56,7 +60,7 @@ class Forward(Remembers):
     @property
     def how(self) -> dict:
         """Return the options that belong to the problem."""
-        return {"scale": self.scale, "causal": self.causal}
+        return {"scale": self.scale, "causal": self.causal, **self.variant}
 
     @property
     def arguments(self) -> tuple:
@@ -131,6 +135,7 @@ class Case(Forward):
     scale: float
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
+    variant: Mapping[str, object] = field(default_factory=dict)
     verb, kv_field, cu_seqlens_q = "decode", "cache", None
 
     @property
@@ -146,13 +151,15 @@ class Case(Forward):
     @property
     def how(self) -> dict:
         """Return the options that belong to the problem."""
-        return {"scale": self.scale}
+        return {"scale": self.scale, **self.variant}
 
     def _problem(self):
         cache = self.cache
         wide = map(exact, (self.q, cache.k, cache.v))
         table, lengths = cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy()
-        return Problem(*wide, table, lengths, self.scale)
+        variant = true_variant(self.variant)
+        # the query is the last key
+        return Problem(*wide, table, lengths, self.scale, causal=True, variant=variant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +256,12 @@ def poisoned(case, *, dtype=None) -> Outputs:
     return Outputs(out[inner], lse2[inner], (out, lse2))
 
 
+def true_variant(variant: Mapping[str, object]) -> VariantTensors | None:
+    """Return a case's variant as numerics takes it."""
+    numbers = {name: x.cpu().numpy() if torch.is_tensor(x) else x for name, x in variant.items()}
+    return VariantTensors(**numbers) if numbers else None
+
+
 def exact(tensor: torch.Tensor):
     """Return the tensor's numbers in float64: on its GPU, or as a NumPy array."""
     return tensor.double() if tensor.is_cuda else tensor.double().numpy()
@@ -285,9 +298,12 @@ def pools(shape, kind, layout, head_dim_v=None):
 
 def moved(views, storage, device):
     """Return views and their buffers, moved to another device, with the same strides."""
-    if device == "cpu":
-        return views, storage
-    homes = [x.to(device) for x in storage]
+    return (views, storage) if device == "cpu" else copied(views, storage, device)
+
+
+def copied(views, storage, device):
+    """Return copies of views and of their buffers on a device, with the same strides."""
+    homes = [x.to(device, copy=True) for x in storage]
     found = {x.untyped_storage().data_ptr(): y for x, y in zip(storage, homes, strict=True)}
     there = [
         found[x.untyped_storage().data_ptr()].as_strided(x.shape, x.stride(), x.storage_offset())

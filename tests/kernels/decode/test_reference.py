@@ -12,6 +12,7 @@ from labkernels.policy import EAGER, FLOAT64
 from tests.kernels.contract import NAMES, RAGGED, run_checked
 from tests.kernels.decode.cases import LAYOUTS, decode_case
 from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.variants.cases import combined, varied
 
 # 16 ulps of float64, in ulps of fp32: torch adds in another order than the bound assumes.
 FLOAT64_OVER_FP32 = 16 * 2.0**-29
@@ -34,7 +35,21 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "case"), CASES)
+def varied_cases():
+    """Return cases of every feature alone, in pairs and together, in turns for both operations."""
+    of_decode = decode_case(RAGGED, group=3)
+    of_prefill = [
+        prefill_case(*LENGTHS, causal=c, page_size=p, layout="padded")
+        for c, p in ((False, None), (True, 3))
+    ]
+    for turn, variant in enumerate(combined()):
+        yield "reference", varied(of_decode, "reference", **variant)
+        if "window_right" not in variant or turn % 2 == 0:
+            case = of_prefill["window_right" not in variant and turn % 2]
+            yield "reference_prefill", varied(case, "reference_prefill", **variant)
+
+
+@pytest.mark.parametrize(("kernel", "case"), [*CASES, *varied_cases()])
 def test_float64_is_float64(kernel, case):
     result = run_checked(case, kernel, policy=FLOAT64, sharp=False)
     assert result.out.dtype == torch.float64

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +11,17 @@ from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.kernel import head_dim_v as channels_of_v
 from labkernels.numerics.truth.problem import Problem
-from tests.kernels.decode.cases import DTYPES, EDGE, Forward, exact, in_pages, moved, padded, sums
+from tests.kernels.decode.cases import (
+    DTYPES,
+    EDGE,
+    Forward,
+    exact,
+    in_pages,
+    moved,
+    padded,
+    sums,
+    true_variant,
+)
 
 RAGGED_LAYOUTS = ("thd", "htd", "padded", "packed")
 
@@ -26,6 +37,7 @@ class PrefillCase(Forward):
     scale: float
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
+    variant: Mapping[str, object] = field(default_factory=dict)
 
     verb = "prefill"
 
@@ -35,6 +47,7 @@ class PrefillCase(Forward):
             "scale": self.scale,
             "cu_seqlens_q": self.cu_seqlens_q.cpu().numpy(),
             "causal": self.causal,
+            "variant": true_variant(self.variant),
         }
         if isinstance(self.kv, RaggedKV):
             return Problem.packed(*wide, self.kv.cu_seqlens.cpu().numpy(), **how)

@@ -1,11 +1,10 @@
 """Plain torch attention, one request at a time, over K and V gathered from their pages."""
 
-import math
-
 import torch
 
 from labkernels.kernels.call import Attention, Step, plan_of
 from labkernels.kernels.decode.call import DecodeCall
+from labkernels.kernels.packed_gqa.reference import softmax
 
 
 def prepare(call: DecodeCall) -> Step[Attention]:
@@ -19,22 +18,18 @@ def prepare(call: DecodeCall) -> Step[Attention]:
     )
 
     def run() -> None:
-        for i, length in enumerate(cache.kv_len.tolist()):
-            _attend(call, i, length)
+        for i in range(cache.batch):
+            _attend(call, i)
 
     return Step(run, call.outputs, plan)
 
 
-def _attend(call: DecodeCall, i: int, length: int) -> None:
+def _attend(call: DecodeCall, i: int) -> None:
     cache, policy = call.cache, call.choice.instance.policy
-    if length == 0:
-        call.out[i], call.lse2[i] = 0.0, -math.inf
-        return
     dtype = torch.float64 if policy.p == "fp64" else call.q.dtype
     k, v = (x.to(dtype).transpose(0, 1) for x in cache.of_request(i))
     q = call.q[i].reshape(cache.kv_heads, call.group, -1).to(dtype)
     s = q @ k.transpose(1, 2) * call.scale
-    p = torch.softmax(s, dim=-1)
-    call.out[i] = (p @ v).reshape(call.out[i].shape)
-    lse = torch.logsumexp(s.to(torch.float64), dim=-1)
-    call.lse2[i] = (lse / math.log(2)).reshape(-1)
+    p, lse2 = softmax(s[:, :, None], call.variant, call.variant_tensors)
+    call.out[i] = (p[:, :, 0] @ v).reshape(call.out[i].shape)
+    call.lse2[i] = lse2.reshape(-1)

@@ -14,6 +14,7 @@ from labkernels.cuda.triton_online_softmax import (
     rescale_rows,
     update,
 )
+from labkernels.cuda.triton_variant import begin_with_sinks, shaped, slopes
 
 
 @triton.jit
@@ -46,6 +47,9 @@ def decode(
     q_stride_batch, q_stride_head,
     kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
     q_heads, group, keys_per_split, splits, scale_log2,
+    # of a variant; None for what it does not have
+    alibi, sinks,  # [q_heads]
+    window_left, soft_cap_log2, scale_of_cap,
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -66,8 +70,15 @@ def decode(
 
     length = tl.load(kv_len + i_batch)
     first = i_split * keys_per_split
+    if window_left is not None:
+        first += tl.maximum(length - 1 - window_left, 0)
     end = tl.minimum(first + keys_per_split, length)
     b_m, b_l, b_o = no_keys(ROWS, D)
+    b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
+    SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None)
+    b_slope, b_place, factor = slopes(alibi, head, m_row), 0 * head + length - 1, scale_log2
+    if SHAPED:
+        factor = 1.0
     for start in range(first, end, KEYS):
         key = start + o_key
         m_key = key < end
@@ -83,11 +94,15 @@ def decode(
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        if SHAPED:
+            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, scale_of_cap, scale_log2)
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
-        b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
+        b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
     row, has_keys = i_batch * q_heads + head, first < end
+    if sinks is not None:
+        has_keys = has_keys | (i_split == 0)
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
           row, m_row, o_dim, i_split, splits, has_keys, D, SPLIT)  # fmt: skip
 
@@ -103,13 +118,20 @@ def merge_splits(
     q_heads,
     keys_per_split,
     splits,
+    sinks,
+    window_left,
     D: tl.constexpr,
 ):
     """One program merges the splits' States of one query head of a request, in split order."""
     i_head, i_batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     o_dim = tl.arange(0, D)
     row = i_batch * q_heads + i_head
-    live = tl.cdiv(tl.load(kv_len + i_batch), keys_per_split)
+    length = tl.load(kv_len + i_batch)
+    if window_left is not None:
+        length = tl.minimum(length, window_left + 1)
+    live = tl.cdiv(length, keys_per_split)
+    if sinks is not None:  # the first split has them, even without keys
+        live = tl.maximum(live, 1)
     m, l = tl.full([], LOWEST_SCORE, tl.float32), tl.full([], 0.0, tl.float32)
     # [D] fp32
     b_o = tl.zeros([D], tl.float32)

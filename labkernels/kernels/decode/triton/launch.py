@@ -22,12 +22,13 @@ def prepare(call: DecodeCall) -> Step[Attention]:
     arguments, constants = _arguments(call, plan, states, out), _constants(call, plan)
     batch, q_heads, head_dim = call.q.shape
     kv_len, keys = call.cache.kv_len, plan.keys_per_split
+    window = {name: constants[name] for name in ("sinks", "window_left")}
 
     def run() -> None:
         kernel.decode[(call.cache.kv_heads, plan.splits, batch)](*arguments, **constants)
         if plan.splits > 1:
             merged = (kv_len, out, call.lse2, *states, q_heads, keys, plan.splits)
-            kernel.merge_splits[(q_heads, batch)](*merged, D=head_dim)
+            kernel.merge_splits[(q_heads, batch)](*merged, **window, D=head_dim)
         if out is not call.out:
             call.out.copy_(out)
 
@@ -62,4 +63,6 @@ def _arguments(
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
     own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
-    return own | triton_run.constants(instance, on_gpu=call.on_gpu)
+    varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
+    del varied["window_right"]  # the query is the last key
+    return own | varied | triton_run.constants(instance, on_gpu=call.on_gpu)

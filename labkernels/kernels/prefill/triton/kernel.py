@@ -9,7 +9,8 @@ import triton.language as tl
 
 from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
-from labkernels.kernels.packed_gqa.triton_rows import block_rows, store
+from labkernels.cuda.triton_variant import begin_with_sinks, shaped, slopes
+from labkernels.kernels.packed_gqa.triton_rows import block_rows, places, store, window
 
 CHUNK = tl.constexpr(units.CHUNK)
 
@@ -19,11 +20,16 @@ def consume(
     b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
     page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
+    b_place, from_all, b_slope, window_left, soft_cap_log2, scale_of_cap,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
+    SHAPED: tl.constexpr = (b_slope is not None) or (soft_cap_log2 is not None)
+    factor = scale_log2
+    if SHAPED:
+        factor = 1.0
     for start in tl.range(first, end, KEYS):
         key = start + o_key
         # [KEYS, D]; keys past the last arrive as zeros: a P of zero times a stale NaN would be NaN
@@ -31,6 +37,8 @@ def consume(
             b_k = d_k.load([start, 0])
         else:
             m_key = key < end
+            if window_left is not None:
+                m_key = m_key & (key >= tl.min(b_place, axis=0) - window_left)
             if PAGED:
                 # key // page_size; then offsets in chunks, which fit 32 bits
                 slot = tl.umulhi(2 * key.to(tl.uint32), page_inverse.to(tl.uint32)) >> page_shift
@@ -59,9 +67,17 @@ def consume(
             if WIDE:
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
-        if start >= full:  # in earlier steps every row sees every key
-            b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
-        b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
+        if SHAPED:
+            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, scale_of_cap, scale_log2)
+        partial = start >= full  # in steps between, every row sees every key
+        if window_left is not None:
+            partial = partial | (start < from_all)
+        if partial:
+            m_seen = key[None, :] < limit[:, None]
+            if window_left is not None:
+                m_seen = m_seen & (key[None, :] >= b_place[:, None] - window_left)
+            b_s = tl.where(m_seen, b_s, float("-inf"))
+        b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
         if DESCRIBED:
             b_v = d_v.load([start, 0])
@@ -115,6 +131,9 @@ def prefill(
     k_stride_page, k_stride_token, k_stride_head, v_stride_page, v_stride_token, v_stride_head,
     page_table_stride, page_size, page_shift, page_inverse,
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
+    # of a variant; None for what it does not have
+    alibi, sinks,  # [q_heads]
+    window_left, window_right, soft_cap_log2, scale_of_cap,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
@@ -126,7 +145,11 @@ def prefill(
     ) = block_rows(
         work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
     )  # fmt: skip
-    first = i_split * keys_per_split
+    b_place = places(cu_seqlens_q, i_request, token, o_token, n_keys)
+    start, from_all, limit, least, most = window(
+        b_place, n_keys, limit, least, most, window_left, window_right, KEYS
+    )
+    first = start + i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
     full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
     # Without tensor cores, operands are fp32 and products "ieee". UPCAST: the interpreter's bf16
@@ -149,10 +172,12 @@ def prefill(
             d_k_tail = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D_TAIL, KEYS)
         d_v = describe(p_v, n_keys, v_stride_token, D_V, D_V, KEYS)
     b_m, b_l, b_o = no_keys(ROWS, D_V)
+    b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
+        b_place, from_all, slopes(alibi, head, m_row), window_left, soft_cap_log2, scale_of_cap,
         D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,

@@ -4,6 +4,7 @@ from labkernels.kernels.kernel import SINCE_AMPERE, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.kernel import PrefillKernel
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
+from labkernels.variant import FEATURES
 
 FEW_ROWS = 16  # the least that tl.dot takes
 WIDE = {
@@ -23,6 +24,7 @@ class TritonPrefill(PrefillKernel):
     parent = "reference_prefill"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
+    features = FEATURES
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles; `stages` is Triton's num_stages, blocks_per_sm what registers allow.

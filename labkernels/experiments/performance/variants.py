@@ -1,0 +1,77 @@
+"""What windows, soft caps, slopes and sinks cost: decode and prefill, ours and the peers that have
+them, on the shapes of published models.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from labkernels.experiments.timed import GridCell, Timed
+from labkernels.kernels.decode.operation import OPERATION as DECODE
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.operation import OPERATION as PREFILL
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.measure.implementation import Implementation, implementations
+from labkernels.variant import FULL, AttentionVariant
+
+WINDOWS = (128, 1024, 4096)
+CAP = 50.0
+SINKS = AttentionVariant(sinks=True)
+CAPPED, SLOPES = AttentionVariant(soft_cap=CAP), AttentionVariant(alibi=True)
+GPT_OSS = AttentionVariant(window_left=128, sinks=True)
+# requests, length, query heads, KV heads, head_dim
+LONG, LONGER = (4, 8192, 32, 8, 128), (1, 32768, 32, 8, 128)
+GPT_OSS_SHAPE, GEMMA_SHAPE = (4, 8192, 64, 8, 64), (2, 8192, 16, 8, 256)
+DECODES = {(57, 8192, 32, 8, 128): "", (8, 32768, 32, 8, 128): ""}
+DECODES |= {(64, 8192, 64, 8, 64): "GPT-OSS", (32, 8192, 16, 8, 256): "Gemma 3"}
+
+
+def windowed(*windows: int) -> list[AttentionVariant]:
+    """Return variants with a window on the left."""
+    return [AttentionVariant(window_left=window) for window in windows]
+
+
+def of_prefill(*, quick: bool = False) -> list[GridCell]:
+    """Return the cells of the prefill, all causal; `quick` keeps each variant, at 512 tokens."""
+    capped = replace(windowed(1024)[0], soft_cap=CAP)
+    every = {
+        LONG: ("", [FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, capped]),
+        LONGER: ("", [FULL, *windowed(*WINDOWS)]),
+        GPT_OSS_SHAPE: ("GPT-OSS", [FULL, GPT_OSS]),
+        GEMMA_SHAPE: ("Gemma 3", [FULL, *windowed(1024), CAPPED]),
+    }
+    cells = []
+    for (batch, length, *heads), (why, variants) in every.items():
+        for variant in variants:
+            n = ((512,) if quick else (length,)) * batch
+            work = Prefill(n, n, *heads, causal=True, variant=replace(variant, causal=True))
+            cells.append(GridCell(work, why))
+    return cells
+
+
+def of_decode(*, quick: bool = False) -> list[GridCell]:
+    """Return the cells of the decode; `quick` keeps each variant, with 1024 keys."""
+    cells = []
+    for (batch, length, q_heads, kv_heads, head_dim), why in DECODES.items():
+        for variant in (FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, GPT_OSS):
+            how = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            size = (2, 1024) if quick else (batch, length)
+            cells.append(GridCell(Decode.uniform(*size, **how, variant=variant), why))
+    return cells
+
+
+def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield what can run here; long prefills without a window have tensor cores on alone."""
+    work = cell.workload
+    slow = isinstance(work, Prefill) and "window" not in work.variant.features
+    for item in implementations("prefill" if isinstance(work, Prefill) else "decode").values():
+        cannot = missing.get(item.library) or item.missing()
+        if not cannot and not (slow and item.tensor_cores == "off"):
+            yield item
+
+
+_PREFILL = Timed(PREFILL, "performance/variants.parquet", of_prefill, chosen, by_name=True)
+_DECODE = Timed(DECODE, "performance/variants.parquet", of_decode, chosen, graph=True, by_name=True)
+EXPERIMENTS = (
+    _PREFILL.experiment("Prefill of windows, soft caps, slopes and sinks", "prefill_variants"),
+    _DECODE.experiment("Decode of windows, soft caps, slopes and sinks", "decode_variants"),
+)

@@ -1,0 +1,157 @@
+"""What a variant changes besides the numbers, which the contract checks: plans and refusals."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkernels import ops
+from labkernels.kernels.registry import discover
+from labkernels.variant import FEATURES
+from tests.kernels.append.cases import append_case
+from tests.kernels.backward.cases import backward_case
+from tests.kernels.contract import SPECS, run_checked
+from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.variants.cases import combined, varied
+
+DECODE, PREFILL = decode_case((33, 5)), prefill_case((3, 20), (33, 30), page_size=16, layout="nhd")
+ONES = torch.ones(8)
+KERNELS = ("decode_mma", "triton_decode", "prefill_mma", "triton_prefill")
+REFUSED = [
+    ({"window_left": -1}, "window_left = -1, allowed: None, 0 to 1,073,741,823"),
+    ({"window_left": 1.0}, "window_left = 1.0, allowed"),
+    ({"window_right": True}, "window_right = True, allowed"),
+    ({"window_right": 2**30}, "window_right = 1073741824, allowed"),
+    ({"soft_cap": math.nan}, "soft_cap = nan, allowed: None, a number up to 1e+06"),
+    ({"soft_cap": 0.0}, "soft_cap = 0.0, allowed"),
+    ({"soft_cap": math.inf}, "soft_cap = inf, allowed"),
+    ({"soft_cap": "50"}, "soft_cap = '50', allowed"),
+    ({"alibi": ONES[:7]}, "alibi is torch.float32 (7,) on cpu, allowed: torch.float32 (8,) on cpu"),
+    ({"sinks": ONES.double()}, "sinks is torch.float64 (8,) on cpu, allowed: torch.float32 (8,)"),
+    ({"sinks": ONES.to("meta")}, "sinks is torch.float32 (8,) on meta, allowed"),
+    ({"alibi": torch.ones(16)[::2]}, "alibi.stride() = (2,), allowed: (1,)"),
+    ({"alibi": [0.5] * 8}, "alibi"),
+]
+
+
+@pytest.mark.parametrize(("variant", "words"), REFUSED, ids=[words[:24] for _, words in REFUSED])
+@pytest.mark.parametrize("verb", ["decode", "prefill"])
+def test_a_variant_out_of_range_is_refused_by_name_and_nothing_is_written(verb, variant, words):
+    case = DECODE if verb == "decode" else prefill_case((3,), (33,), group=4)
+    outputs = poisoned(case)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        case.run(out=outputs.out, lse2=outputs.lse2, **variant)
+    assert outputs.out.isnan().all()
+    assert outputs.lse2.isnan().all()
+
+
+@pytest.mark.parametrize("name", ["alibi", "sinks"])
+@pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
+def test_an_output_over_a_variants_tensor_is_refused(name, case):
+    heads, rows = case.q.shape[1], case.q.shape[0]
+    whole = torch.zeros(rows * heads)
+    with pytest.raises(ValueError, match=name):
+        case.run(lse2=whole.view(rows, heads), **{name: whole[:heads]})
+
+
+@pytest.mark.parametrize("kernel", [n for n, s in SPECS.items() if not s.features])
+def test_a_kernel_without_a_feature_names_it(kernel):
+    spec = SPECS[kernel]
+    for variant in combined()[:3]:
+        shape = spec.shape(head_dim=spec.head_dims[0])
+        asked = vars(shape) | {"variant": _facts(variant)}
+        assert spec.refuses(shape) is None
+        words = spec.refuses(type(shape)(**asked))
+        assert words == f"a variant with window, allowed for {kernel}: none"
+
+
+def test_verbs_without_variants_name_the_option():
+    append, backward = append_case((5, 3)), backward_case((3,), (5,))
+    mla = mla_case((1,), (5,))
+    calls = {
+        "mla_decode": lambda: mla.run(window_left=3),
+        "append": lambda: ops.append(*append.arguments, window_left=3),
+        "backward": lambda: ops.backward(*backward.arguments, window_left=3),
+    }
+    for call in calls.values():
+        with pytest.raises(TypeError, match="window_left"):
+            call()
+
+
+@pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
+def test_a_graph_of_torch_compile_names_the_option(case, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for name, value in {"window_left": 3, "soft_cap": 5.0, "sinks": ONES}.items():
+        words = f"{name} is given in a graph of torch.compile, allowed: None"
+        with pytest.raises(ValueError, match=words):
+            getattr(ops, case.verb)(*case.arguments, **{name: value})
+
+
+@pytest.mark.parametrize("kernel", ["decode_mma", "triton_decode"])
+@pytest.mark.usefixtures("interpreted")
+def test_a_decode_has_as_many_splits_as_its_window_needs(kernel):
+    """The hash of a call holds the variant, so that no plan serves another window."""
+    case = decode_case((2000, 5), kv_heads=1)
+    splits = {
+        window: case.step(kernel, keys_per_split=128, window_left=window).plan.splits
+        for window in (None, 127, 128, 640, None, 127)
+    }
+    assert splits == {None: 16, 127: 1, 128: 2, 640: 6}
+    freely = [case.step(kernel, window_left=window).plan for window in (200, 1999)]
+    assert [plan.splits for plan in freely] == [1, 8]
+
+
+def test_a_prefill_has_as_many_splits_as_its_window_needs():
+    case = prefill_case((2,), (2000,), kv_heads=1)
+    steps = {
+        w: case.step("prefill_mma", keys_per_split=128, window_left=w) for w in (None, 63, 900)
+    }
+    assert {w: step.plan.splits for w, step in steps.items()} == {None: 16, 63: 1, 900: 8}
+
+
+@pytest.mark.parametrize("kernel", [n for n, s in discover().items() if s.features])
+def test_a_kernel_with_one_feature_has_all(kernel):
+    assert SPECS[kernel].features == FEATURES
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])
+@pytest.mark.usefixtures("interpreted")
+def test_a_variant_that_changes_nothing_gives_the_plain_output(kernel):
+    """A window beyond all keys hides none; sinks of -inf weigh nothing; slopes of 0 add nothing."""
+    decodes = SPECS[kernel].operation == "decode"
+    case = decode_case((50, 200, 0)) if decodes else prefill_case((5, 70), (50, 200), group=4)
+    plain = case.run(kernel)
+    nothing = {"window_left": 10**6, "sinks": torch.full((8,), -math.inf)}
+    assert_same(case.run(kernel, **nothing), plain)
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, "prefill_fma", "prefill_wgmma"])
+@pytest.mark.usefixtures("interpreted")
+def test_windows_bits_depend_on_neither_batch_nor_chunk(kernel):
+    """A row's keys come in the same steps, wherever the window of its tile's first row begins."""
+    decodes = SPECS[kernel].operation == "decode"
+    both = decode_case((150, 200)) if decodes else prefill_case((70, 90), (150, 200))
+    both = varied(both, window_left=70, sinks=True)
+    alone = both.chosen([1])
+    found = alone.run(kernel, batch_invariant=True)
+    assert_same(found, both.run(kernel, batch_invariant=True), rows=both.rows([1]))
+    if not decodes:
+        chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
+        assert_same(chunk.run(kernel, batch_invariant=True), found, rows=slice(-20, None))
+
+
+def test_the_contract_finds_what_a_window_hides():
+    """Keys before the window are NaN in the cases, so that a kernel that reads them is found."""
+    case = varied(decode_case((300,)), window_left=37)
+    with pytest.raises(AssertionError, match="NaN or infinity in out"):
+        run_checked(replace(case, variant={}), "decode_mma")
+
+
+def _facts(variant):
+    from labkernels.kernels.call import Variant
+
+    return Variant(**variant).facts(torch.zeros(1, 8, 64))
