@@ -80,7 +80,7 @@ def variant_arguments(
         "window_left": variant.window_left,
         "window_right": None if variant.causal else variant.window_right,
         "soft_cap_log2": None if cap is None else cap * LOG2_E,
-        "scale_of_cap": None if cap is None else scale / cap,
+        "exponent_of_cap": None if cap is None else -2 * LOG2_E * scale / cap,
     }
 
 

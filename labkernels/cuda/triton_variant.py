@@ -13,23 +13,23 @@ LOG2_E = tl.constexpr(units.LOG2_E)
 
 
 @triton.jit
-def tanh_of(x):
-    """Return tanh x within 3e-7, by the formula of tanh_of in variant.cuh."""
-    e = tl.exp2(tl.abs(x) * (-2.0 * LOG2_E))
-    r = tl.fma(e, 0.152245019, -0.532857568)
-    r = tl.fma(r, e, 0.865893547)
-    r = tl.fma(r, e, -0.984834969)
-    r = tl.fma(r, e, 0.999702646)
-    r = tl.fma(r, tl.fma(-(1.0 + e), r, 1.0), r)
-    y = (1.0 - e) * r
-    return tl.where(x < 0.0, -y, y)
+def capped(b_s, soft_cap_log2, exponent_of_cap):
+    """Return cap tanh(scale / cap * score), in log2 units, by the formula of variant.cuh."""
+    e = tl.exp2(tl.abs(b_s) * exponent_of_cap)
+    u = tl.fma(e, 0.30449003, -1.06571519)
+    u = tl.fma(u, e, 1.73178709)
+    u = tl.fma(u, e, -1.96966994)
+    u = tl.fma(u, e, 1.99940526)
+    u = tl.fma(u, tl.fma(tl.fma(e, -0.5, -0.5), u, 1.0), u)
+    size = tl.fma(u, soft_cap_log2, -soft_cap_log2)
+    return tl.where(b_s < 0.0, -size, size)
 
 
 @triton.jit
-def shaped(b_s, key, b_place, b_slope, soft_cap_log2, scale_of_cap, scale_log2):
+def shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2):
     """Return products q k as scores in log2 units, after the cap and the slopes."""
     if soft_cap_log2 is not None:
-        b_s = soft_cap_log2 * tanh_of(b_s * scale_of_cap)
+        b_s = capped(b_s, soft_cap_log2, exponent_of_cap)
     else:
         b_s = b_s * scale_log2
     if b_slope is not None:

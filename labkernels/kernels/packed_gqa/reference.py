@@ -29,13 +29,13 @@ def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[
             tokens = slice(first, first + n)
             q, (k, v) = queries(tokens), call.kv.of_request(i)
             wide = (x.to(dtype) for x in (q, k, v))
-            call.out[tokens], call.lse2[tokens] = attend(*wide, call)
+            call.out[tokens], call.lse2[tokens] = attend(call, *wide)
             first += n
 
     return Step(run, call.outputs, plan)
 
 
-def attend(q, k, v, call: PackedCall) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(call: PackedCall, q, k, v) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and lse2 of some queries over their keys; each product rounds to q's dtype.
 
     Shapes: q [tokens, q_heads, D], k [keys, kv_heads, D], v [keys, kv_heads, Dv]; out [tokens,

@@ -16,17 +16,13 @@ FOUND = "(out|lse2) is .* off where|NaN or infinity in"
 LEFT, RIGHT, CAP = {"window_left": 37}, {"window_right": 9}, {"soft_cap": 3.0}
 CAP_FIRST = Edit(
     VARIANT,
-    r"s = p\.variant\.soft_cap_log2 \* tanh_of\(s \* p\.variant\.scale_of_cap\)",
-    "s = p.scale_log2 * (p.variant.soft_cap_log2 / log2_e)"
-    " * tanh_of(s / (p.variant.soft_cap_log2 / log2_e))",
+    r"p\.variant\.exponent_of_cap\);(.*?cap = p\.variant\.soft_cap_log2);",
+    r"(-2.f * log2_e * log2_e / p.variant.soft_cap_log2));\1 * (p.scale_log2 / log2_e);",
 )
 SINK_APART = Edit(VARIANT, r"ex2_approx\(sink - softmax\.m\[r\]\)", "ex2_approx(sink)")
 OF_BOTH = {
     "the cap before the scale": (CAP_FIRST, CAP),
-    "no cap in the second factor": (
-        Edit(VARIANT, r"tanh_of\(s \* p\.variant\.scale_of_cap\)", "(s * p.variant.scale_of_cap)"),
-        CAP,
-    ),
+    "no cap": (Edit(VARIANT, r"s = capped\(s, p\)", "s = s * p.scale_log2"), CAP),
     "the sink outside the maximum": (SINK_APART, {"sinks": True}),
     "the sink of the head beside": (
         Edit(VARIANT, r"p\.variant\.sinks \+ head", "p.variant.sinks + (head ^ 1)"),

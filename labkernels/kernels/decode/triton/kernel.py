@@ -49,7 +49,7 @@ def decode(
     q_heads, group, keys_per_split, splits, scale_log2,
     # of a variant; None for what it does not have
     alibi, sinks,  # [q_heads]
-    window_left, soft_cap_log2, scale_of_cap,
+    window_left, soft_cap_log2, exponent_of_cap,
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -95,7 +95,7 @@ def decode(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         if SHAPED:
-            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, scale_of_cap, scale_log2)
+            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2)
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)

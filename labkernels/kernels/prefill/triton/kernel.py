@@ -20,7 +20,7 @@ def consume(
     b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
     page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
-    b_place, from_all, b_slope, window_left, soft_cap_log2, scale_of_cap,
+    b_place, from_all, b_slope, window_left, soft_cap_log2, exponent_of_cap,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -68,7 +68,7 @@ def consume(
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
         if SHAPED:
-            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, scale_of_cap, scale_log2)
+            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2)
         partial = start >= full  # in steps between, every row sees every key
         if window_left is not None:
             partial = partial | (start < from_all)
@@ -133,7 +133,7 @@ def prefill(
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
     # of a variant; None for what it does not have
     alibi, sinks,  # [q_heads]
-    window_left, window_right, soft_cap_log2, scale_of_cap,
+    window_left, window_right, soft_cap_log2, exponent_of_cap,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
@@ -177,7 +177,7 @@ def prefill(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
-        b_place, from_all, slopes(alibi, head, m_row), window_left, soft_cap_log2, scale_of_cap,
+        b_place, from_all, slopes(alibi, head, m_row), window_left, soft_cap_log2, exponent_of_cap,
         D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
