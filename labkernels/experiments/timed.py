@@ -36,9 +36,9 @@ class Timed:
 
     chosen(cell, missing): what is timed; missing has the reasons why libraries cannot run here.
     built(workloads): each dtype and head_dim for which libraries compile modules. graph: whether
-    replays of a CUDA graph are timed, else calls in succession. by_name: whether rows have the name
-    of the implementation, else of its kernel. columns(item), errors(base, errors): further columns
-    of the rows, and the rows of what the judge found.
+    replays of a CUDA graph are timed, else calls in succession. table: of the rows. by_name: whether
+    rows have the name of the implementation, else of its kernel. columns(item), errors(base,
+    errors): further columns of the rows, and the rows of what the judge found.
     """
 
     operation: Operation
@@ -47,6 +47,7 @@ class Timed:
     chosen: Callable[[GridCell, Mapping[str, str]], Iterable[Implementation]]
     built: Callable[[list[Any]], Iterable[tuple[str, int]]] | None = None
     graph: bool = False
+    table: schema.Table = schema.PREFILL_MEASUREMENTS
     by_name: bool = False
     columns: Callable[[Measured], Row] = lambda item: {
         "note": item.inputs.workload.label,
@@ -56,7 +57,7 @@ class Timed:
 
     def experiment(self, title: str, name: str = "") -> Experiment:
         """Return the experiment, by default under the name of the operation."""
-        tables = {self.file: schema.PREFILL_MEASUREMENTS}
+        tables = {self.file: self.table}
         return Experiment(name or self.operation.name, title, tables, self.cells, self.rows)
 
     def cells(self, options: Options) -> Iterator[Cell]:

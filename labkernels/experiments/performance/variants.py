@@ -11,6 +11,7 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.operation import OPERATION as PREFILL
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.implementation import Implementation, implementations
+from labkernels.records import schema
 from labkernels.variant import FULL, AttentionVariant
 
 WINDOWS = (128, 1024, 4096)
@@ -70,7 +71,15 @@ def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementatio
 
 
 _PREFILL = Timed(PREFILL, "performance/variants.parquet", of_prefill, chosen, by_name=True)
-_DECODE = Timed(DECODE, "performance/variants.parquet", of_decode, chosen, graph=True, by_name=True)
+_DECODE = Timed(
+    DECODE,
+    "performance/decode_variants.parquet",
+    of_decode,
+    chosen,
+    graph=True,
+    by_name=True,
+    table=schema.MEASUREMENTS,
+)
 EXPERIMENTS = (
     _PREFILL.experiment("Prefill of windows, soft caps, slopes and sinks", "prefill_variants"),
     _DECODE.experiment("Decode of windows, soft caps, slopes and sinks", "decode_variants"),

@@ -95,8 +95,8 @@ def decode_step(
 ) -> Step[Attention]:
     """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
-    The plan depends only on shapes, so the step may be captured in a CUDA graph and stays right when
-    lengths and pages change, which the caller must keep in range (`PagedKV.check_contents`).
+    The plan depends only on shapes, so the step may be captured in a CUDA graph, and stays right
+    when lengths and pages change; the caller keeps them in range (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> pages, table = torch.randn(2, 1, 16, 2, 64).half(), torch.zeros(1, 1, dtype=torch.int32)

@@ -76,7 +76,8 @@ def decode(
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None)
-    b_slope, b_place, factor = slopes(alibi, head, m_row), 0 * head + length - 1, scale_log2
+    b_slope = slopes(alibi, head, m_row)
+    b_place, factor = 0 * head + length - 1, scale_log2
     if SHAPED:
         factor = 1.0
     for start in range(first, end, KEYS):
