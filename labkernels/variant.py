@@ -91,7 +91,7 @@ def _clip(key: Integers, kv_len: Integers) -> Integers:
 
 def _sum_of_clipped(first: int, count: int, kv_len: int) -> int:
     """Return the sum of `count` numbers from `first` on, each clamped to the keys that exist."""
-    below = _clip(-first, count)
-    above = _clip(first + count - kv_len, count)
+    below: int = _clip(-first, count)
+    above: int = _clip(first + count - kv_len, count)
     inside = count - below - above
     return above * kv_len + inside * (first + below) + inside * (inside - 1) // 2

@@ -24,6 +24,10 @@ class Workload(Protocol):
         """The format of Q, K and V."""
 
     @property
+    def variant(self) -> AttentionVariant:
+        """Which attention."""
+
+    @property
     def bytes(self) -> int:
         """Bytes of each input read once and each output written once."""
 

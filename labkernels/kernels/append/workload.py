@@ -1,10 +1,12 @@
 """The workload of an append: shapes checked once, bytes that it moves."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from labkernels.formats import named
 from labkernels.kernels.workload import check_dtype, lengths_label, set_lengths
 from labkernels.units import require_int
+from labkernels.variant import FULL, AttentionVariant
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Append:
     head_dim: int
     page_size: int = 16
     dtype: str = "bf16"
+    variant: ClassVar[AttentionVariant] = FULL  # of every workload; an append computes no scores
 
     def __post_init__(self) -> None:
         set_lengths(self, "kv_lens")

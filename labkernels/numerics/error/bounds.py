@@ -18,6 +18,7 @@ from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
 from labkernels.numerics.truth.threads import over_rows
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -221,17 +222,17 @@ def _exponent_errors(rows: Rows, chain: _Chain) -> tuple[Array, Array]:
         relative, absolute = chain.execution.tanh_error
         common = common + relative * softmax.largest / LOG2_E + absolute * variant.soft_cap
     if variant is not None and variant.alibi is not None:
-        common = common + _SLOPE_ROUNDINGS * _U32 * _largest_slope_term(rows)
+        common = common + _SLOPE_ROUNDINGS * _U32 * _largest_slope_term(rows, variant)
     per_product = chain.product_error(rows.q_log2.shape[-1]) * abs(rows.q_log2) / LOG2_E
     return per_product, common[..., None]
 
 
-def _largest_slope_term(rows: Rows) -> Array:
+def _largest_slope_term(rows: Rows, variant: VariantTensors) -> Array:
     """Return the largest |slope times distance| of the keys that a row may see. Shapes: [Hkv, R].
 
     The score itself may be smaller, where q k is of the other sign.
     """
-    variant, places = rows.problem.variant, rows.places[:, 0]
+    places = rows.places[:, 0]
     slopes = abs(float64(moved(np.asarray(variant.alibi)[rows.heads], places)))
     behind = places if variant.window_left is None else places.clip(None, variant.window_left)
     return slopes * namespace(places).maximum(behind, abs(rows.n_keys - 1 - places))
