@@ -1,4 +1,4 @@
-"""Times with a window and without: what the keys of a tile predict, and what was recorded."""
+"""Times with a window and without: what the steps of tiles and bytes predict, and the recorded."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,63 +6,62 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkernels.hardware import gpu
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.packed_gqa.schedule import Lengths, visible_keys
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.registry import discover
 from labkernels.variant import AttentionVariant
 
 PLAIN = "all keys"  # the label of a call without a variant
 OURS = ("cuda", "triton")
-# A model's query heads and head_dim, the variant of its layers with a window, and how many of them
-# stand beside a layer without one.
-MODELS = {
-    "Gemma 3": (16, 256, "window 1024", 5),
-    "GPT-OSS": (64, 64, "window 128, sinks", 1),
-}
-METRICS = ("time", "time_graph")
-SHAPE = ["operation", "batch", "kv_len", "q_heads", "kv_heads", "head_dim"]
+FASTEST = "prefill_wgmma"
+# A model's query heads, KV heads and head_dim, the window of its layers with one, as keys before a
+# token, and how many of these layers stand beside a layer without a window.
+MODELS = {"Gemma 3": ((16, 8, 256), 1024, 5), "GPT-OSS": ((64, 8, 64), 128, 1)}
 
 
 def times(rows: list[dict]) -> pd.DataFrame:
-    """Return a row for each workload and implementation, with its median time and its rmse.
+    """Return a row for each variant and implementation, with its median time and its rmse.
 
-    rows: those of the experiments on variants. variant: as AttentionVariant.label, or PLAIN.
-    window: the window alone, 0 with another variant, the length with all keys. Units: us
+    rows: those of a recording of prefills of one shape. variant: as AttentionVariant.label, or
+    PLAIN. window: the window alone, 0 with another variant, the length with all keys. Units: us
     """
     found = pd.DataFrame(rows)
-    found["operation"] = found.experiment.str.split("_").str[0]
     label = found.note.str.split("bf16").str[1].fillna("").str.strip(", ")
     found["variant"] = label.replace("", PLAIN)
     window = label.str.extract(r"^window (\d+)$")[0].astype(float)
     found["window"] = window.fillna(0).where(label != "", found.kv_len).astype(int)
-    of = [*SHAPE, "kernel", "tensor_cores"]
+    of = ["variant", "kernel", "tensor_cores"]
     errors = found[(found.metric == "error") & (found.statistic == "rmse")]
-    errors = errors.set_index([*of, "variant"]).value.rename("rmse")
-    found = found[found.metric.isin(METRICS) & (found.statistic == "median")]
+    errors = errors.set_index(of).value.rename("rmse")
+    found = found[(found.metric == "time") & (found.statistic == "median")]
     found = found.assign(us=1e6 * found.value, ours=found.backend.isin(OURS))
-    return found.join(errors, on=[*of, "variant"])
+    return found.join(errors, on=of)
 
 
 def fastest(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the fastest of ours and of the others for each workload and variant, with its gain.
+    """Return the fastest implementation of each variant, of ours and of the others, with its gain.
 
     gain: the time of the fastest on all keys, over this time.
     """
-    best = found.sort_values("us").groupby([*SHAPE, "variant", "ours"], sort=False).head(1)
-    plain = best[best.variant == PLAIN].set_index([*SHAPE, "ours"]).us.rename("plain_us")
-    best = best.join(plain, on=[*SHAPE, "ours"])
+    best = found.sort_values("us").groupby(["variant", "ours"], sort=False).head(1)
+    plain = best[best.variant == PLAIN].set_index("ours").us.rename("plain_us")
+    best = best.join(plain, on="ours")
     return best.assign(gain=best.plain_us / best.us)
 
 
-def workload(row: Mapping) -> Decode | Prefill:
-    """Return the workload of a row of `times` that has a window alone, or all keys."""
-    left = None if row["variant"] == PLAIN else int(row["window"])
-    n, heads = int(row["kv_len"]), [int(row[name]) for name in SHAPE[3:]]
-    if row["operation"] == "decode":
-        variant = AttentionVariant(window_left=left)
-        return Decode((n,) * int(row["batch"]), *heads, variant=variant)
-    variant = AttentionVariant(causal=True, window_left=left)
-    return Prefill(*[(n,) * int(row["batch"])] * 2, *heads, causal=True, variant=variant)
+def prefill(
+    length: int, window: int | None, heads: tuple[int, int, int], batch: int = 1
+) -> Prefill:
+    """Return a causal prefill with a window, or without. heads: query heads, KV heads, head_dim."""
+    variant = AttentionVariant(causal=True, window_left=window)
+    return Prefill(*[(length,) * batch] * 2, *heads, variant=variant)
+
+
+def decode(length: int, window: int | None, heads: tuple[int, int, int], batch: int = 1) -> Decode:
+    """Return a decode with a window, or without. heads: query heads, KV heads, head_dim."""
+    return Decode((length,) * batch, *heads, variant=AttentionVariant(window_left=window))
 
 
 def steps(work: Prefill, q_rows: int, keys: int) -> np.ndarray:
@@ -73,60 +72,64 @@ def steps(work: Prefill, q_rows: int, keys: int) -> np.ndarray:
     n = work.q_lens[0]
     tiles = np.arange(-(-n * work.group // q_rows))
     lengths = Lengths(np.array([n]), np.array([work.kv_lens[0]]))
-    variant = work.variant
-    seen = visible_keys(lengths, 0 * tiles, tiles, q_rows, work.group, variant, keys)
-    found: np.ndarray = -(-seen // keys)
-    return found
+    seen = visible_keys(lengths, 0 * tiles, tiles, q_rows, work.group, work.variant, keys)
+    return -(-seen // keys)
 
 
-def expected_gain(row: Mapping, plain: Mapping) -> float:
-    """Return how many times less a window takes if only its work counts.
+def scores(work: Prefill) -> int:
+    """Return how many scores the tiles of our fastest kernel compute for a request's KV head."""
+    kernel = discover()[FASTEST]
+    shape = kernel.shape(
+        dtype=work.dtype,
+        head_dim=work.head_dim,
+        group=work.group,
+        rows=work.group * work.q_lens[0],
+        layout="ragged",
+        variant=work.variant,
+    )
+    tile = kernel.instance(shape).tile
+    return int(steps(work, tile.q_rows, tile.keys).sum() * tile.q_rows * tile.keys)
 
-    The work of a prefill is the steps of its tiles; that of a decode is its bytes.
-    """
-    pair = [workload(each) for each in (plain, row)]
-    if row["operation"] == "decode":
-        return pair[0].bytes / pair[1].bytes
-    sizes = [[int(size) for size in each["tile"].split("x")[:2]] for each in (plain, row)]
-    taken = [
-        steps(work, *size).sum() * np.prod(size) for work, size in zip(pair, sizes, strict=True)
-    ]
-    return float(taken[0] / taken[1])
+
+def least_us(work: Decode | Prefill) -> float:
+    """Return the time in which an H200 can move the bytes of a workload. Units: us"""
+    return 1e6 * work.bytes / gpu("h200").dram_bytes_per_s
 
 
-def chain(found: pd.DataFrame, windows: Iterable[int]) -> pd.DataFrame:
+def chain(best: pd.DataFrame, windows: Iterable[int], heads: tuple[int, int, int]) -> pd.DataFrame:
     """Return what each thought makes of the gain of a window, a column a thought.
 
-    found: rows of `fastest`, ours, of one shape.
+    best: rows of `fastest`, ours.
     """
-    by_window = {row["window"]: row for row in found.to_dict("records")}
-    length = int(found.kv_len.iloc[0])
-    plain, rows = by_window[length], []
+    length = int(best.kv_len.iloc[0])
+    plain, rows = prefill(length, None, heads), []
     for window in windows:
-        row = by_window[window]
-        works = [workload(each) for each in (plain, row)]
-        pairs = [work.variant.seen(np.arange(length), length, length).sum() for work in works]
-        told = {"window": window, "S / window": length / window}
-        told |= {"keys that rows see": pairs[0] / pairs[1]} if row["operation"] == "prefill" else {}
-        told |= {"work of the kernel": expected_gain(row, plain), "measured": row["gain"]}
-        rows.append(told | {"time, µs": row["us"]})
+        row = best[best.window == window].iloc[0]
+        work, told = prefill(length, window, heads), {"window": window}
+        seen = [w.variant.seen(np.arange(length), length, length).sum() for w in (plain, work)]
+        told |= {"S / window": length / window, "keys that rows see": seen[0] / seen[1]}
+        told |= {"steps of tiles": scores(plain) / scores(work), "measured": row.gain}
+        rows.append(told | {"time, µs": row.us})
     return pd.DataFrame(rows)
 
 
-def of_models(ours: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each model and operation: its layers' times, and the gain of all layers.
+def of_models(lengths: Iterable[int]) -> pd.DataFrame:
+    """Return what is expected of each model: the gain of a layer with a window, and of all layers.
 
-    ours: rows of `fastest`. Units: us
+    The work of a prefill is the scores of its tiles; that of a decode is its bytes.
     """
     rows = []
-    for model, (q_heads, dim, variant, windowed) in MODELS.items():
-        of_model = ours[(ours.q_heads == q_heads) & (ours.head_dim == dim)]
-        for operation, part in of_model.groupby("operation", sort=False):
-            full, short = (part.us[part.variant == name].iloc[0] for name in (PLAIN, variant))
-            row = {"model's shape": model, "operation": operation, "all keys, µs": full}
-            row |= {"window, µs": short, "gain": full / short}
-            row |= {"of all layers": (windowed + 1) * full / (windowed * short + full)}
-            rows.append(row | {"at most": windowed + 1})
+    for model, (heads, window, windowed) in MODELS.items():
+        for length in lengths:
+            pairs = {
+                "prefill": [scores(prefill(length, w, heads)) for w in (None, window)],
+                "decode": [decode(length, w, heads).bytes for w in (None, window)],
+            }
+            for operation, (full, short) in pairs.items():
+                row = {"model's shape": model, "operation": operation, "keys": length}
+                row |= {"a layer with a window": full / short}
+                row |= {"all layers": (windowed + 1) * full / (windowed * short + full)}
+                rows.append(row | {"at most": windowed + 1})
     return pd.DataFrame(rows)
 
 

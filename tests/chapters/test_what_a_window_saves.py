@@ -28,26 +28,27 @@ def test_a_tile_takes_the_steps_that_hold_a_key_of_its_rows(window, group, q_row
         assert taken == last - first + 1
 
 
-def rows(operation, times, **shape):
+def rows(times):
     """Return rows of a recording: (variant's label, kernel) -> seconds."""
-    base = {"experiment": f"{operation}_variants", "batch": 2, "kv_len": 1024, "q_heads": 8}
-    base |= {"kv_heads": 2, "head_dim": 128, "tile": "128x128x12", "tensor_cores": "on"} | shape
+    base = {"kv_len": 1024, "tensor_cores": "on"}
     found = []
     for (label, kernel), seconds in times.items():
-        note = "2 x 1024, 8/2, d128, bf16" + f", {label}" * bool(label)
+        note = "2 x 1024 on 2 x 1024, 8/2, d128, causal, bf16" + f", {label}" * bool(label)
         of = base | {"kernel": kernel, "note": note}
-        of["backend"] = "flashinfer" if kernel == "other" else "cuda"
+        of["backend"] = "flash-attn-4" if kernel == "other" else "cuda"
         found.append(of | {"metric": "time", "statistic": "median", "value": seconds})
         found.append(of | {"metric": "error", "statistic": "rmse", "value": 1e-5})
-    return found
+    refused = {"kernel": "c", "note": "a variant with window, allowed: none", "backend": "torch"}
+    return [*found, base | refused | {"metric": "refused", "statistic": "exact", "value": 1.0}]
 
 
 TIMES = {("", "a"): 8e-6, ("", "b"): 9e-6, ("", "other"): 7e-6}
 TIMES |= {("window 128", "a"): 4e-6, ("window 128", "b"): 2e-6, ("soft cap 50", "a"): 16e-6}
+SHAPE = (8, 2, 128)
 
 
 def test_a_gain_is_that_of_the_fastest_kernels():
-    found = chapter.times(rows("prefill", TIMES))
+    found = chapter.times(rows(TIMES))
     assert found.window.tolist() == [1024, 1024, 1024, 128, 128, 0]
     assert (found.rmse == 1e-5).all()
     best = chapter.fastest(found)
@@ -58,35 +59,38 @@ def test_a_gain_is_that_of_the_fastest_kernels():
     )
 
 
-@pytest.mark.parametrize("operation", ["prefill", "decode"])
-def test_each_column_of_the_chain_takes_one_more_thing_into_account(operation):
-    best = chapter.fastest(chapter.times(rows(operation, TIMES)))
-    best = best[best.ours & (best.window > 0)]
-    (told,) = chapter.chain(best, (128,)).to_dict("records")
+def test_each_column_of_the_chain_takes_one_more_thing_into_account():
+    best = chapter.fastest(chapter.times(rows(TIMES)))
+    (told,) = chapter.chain(best[best.ours & (best.window > 0)], (128,), SHAPE).to_dict("records")
     assert (told["S / window"], told["measured"]) == (8.0, pytest.approx(4.0))
     assert told["time, µs"] == pytest.approx(2.0)
-    if operation == "decode":
-        assert 7.5 < told["work of the kernel"] < 1024 / 129
-        return
     mean = np.mean([min(i + 1, 129) for i in range(1024)])
     assert told["keys that rows see"] == pytest.approx(512.5 / mean)
-    causal = replace(CAUSAL, window_left=128)
-    steps = [chapter.steps(Prefill((1024,), (1024,), 8, 2, 128, variant=v), 128, 128).sum()
-             for v in (CAUSAL, causal)]  # fmt: skip
-    assert told["work of the kernel"] == pytest.approx(steps[0] / steps[1])
+    works = (chapter.prefill(1024, window, SHAPE) for window in (None, 128))
+    steps = [chapter.steps(work, 128, 128).sum() for work in works]
+    assert told["steps of tiles"] == pytest.approx(steps[0] / steps[1])
+
+
+def test_the_scores_of_a_tile_are_those_of_its_rows_and_steps():
+    # 32 tokens a tile: a step for each of 4 tiles of the first 128 tokens, then two for each
+    assert chapter.scores(chapter.prefill(1024, 128, SHAPE)) == (4 + 28 * 2) * 128 * 128
+
+
+def test_a_decode_takes_the_time_of_its_bytes():
+    long, short = (chapter.least_us(chapter.decode(8192, w, SHAPE, 57)) for w in (None, 127))
+    rows_bytes = 57 * 8 * (2 * 128 * 2 + 4)  # q, out and the LSE
+    kv_bytes = 57 * 2 * 2 * 128 * 2 * 8192
+    assert long / short == pytest.approx((kv_bytes + rows_bytes) / (kv_bytes / 64 + rows_bytes))
 
 
 def test_layers_without_a_window_limit_a_model():
-    shape = {"q_heads": 16, "head_dim": 256}
-    times = {("", "a"): 10e-6, ("window 1024", "a"): 2e-6}
-    shape_of_the_other = {"q_heads": 64, "head_dim": 64}
-    others = {("", "a"): 10e-6, ("window 128, sinks", "a"): 1e-6}
-    recorded = rows("decode", times, **shape) + rows("decode", others, **shape_of_the_other)
-    best = chapter.fastest(chapter.times(recorded))
-    found = chapter.of_models(best).set_index("model's shape")
-    assert found.gain.to_dict() == pytest.approx({"Gemma 3": 5, "GPT-OSS": 10})
-    assert found["of all layers"]["Gemma 3"] == pytest.approx(60 / 20)
-    assert found["of all layers"]["GPT-OSS"] == pytest.approx(20 / 11)
+    found = chapter.of_models((8192,)).set_index(["model's shape", "operation"])
+    for (model, _), row in found.iterrows():
+        windowed = chapter.MODELS[model][2]
+        assert row["at most"] == windowed + 1
+        gain = row["a layer with a window"]
+        assert row["all layers"] == pytest.approx((windowed + 1) / (windowed / gain + 1))
+        assert 1 < row["all layers"] < row["at most"]
 
 
 def test_errors_are_those_of_the_chosen_heads():
