@@ -19,7 +19,7 @@ from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
 from labkernels.experiments import durations, harness, jobs
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.performance import register_growth
+from labkernels.experiments.hardware import register_growth
 from labkernels.records import datapackage, store
 
 pytest.importorskip("submitit")

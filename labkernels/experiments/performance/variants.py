@@ -51,13 +51,14 @@ def of_prefill(*, quick: bool = False) -> list[GridCell]:
 
 def of_decode(*, quick: bool = False) -> list[GridCell]:
     """Return the cells of the decode; `quick` keeps each variant, with 1024 keys."""
-    cells = []
+    cells: dict[Decode, GridCell] = {}
     for (batch, length, q_heads, kv_heads, head_dim), why in DECODES.items():
         for variant in (FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, GPT_OSS):
             how = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
             size = (2, 1024) if quick else (batch, length)
-            cells.append(GridCell(Decode.uniform(*size, **how, variant=variant), why))
-    return cells
+            work = Decode.uniform(*size, **how, variant=variant)
+            cells.setdefault(work, GridCell(work, why))
+    return list(cells.values())
 
 
 def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:

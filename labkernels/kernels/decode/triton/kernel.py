@@ -35,6 +35,22 @@ def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row,
 
 
 @triton.jit
+def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
+              kv_stride_head, page_size, WIDE: tl.constexpr):  # fmt: skip
+    """Return K and V of some keys of a request, [KEYS, D] each; zeros past the last key."""
+    slot = key // page_size
+    page = tl.load(pages + slot, mask=m_key, other=0)
+    token = key - slot * page_size
+    o_kv = page.to(tl.int64) * kv_stride_page + token.to(tl.int64) * kv_stride_token
+    o_kv = (o_kv + i_kv.to(tl.int64) * kv_stride_head)[:, None] + o_dim[None, :]
+    b_k = tl.load(k_pool + o_kv, mask=m_key[:, None], other=0.0)
+    b_v = tl.load(v_pool + o_kv, mask=m_key[:, None], other=0.0)
+    if WIDE:
+        b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+    return b_k, b_v
+
+
+@triton.jit
 def decode(
     q,  # [batch, q_heads, D]
     k_pool, v_pool,  # [pages, page_size, kv_heads, D], with the same strides
@@ -42,14 +58,11 @@ def decode(
     kv_len,  # [batch]
     out,  # [batch, q_heads, D]
     lse2,  # [batch, q_heads], base 2
-    partial_o,  # [batch, q_heads, splits, D], not yet divided by l
-    partial_m, partial_l,  # [batch, q_heads, splits]; m in log2 units
+    partial_o, partial_m, partial_l,  # [batch, q_heads, splits] and D channels of o
     q_stride_batch, q_stride_head,
     kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
     q_heads, group, keys_per_split, splits, scale_log2,
-    # of a variant; None for what it does not have
-    alibi, sinks,  # [q_heads]
-    window_left, soft_cap_log2, exponent_of_cap,
+    alibi, sinks, window_left, soft_cap_log2, exponent_of_cap,  # None for what a variant lacks
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -77,22 +90,14 @@ def decode(
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None)
     b_slope = slopes(alibi, head, m_row)
-    b_place, factor = 0 * head + length - 1, scale_log2
-    if SHAPED:
-        factor = 1.0
+    b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
         key = start + o_key
         m_key = key < end
-        slot = key // page_size
-        page = tl.load(page_table + i_batch * page_table_stride + slot, mask=m_key, other=0)
-        token = key - slot * page_size
-        o_kv = page.to(tl.int64) * kv_stride_page + token.to(tl.int64) * kv_stride_token
-        o_kv = (o_kv + i_kv.to(tl.int64) * kv_stride_head)[:, None] + o_dim[None, :]
-        # [KEYS, D]
-        b_k = tl.load(k_pool + o_kv, mask=m_key[:, None], other=0.0)
-        b_v = tl.load(v_pool + o_kv, mask=m_key[:, None], other=0.0)
-        if WIDE:
-            b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+        b_k, b_v = load_keys(
+            k_pool, v_pool, page_table + i_batch * page_table_stride, key, m_key, i_kv, o_dim,
+            kv_stride_page, kv_stride_token, kv_stride_head, page_size, WIDE,
+        )  # fmt: skip
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         if SHAPED:

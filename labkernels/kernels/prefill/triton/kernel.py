@@ -16,6 +16,29 @@ CHUNK = tl.constexpr(units.CHUNK)
 
 
 @triton.jit
+def addresses(
+    p_k, p_v, pages, key, m_key, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+    page_size, page_shift, page_inverse, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
+):  # fmt: skip
+    """Return where the rows of K and of V of some keys begin."""
+    if PAGED:
+        # key // page_size; then offsets in chunks, which fit 32 bits
+        slot = tl.umulhi(2 * key.to(tl.uint32), page_inverse.to(tl.uint32)) >> page_shift
+        page = tl.load(pages + slot, mask=m_key, other=0).to(tl.uint32)
+        token = key.to(tl.uint32) - slot * page_size
+        o_k = page * k_stride_page + token * k_stride_token
+        o_v = o_k
+        if not EQUAL_STRIDES:
+            o_v = page * v_stride_page + token * v_stride_token
+        p_key = (p_k + o_k.to(tl.int64) * CHUNK)[:, None]
+        p_value = (p_v + o_v.to(tl.int64) * CHUNK)[:, None]
+    else:
+        p_key = (p_k + key.to(tl.int64) * k_stride_token)[:, None]
+        p_value = (p_v + key.to(tl.int64) * v_stride_token)[:, None]
+    return p_key, p_value
+
+
+@triton.jit
 def consume(
     b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
@@ -27,9 +50,7 @@ def consume(
     """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     SHAPED: tl.constexpr = (b_slope is not None) or (soft_cap_log2 is not None)
-    factor = scale_log2
-    if SHAPED:
-        factor = 1.0
+    factor = 1.0 if SHAPED else scale_log2
     for start in tl.range(first, end, KEYS):
         key = start + o_key
         # [KEYS, D]; keys past the last arrive as zeros: a P of zero times a stale NaN would be NaN
@@ -39,20 +60,10 @@ def consume(
             m_key = key < end
             if window_left is not None:
                 m_key = m_key & (key >= tl.min(b_place, axis=0) - window_left)
-            if PAGED:
-                # key // page_size; then offsets in chunks, which fit 32 bits
-                slot = tl.umulhi(2 * key.to(tl.uint32), page_inverse.to(tl.uint32)) >> page_shift
-                page = tl.load(pages + slot, mask=m_key, other=0).to(tl.uint32)
-                token = key.to(tl.uint32) - slot * page_size
-                o_k = page * k_stride_page + token * k_stride_token
-                o_v = o_k
-                if not EQUAL_STRIDES:
-                    o_v = page * v_stride_page + token * v_stride_token
-                p_key = (p_k + o_k.to(tl.int64) * CHUNK)[:, None]
-                p_value = (p_v + o_v.to(tl.int64) * CHUNK)[:, None]
-            else:
-                p_key = (p_k + key.to(tl.int64) * k_stride_token)[:, None]
-                p_value = (p_v + key.to(tl.int64) * v_stride_token)[:, None]
+            p_key, p_value = addresses(
+                p_k, p_v, pages, key, m_key, k_stride_page, k_stride_token, v_stride_page,
+                v_stride_token, page_size, page_shift, page_inverse, PAGED, EQUAL_STRIDES,
+            )  # fmt: skip
             b_k = tl.load(p_key + tl.arange(0, D)[None, :], mask=m_key[:, None], other=0.0)
         if WIDE:
             b_k = b_k.to(tl.float32)
@@ -115,13 +126,22 @@ def describe(p_keys, n_keys, stride_token,
 
 
 @triton.jit
+def descriptors(p_k, p_v, n_keys, k_stride_token, v_stride_token, D: tl.constexpr,
+                D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """Return descriptors of a request's K, of its last D_TAIL channels, and of V."""
+    d_k = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D, KEYS)
+    d_k_tail = d_k
+    if D_TAIL:
+        d_k_tail = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D_TAIL, KEYS)
+    return d_k, d_k_tail, describe(p_v, n_keys, v_stride_token, D_V, D_V, KEYS)
+
+
+@triton.jit
 def prefill(
     q,  # [total, q_heads, D + D_TAIL]
     k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
     v,  # as k, with D_V channels
-    cu_seqlens_q, cu_seqlens_k,
-    page_table,  # [batch, max_pages]
-    kv_len, work,
+    cu_seqlens_q, cu_seqlens_k, page_table, kv_len, work,  # page_table [batch, max_pages]
     out,  # [total, q_heads, D_V]
     lse2,  # [total, q_heads], base 2
     partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
@@ -132,19 +152,15 @@ def prefill(
     page_table_stride, page_size, page_shift, page_inverse,
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
     # of a variant; None for what it does not have
-    alibi, sinks,  # [q_heads]
-    window_left, window_right, soft_cap_log2, exponent_of_cap,
+    alibi, sinks, window_left, window_right, soft_cap_log2, exponent_of_cap,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS rows of one KV head of one request, over one split of its keys."""
-    (
-        i_request, i_kv, i_split, token, o_token, head, m_row,
-        first_key, n_keys, limit, least, most,
-    ) = block_rows(
-        work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
-    )  # fmt: skip
+    i_request, i_kv, i_split, token, o_token, head, m_row, first_key, n_keys, limit, least, most = (
+        block_rows(work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED)
+    )
     b_place = places(cu_seqlens_q, i_request, token, o_token, n_keys)
     start, from_all, limit, least, most = window(
         b_place, n_keys, limit, least, most, window_left, window_right, KEYS
@@ -167,10 +183,9 @@ def prefill(
     # Without tensor cores, operands are in registers; loads by a descriptor would spill there.
     DESCRIBED: tl.constexpr = TENSOR_CORES and not PAGED
     if DESCRIBED:
-        d_k = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D, KEYS)
-        if D_TAIL:
-            d_k_tail = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D_TAIL, KEYS)
-        d_v = describe(p_v, n_keys, v_stride_token, D_V, D_V, KEYS)
+        d_k, d_k_tail, d_v = descriptors(
+            p_k, p_v, n_keys, k_stride_token, v_stride_token, D, D_TAIL, D_V, KEYS
+        )
     b_m, b_l, b_o = no_keys(ROWS, D_V)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     b_o, b_m, b_l = consume(
