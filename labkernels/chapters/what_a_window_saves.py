@@ -105,9 +105,10 @@ def chain(best: pd.DataFrame, windows: Iterable[int], heads: tuple[int, int, int
     plain, rows = prefill(length, None, heads), []
     for window in windows:
         row = best[best.window == window].iloc[0]
-        work, told = prefill(length, window, heads), {"window": window}
+        work = prefill(length, window, heads)
         seen = [w.variant.seen(np.arange(length), length, length).sum() for w in (plain, work)]
-        told |= {"S / window": length / window, "keys that rows see": seen[0] / seen[1]}
+        told = {"window": window, "S / window": length / window}
+        told |= {"keys that rows see": seen[0] / seen[1]}
         told |= {"steps of tiles": scores(plain) / scores(work), "measured": row.gain}
         rows.append(told | {"time, µs": row.us})
     return pd.DataFrame(rows)
