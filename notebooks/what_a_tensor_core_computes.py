@@ -457,7 +457,7 @@ plots.table(pd.DataFrame(five.differing(ran["prefill"])), "pairs-p", digits)
 # %% [markdown]
 # Are the outputs of one arithmetic better than those of the other? Both are held against the same attention in float64.
 
-# %% mystnb={"figure": {"caption": "Both arithmetics have the same errors, in every head and request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Both arithmetic have the same errors, in every head and request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
 exact = elements.outputs("prefill", prefill, {})["exact"]
 ways = {name: ran["prefill"][name] - exact for name in ("sm_80", "sm_90")}
 plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this machine")

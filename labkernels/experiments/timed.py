@@ -36,9 +36,9 @@ class Timed:
 
     chosen(cell, missing): what is timed; missing has the reasons why libraries cannot run here.
     built(workloads): each dtype and head_dim for which libraries compile modules. graph: whether
-    replays of a CUDA graph are timed, else calls in succession. table: of the rows. by_name: if
-    rows have the name of the implementation, else of its kernel. columns(item), errors(base, errors):
-    further columns of the rows, and the rows of what the judge found.
+    replays of a CUDA graph are timed, else calls in succession. table: of the rows. by_name:
+    whether rows have the name of the implementation, not its kernel's. columns(item), errors(base,
+    errors): further columns of the rows, and the rows of what the judge found.
     """
 
     operation: Operation

@@ -88,7 +88,7 @@ PLAIN: tuple[AttentionVariant, Mapping[str, torch.Tensor]] = (FULL, {})
 
 
 def variant_of(
-    q: torch.Tensor, options: VariantOptions
+    q: torch.Tensor, options: Mapping[str, Any]
 ) -> tuple[AttentionVariant, Mapping[str, torch.Tensor]]:
     """Return the variant of queries [total_q, q_heads, ...], apart from causal, and its tensors.
 
@@ -103,8 +103,9 @@ def variant_of(
     number = isinstance(cap, int | float) and not isinstance(cap, bool)
     if cap is not None and not (number and 0 < cap <= _MAX_CAP):
         raise ValueError(f"soft_cap = {cap!r}, allowed: None, a positive number to {_MAX_CAP:g}")
-    tensors = {name: options.get(name) for name in ("alibi", "sinks")}
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    tensors: dict[str, torch.Tensor] = {
+        name: options[name] for name in ("alibi", "sinks") if options.get(name) is not None
+    }
     for name, tensor in tensors.items():
         require_tensor(name, tensor)
         allowed = (torch.float32, (q.shape[1],), q.device)

@@ -44,7 +44,9 @@ class Errors(NamedTuple):
     def part(self) -> "Errors | None":
         """Return those of a part, or None where the problem is not much larger than a part."""
         part = of_problem(self.problem)
-        return part and Errors(part.problem, self.policy, *map(part.of, self[2:]))
+        if part is None:
+            return None
+        return Errors(part.problem, self.policy, *map(part.of, self[2:]))
 
 
 def of_problem(problem: Problem) -> Part | None:
