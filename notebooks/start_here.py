@@ -31,10 +31,11 @@
 # | 10 | [A typo that looked like rounding](a_typo_that_looked_like_rounding.ipynb) | 15 | Why is a kernel right on one GPU and wrong on another? |
 # | 11 | [Two roads to one attention](two_roads.ipynb) | 20 | Why do only some heads differ between a full pass and the KV cache? |
 # | 12 | [Same bits, whatever the batch](same_bits.ipynb) | 20 | Why did my bits change when only the batch changed? |
-# | 13 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 20 | Where does the other half of the tensor cores' time go? |
-# | 14 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
-# | 15 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
-# | 16 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
+# | 13 | [What a window saves](what_a_window_saves.ipynb) | 20 | What does a window save, and why is it not the length over the window? |
+# | 14 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 20 | Where does the other half of the tensor cores' time go? |
+# | 15 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
+# | 16 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
+# | 17 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
