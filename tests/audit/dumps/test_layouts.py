@@ -91,7 +91,7 @@ def test_flat_tensors_of_three_axes_are_refused_or_taken_as_one_request_which_is
         judge(flat)
     alike = {name: PACKED[name].flatten(2) for name in PACKED}
     assert judge(alike, named=False).note == "one request of q [T, H, D] (else --heads)"
-    wide = dict.fromkeys("qkv", torch.zeros(2, 3, 8 * 128).half())  # MHA: all shapes are alike
+    wide = dict.fromkeys("qkv", torch.zeros(2, 3, 8 * 64).half())  # MHA: all shapes are alike
     with pytest.raises(ValueError, match="allowed: .T, H, D., or with --heads Q/KV"):
         judge(wide | {"out": wide["q"]})
 
