@@ -101,7 +101,7 @@ def is_right(verb, name, what):
     return {
         "None": optional,
         "True": name in FLAGS,
-        "fraction": name == "scale",
+        "fraction": name in ("scale", "soft_cap"),
         "another cache": (verb, name) == ("mla_decode", "cache"),
         "ragged": name == "kv",
     }.get(what, False)

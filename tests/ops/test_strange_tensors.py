@@ -52,16 +52,19 @@ def test_an_output_that_requires_grad_is_refused_unless_gradients_are_off():
 def test_an_unknown_option_is_refused_in_the_name_of_the_verb():
     kv = RaggedKV(POOLS[0, 0], POOLS[1, 0], ENDS * 16)
     calls = {
-        "decode": lambda: decode(Q, paged(), window_left=4),
-        "prefill": lambda: labkernels.prefill(Q, kv, ENDS, window_left=4),
-        "prefill_step": lambda: ops.prefill_step(Q, kv, ENDS, window_left=4),
-        "mla_decode": lambda: labkernels.mla_decode(Q, Q, None, window_left=4),
-        "with_kvcache": lambda: labkernels.with_kvcache(Q, paged(), Q, Q, ENDS, window_left=4),
-        "backward": lambda: labkernels.backward(*(Q,) * 6, ENDS, ENDS, window_left=4),
-        "varlen_qkvpacked": lambda: labkernels.varlen_qkvpacked(Q, ENDS, window_left=4),
+        "decode": lambda: decode(Q, paged(), sliding_window=4),
+        "decode_step": lambda: ops.decode_step(Q, paged(), sliding_window=4),
+        "prefill": lambda: labkernels.prefill(Q, kv, ENDS, sliding_window=4),
+        "prefill_step": lambda: ops.prefill_step(Q, kv, ENDS, sliding_window=4),
+        "mla_decode": lambda: labkernels.mla_decode(Q, Q, None, sliding_window=4),
+        "with_kvcache": lambda: labkernels.with_kvcache(Q, paged(), Q, Q, ENDS, sliding_window=4),
+        "backward": lambda: labkernels.backward(*(Q,) * 6, ENDS, ENDS, sliding_window=4),
+        "varlen_qkvpacked": lambda: labkernels.varlen_qkvpacked(Q, ENDS, sliding_window=4),
     }
     for verb, call in calls.items():
-        with pytest.raises(TypeError, match=rf"^{verb}\(\) got an unexpected option 'window_left'"):
+        with pytest.raises(
+            TypeError, match=rf"^{verb}\(\) got an unexpected option 'sliding_window'"
+        ):
             call()
 
 

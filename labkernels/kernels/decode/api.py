@@ -102,13 +102,13 @@ def decode_step(
     >>> pages, table = torch.randn(2, 1, 16, 2, 64).half(), torch.zeros(1, 1, dtype=torch.int32)
     >>> cache = PagedKV(*pages, table, kv_len=torch.tensor([5], dtype=torch.int32))
     >>> step = decode_step(torch.randn(1, 8, 64).half(), cache)
-    >>> _ = cache.kv_len.fill_(6)  # one more key; the plan stays
-    >>> step.run(), step.out.shape
-    (None, torch.Size([1, 8, 64]))
+    >>> _, _ = cache.kv_len.fill_(6), step.run()  # one more key; the plan stays
     """
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
+    if options:
+        require_options("decode_step", options, VariantOptions)
     variant, tensors = variant_of(q, options) if options else PLAIN
     asked = Asked(
         kernel=kernel,

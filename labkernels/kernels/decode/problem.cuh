@@ -81,6 +81,14 @@ LAB_DEVICE void begin_with_sinks(OnlineSoftmaxOf<Rows>& softmax, const Params& p
           begin_with_sink(softmax, r, p, w.first_q_head + row);
 }
 
+// Does both: begins the softmax of a lane's rows, and finds their slopes.
+template <class V, class Rows, class Params>
+LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Rows>& softmax, Slope (&slopes)[Rows::rows],
+                           const Params& p, const DecodeWork& w, int first_row = 0) {
+  begin_with_sinks<V>(softmax, p, w, first_row);
+  find_slopes<V, Rows>(slopes, p, w, first_row);
+}
+
 LAB_DEVICE int row_count(const DecodeWork& work) { return work.n_q_heads; }
 LAB_DEVICE i64 head_index(const DecodeParams& p, const DecodeWork& work, int row) {
   return static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;

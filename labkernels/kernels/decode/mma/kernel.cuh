@@ -125,9 +125,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     for (int d = 0; d < C::dim_steps; ++d) load_q_fragment<C>(q[d], smem, d);
 
   OnlineSoftmax softmax;
-  begin_with_sinks<V>(softmax, p, work);
   Slope slopes[2];
-  find_slopes<V, AccumulatorRows>(slopes, p, work);
+  begin_rows<V>(softmax, slopes, p, work);
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {
     pipeline.prefetch();
