@@ -62,9 +62,8 @@ def test_an_unknown_option_is_refused_in_the_name_of_the_verb():
         "varlen_qkvpacked": lambda: labkernels.varlen_qkvpacked(Q, ENDS, sliding_window=4),
     }
     for verb, call in calls.items():
-        with pytest.raises(
-            TypeError, match=rf"^{verb}\(\) got an unexpected option 'sliding_window'"
-        ):
+        words = rf"^{verb}\(\) got an unexpected option 'sliding_window'"
+        with pytest.raises(TypeError, match=words):
             call()
 
 
