@@ -144,8 +144,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
   Softmax softmax[C::query_tiles];
   Slope slopes[C::query_tiles][2];
 #pragma unroll
-  for (int n = 0; n < C::query_tiles; ++n)
-    begin_rows<V>(softmax[n], slopes[n], p, work, 8 * n);
+  for (int n = 0; n < C::query_tiles; ++n) begin_rows<V>(softmax[n], slopes[n], p, work, 8 * n);
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {
     pipeline.prefetch();
