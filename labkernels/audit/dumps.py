@@ -22,6 +22,7 @@ _NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "is_causal", "mask_type", "kv_layo
 }
 _TABLE = ("page_table", "kv_len")
 # Each of these tensors says where a request begins or ends.
+_CHANNELS = range(16, 257, 8)  # of a head that has no axis of its own
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
 
@@ -119,7 +120,30 @@ def judge(
         for layout in layouts.candidates(given)
         for base in (("2", "e") if "lse" in given else ("2",))
     ]
+    ways += [
+        Way(partial(_of_heads, tensors, n, p_format, query), np.inf) for n in _flat_heads(given)
+    ]
     return first_right(ways, named=named, query=query)
+
+
+def _flat_heads(given: dict) -> list[int]:
+    """Return the numbers of heads with which tensors that fit one request may be [B, S, H D]."""
+    q, k = (tuple(getattr(given.get(name), "shape", ())) for name in "qk")
+    if (_DIVISIONS | {"layout"}) & given.keys() or len(q) != 3 or q != k:
+        return []
+    # told as many heads as the middle axis has, `layouts.apart` takes [T, H, D]
+    return [
+        n for n, rest in (divmod(q[-1], d) for d in _CHANNELS) if not rest and n not in (1, q[1])
+    ]
+
+
+def _of_heads(
+    tensors: dict, heads: int, p_format: str | None, query: np.ndarray | None, *, named: bool
+) -> Verdict:
+    told = {"q_heads": heads, "kv_heads": heads}
+    found = judge(tensors | told, p_format=p_format, query=query, named=named)
+    note = f"[B, S, H D] of {heads} heads (else --heads)"
+    return replace(found, note="; ".join(filter(None, (note, found.note))))
 
 
 def _may_round_p_to_8_bits(given: dict) -> bool:

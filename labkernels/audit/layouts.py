@@ -16,7 +16,6 @@ from labkernels.units import require_choice
 LAYOUTS = ("bhsd", "bshd", "sbhd", "thd", "nhd", "hnd")
 _DENSE, _POOLS = LAYOUTS[:3], {"nhd": "pshd", "hnd": "phsd"}
 _HERE = dict.fromkeys(_DENSE, "bhsd") | {"phsd": "pshd", "hsd": "shd"}  # how `verdict` takes them
-WIDEST_HEAD = 256  # channels, where K has as many heads as Q: with more, they are several heads
 _OF_QUERIES, _OF_KEYS = ("q", "out", "dout", "dq"), ("k", "v", "dk", "dv")
 # Axes that have the same letter in two tensors have the same size: e are the channels of v.
 _LETTERS = {"q": "bstphd", "out": "bstphe", "k": "bltpgd", "v": "bltpge"}
@@ -151,7 +150,7 @@ def _require_heads(found: dict, heads: int) -> None:
         or {"kv_layout", "page_table", "kv_indices"} & found.keys()
     ):
         return
-    if q[-1] != k[-1] or q[-2] % max(k[-2], 1) or (q[-2] == k[-2] and q[-1] > WIDEST_HEAD):
+    if q[-1] != k[-1] or q[-2] % max(k[-2], 1):
         shapes = f"q.shape = {tuple(q)}, k.shape = {tuple(k)}"
         raise ValueError(f"{shapes}, allowed: [T, H, D], or with --heads Q/KV [B, S, H D]")
 

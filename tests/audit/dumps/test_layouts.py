@@ -91,9 +91,17 @@ def test_flat_tensors_of_three_axes_are_refused_or_taken_as_one_request_which_is
         judge(flat)
     alike = {name: PACKED[name].flatten(2) for name in PACKED}
     assert judge(alike, named=False).note == "one request of q [T, H, D] (else --heads)"
-    wide = dict.fromkeys("qkv", torch.zeros(2, 3, 8 * 64).half())  # MHA: all shapes are alike
-    with pytest.raises(ValueError, match="allowed: .T, H, D., or with --heads Q/KV"):
-        judge(wide | {"out": wide["q"]})
+
+
+def test_flat_tensors_of_one_shape_are_read_by_the_heads_that_explain_the_output():
+    heads, d = 3, 80
+    q, k, v = torch.randn(3, 2, 5, heads * d, generator=torch.Generator().manual_seed(1)).half()
+    split = (x.unflatten(2, (heads, d)).transpose(1, 2) for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2)
+    found = judge({"q": q, "k": k, "v": v, "out": out}, named=False)
+    assert (found.answer, found.note[:28]) == ("ROUNDING", "[B, S, H D] of 3 heads (else")
+    wrong = judge({"q": q, "k": k, "v": v, "out": 1.1 * out}, named=False)
+    assert wrong.answer == "BUG"
 
 
 def test_padding_between_requests_is_left_out():
