@@ -63,7 +63,7 @@ from labkernels.variant import FULL, AttentionVariant
 
 HERE = "computed on this machine"
 WINDOWS, HEADS = (4096, 1024, 128), (32, 8, 128)
-recording = store.read("variants")
+recording = store.read("prefill_variants")
 origin = recorded.origins(recording)
 times = chapter.times(recording)
 best = chapter.fastest(times)

@@ -11,7 +11,7 @@ import torch
 from labkernels.cuda import launch
 from labkernels.hardware import Gpu
 from labkernels.kept import Kept
-from labkernels.kernels.checks import require_tensor
+from labkernels.kernels.checks import MAX_KEYS, require_tensor
 from labkernels.kernels.kernel import Kernel
 from labkernels.policy import NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
@@ -41,7 +41,7 @@ class Gradients(NamedTuple):
 
 Outputs = TypeVar("Outputs")
 Made = TypeVar("Made")
-ALL_KEYS = 2**30  # an end of a window that hides no key
+ALL_KEYS = MAX_KEYS - 1  # an end of a window that hides no key: 32 bits hold a place and this
 _MAX_CAP = 1e6
 _CHECKED = Kept(256)  # calls that are kept, by their facts
 _ELSEWHERE = {"triton": "Triton's interpreter", "torch": "torch on the CPU"}
@@ -89,9 +89,10 @@ PLAIN: tuple[AttentionVariant, Mapping[str, torch.Tensor]] = (FULL, {})
 
 def variant_of(
     q: torch.Tensor, options: Mapping[str, Any]
-) -> tuple[AttentionVariant, Mapping[str, torch.Tensor]]:
-    """Return the variant of queries [total_q, q_heads, ...], apart from causal, and its tensors.
+) -> tuple[AttentionVariant, Mapping[str, torch.Tensor], Any]:
+    """Return the variant of queries [total_q, q_heads, ...], its tensors, and the other options.
 
+    The variant lacks the causal mask, which is an option of its own.
     Raises: ValueError naming the option, its value and what is allowed.
     """
     for name in ("window_left", "window_right"):
@@ -117,7 +118,9 @@ def variant_of(
             raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
     ends = {name: options.get(name) for name in ("window_left", "window_right")}
     on = dict.fromkeys(tensors, True)
-    return AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on), tensors
+    variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
+    others = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
+    return variant, tensors, others
 
 
 class AttentionOptions(Options, total=False):

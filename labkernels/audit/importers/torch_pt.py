@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def load(path: Path, limit_bytes: float):
     if path.stat().st_size > limit_bytes:
         raise ValueError(f"{path.stat().st_size} bytes, allowed: {limit_bytes:.0f}; see --max-gib")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of the file, which answers in one line
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and torch have errors of their own
         if isinstance(error, pickle.UnpicklingError):  # torch advises to run the file's code here
             raise ValueError(

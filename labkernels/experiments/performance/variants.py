@@ -71,7 +71,7 @@ def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementatio
             yield item
 
 
-_PREFILL = Timed(PREFILL, "performance/variants.parquet", of_prefill, chosen, by_name=True)
+_PREFILL = Timed(PREFILL, "performance/prefill_variants.parquet", of_prefill, chosen, by_name=True)
 _DECODE = Timed(
     DECODE,
     "performance/decode_variants.parquet",

@@ -11,6 +11,7 @@ from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import (
     PLAIN,
+    VARIANT_OPTIONS,
     Asked,
     Attention,
     AttentionOptions,
@@ -26,9 +27,8 @@ from labkernels.kernels.call import (
 from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.decode.call import DecodeCall
-from labkernels.kernels.kernel import Kernel, Shape
+from labkernels.kernels.kernel import Shape
 from labkernels.kernels.memory import require_apart
-from labkernels.policy import NumericPolicy
 
 DIMS = "[batch, q_heads, head_dim]"
 
@@ -80,62 +80,50 @@ def decode_step(
     q: torch.Tensor,
     cache: PagedKV,
     *,
-    kernel: str | Kernel | None = None,
-    tile: str | None = None,
-    keys_per_split: int | None = None,
-    batch_invariant: bool = False,
-    policy: NumericPolicy | None = None,
-    scale: float | None = None,
     out: torch.Tensor | None = None,
     lse2: torch.Tensor | None = None,
     kv_lens: Sequence[int] | None = None,
-    target: str | None = None,
-    checks: bool = False,
-    **options: Unpack[VariantOptions],
+    **options: Unpack[DecodeOptions],
 ) -> Step[Attention]:
     """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
-    The plan depends only on shapes, so the step may be captured in a CUDA graph, and stays right
-    when lengths and pages change; the caller keeps them in range (`PagedKV.check_contents`).
+    The plan depends only on shapes, so the step may be captured in a CUDA graph and stays right
+    when lengths and page numbers change. The caller must keep them in range
+    (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> pages, table = torch.randn(2, 1, 16, 2, 64).half(), torch.zeros(1, 1, dtype=torch.int32)
     >>> cache = PagedKV(*pages, table, kv_len=torch.tensor([5], dtype=torch.int32))
     >>> step = decode_step(torch.randn(1, 8, 64).half(), cache)
-    >>> _, _ = cache.kv_len.fill_(6), step.run()  # one more key; the plan stays
+    >>> _ = cache.kv_len.fill_(6)  # one more key; the plan stays
+    >>> step.run()
+    >>> step.out.shape
+    torch.Size([1, 8, 64])
     """
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
-    if options:
-        require_options("decode_step", options, VariantOptions)
-    variant, tensors = variant_of(q, options) if options else PLAIN
-    asked = Asked(
-        kernel=kernel,
-        tile=tile,
-        keys_per_split=keys_per_split,
-        batch_invariant=batch_invariant,
-        policy=policy,
-        scale=scale,
-        target=target,
-        checks=checks,
-        variant=variant,
-    )
+    if not options.keys() <= DecodeOptions.__annotations__.keys():
+        require_options("decode_step", options, DecodeOptions)
+    variant, of_variant, others = (*PLAIN, options)
+    if not VARIANT_OPTIONS.isdisjoint(options):
+        variant, of_variant, others = variant_of(q, options)
+    asked = Asked(**others, variant=variant)
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
     require_place("q", q)
     if out is not None or lse2 is not None:
-        require_apart({"out": out, "lse2": lse2}, {"q": q, **cache.tensors, **tensors})
+        require_apart({"out": out, "lse2": lse2}, {"q": q, **cache.tensors, **of_variant})
     call = call.on(
         q=q,
         cache=cache,
         out=arguments.output("out", out, call.out),
         lse2=arguments.output("lse2", lse2, call.lse2),
-        variant_tensors=tensors,
+        variant_tensors=of_variant,
     )
     step = call.choice.kernel.prepare(call)
-    return guarded(step, call, cache) if checks else step
+    return guarded(step, call, cache) if asked.checks else step
 
 
 def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:

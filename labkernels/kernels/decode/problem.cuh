@@ -58,35 +58,20 @@ LAB_DEVICE DecodeWork decode_work(const Params& p) {
   return w;
 }
 
-// Finds the slopes of a lane's rows, of which the first is row `first_row` of the block.
-template <class V, class Rows, class Params>
-LAB_DEVICE void find_slopes(Slope (&slopes)[Rows::rows], const Params& p, const DecodeWork& w,
-                            int first_row = 0) {
-  if constexpr (V::alibi)
-#pragma unroll
-    for (int r = 0; r < Rows::rows; ++r) {
-      const int row = first_row + Rows::row(r), head = row < w.n_q_heads ? row : 0;
-      slopes[r] = slope_of(p, w.first_q_head + head, load_constant(p.kv_len + w.batch) - 1);
-    }
-}
-// Lets the softmax of a lane's rows begin with their sinks, in the first warp of the first split.
-template <class V, class Rows, class Params>
-LAB_DEVICE void begin_with_sinks(OnlineSoftmaxOf<Rows>& softmax, const Params& p,
-                                 const DecodeWork& w, int first_row = 0) {
-  if constexpr (V::sinks)
-    if (w.split == 0 && thread_x() < 32)
-#pragma unroll
-      for (int r = 0; r < Rows::rows; ++r)
-        if (const int row = first_row + Rows::row(r); row < w.n_q_heads)
-          begin_with_sink(softmax, r, p, w.first_q_head + row);
-}
-
-// Does both: begins the softmax of a lane's rows, and finds their slopes.
+// Begins the softmax of a lane's rows, of which the first is row `first_row` of the block: finds
+// their slopes and, in the first warp of the first split, their sinks.
 template <class V, class Rows, class Params>
 LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Rows>& softmax, Slope (&slopes)[Rows::rows],
                            const Params& p, const DecodeWork& w, int first_row = 0) {
-  begin_with_sinks<V>(softmax, p, w, first_row);
-  find_slopes<V, Rows>(slopes, p, w, first_row);
+#pragma unroll
+  for (int r = 0; r < Rows::rows; ++r) {
+    const int row = first_row + Rows::row(r);
+    if (row >= w.n_q_heads) continue;
+    const int head = w.first_q_head + row;
+    if constexpr (V::alibi) slopes[r] = slope_of(p, head, load_constant(p.kv_len + w.batch) - 1);
+    if constexpr (V::sinks)
+      if (w.split == 0 && thread_x() < 32) begin_with_sink(softmax, r, p, head);
+  }
 }
 
 LAB_DEVICE int row_count(const DecodeWork& work) { return work.n_q_heads; }

@@ -138,27 +138,20 @@ template <int Rows> LAB_DEVICE bool is_idle(const WorkTile<Rows>& b) {
   return b.split > 0 && b.first_key >= b.end_key;
 }
 
-// Finds the slopes of a lane's rows, of which the first is row `first_row` of the tile.
+// Begins the softmax of a lane's rows, of which the first is row `first_row` of the tile: finds
+// their slopes and sinks. Of a row's splits the first begins with the sink, and of its warps, if
+// they split the keys, the first: `first` says whether this warp does.
 template <class V, class Lanes, int Rows, class Params>
-LAB_DEVICE void find_slopes(Slope (&slopes)[Lanes::rows], const Params& p, const WorkTile<Rows>& b,
-                            int first_row) {
-  if constexpr (V::alibi)
+LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Lanes>& softmax, Slope (&slopes)[Lanes::rows],
+                           const Params& p, const WorkTile<Rows>& b, int first_row,
+                           bool first = true) {
 #pragma unroll
-    for (int r = 0; r < Lanes::rows; ++r) {
-      const int row = first_row + Lanes::row(r);
-      slopes[r] = slope_of(p, query_head(p, b, row), place_of(p, b, row));
-    }
-}
-// Lets the softmax of a lane's rows begin with their sinks. Of a row's splits the first does so,
-// and of its warps, if they split the keys, the first: `first` says whether this warp does.
-template <class V, class Lanes, int Rows, class Params>
-LAB_DEVICE void begin_with_sinks(OnlineSoftmaxOf<Lanes>& softmax, const Params& p,
-                                 const WorkTile<Rows>& b, int first_row, bool first = true) {
-  if constexpr (V::sinks)
-    if (b.split == 0 && first)
-#pragma unroll
-      for (int r = 0; r < Lanes::rows; ++r)
-        begin_with_sink(softmax, r, p, query_head(p, b, first_row + Lanes::row(r)));
+  for (int r = 0; r < Lanes::rows; ++r) {
+    const int row = first_row + Lanes::row(r), head = query_head(p, b, row);
+    if constexpr (V::alibi) slopes[r] = slope_of(p, head, place_of(p, b, row));
+    if constexpr (V::sinks)
+      if (b.split == 0 && first) begin_with_sink(softmax, r, p, head);
+  }
 }
 
 template <int Rows> LAB_DEVICE int row_count(const WorkTile<Rows>& b) { return b.n_rows; }

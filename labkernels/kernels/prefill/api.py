@@ -133,11 +133,10 @@ def prefill_step(
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
     if not options.keys() <= PrefillStepOptions.__annotations__.keys():
         require_options("prefill_step", options, PrefillStepOptions)
-    variant, of_variant = PLAIN
+    variant, of_variant, others = (*PLAIN, options)
     if not VARIANT_OPTIONS.isdisjoint(options):
-        variant, of_variant = variant_of(q, options)
-        options = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
-    asked = Asked(causal, **options, variant=variant)
+        variant, of_variant, others = variant_of(q, options)
+    asked = Asked(causal, **others, variant=variant)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labkernels import ops
+from labkernels.kernels.call import ALL_KEYS
 from labkernels.kernels.registry import discover
 from labkernels.variant import FEATURES, AttentionVariant
 from tests.kernels.append.cases import append_case
@@ -22,7 +23,7 @@ DECODE, PREFILL = decode_case((33, 5)), prefill_case((3, 20), (33, 30), page_siz
 ONES = torch.ones(8)
 KERNELS = ("decode_mma", "triton_decode", "prefill_mma", "triton_prefill")
 REFUSED = [
-    ({"window_left": -1}, "window_left = -1, allowed: None, 0 to 1,073,741,823"),
+    ({"window_left": -1}, f"window_left = -1, allowed: None, 0 to {ALL_KEYS - 1:,}"),
     ({"window_left": 1.0}, "window_left = 1.0, allowed"),
     ({"window_right": True}, "window_right = True, allowed"),
     ({"window_right": 2**30}, "window_right = 1073741824, allowed"),

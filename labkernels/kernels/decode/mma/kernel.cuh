@@ -125,7 +125,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     for (int d = 0; d < C::dim_steps; ++d) load_q_fragment<C>(q[d], smem, d);
 
   OnlineSoftmax softmax;
-  Slope slopes[2];
+  Slope slopes[2] = {};
   begin_rows<V>(softmax, slopes, p, work);
   Output<C> o = {};
   for (; pipeline.more(); pipeline.advance()) {

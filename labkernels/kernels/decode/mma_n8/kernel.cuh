@@ -142,7 +142,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     for (int d = 0; d < C::dim_steps; d += 2) load_q_fragments<C>(q, smem, d);
 
   Softmax softmax[C::query_tiles];
-  Slope slopes[C::query_tiles][2];
+  Slope slopes[C::query_tiles][2] = {};
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n) begin_rows<V>(softmax[n], slopes[n], p, work, 8 * n);
   Output<C> o = {};

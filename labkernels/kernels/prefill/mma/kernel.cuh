@@ -291,8 +291,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m) {
     const int row = warp_row<C>() + m * 16;
-    begin_with_sinks<V>(softmax[m], p, block, row, !C::split_keys || thread_x() < 32);
-    find_slopes<V, AccumulatorRows>(slopes[m], p, block, row);
+    const bool first = !C::split_keys || thread_x() < 32;
+    begin_rows<V>(softmax[m], slopes[m], p, block, row, first);
   }
   Output<C> o = {};
 

@@ -171,8 +171,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void begin_rows(OnlineSoftmax& softmax) {
     softmax = {};
     const typename C::Work& work = smem.tile(i).work;
-    begin_with_sinks<V>(softmax, p, work, row - (thread_x() & 31) / 4);
-    find_slopes<V, AccumulatorRows>(slopes, p, work, row - (thread_x() & 31) / 4);
+    lab::begin_rows<V>(softmax, slopes, p, work, row - (thread_x() & 31) / 4);
   }
 
   // Turns q k into scores: the soft cap, and slopes.

@@ -35,8 +35,8 @@ LAB_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
 // Returns cap tanh(scale / cap * score), in log2 units, within 6e-7 of the cap. With e = exp2(-2
 // log2 e |x|), tanh |x| is 2 / (1 + e) - 1. The quotient is a polynomial of e and one step of
-// Newton's method, since a division would take longer. The instruction tanh.approx has errors of
-// 2^-11; times a cap of 50 these would change a weight by up to 2 %.
+// Newton's method, since a division would take longer. The instruction tanh.approx has relative
+// errors of 2^-11; times a cap of 50 these would change a weight by up to 2 %.
 template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
   const float e = ex2_approx(absolute(score) * p.variant.exponent_of_cap);
   float u = 0.30449003f;
