@@ -51,10 +51,10 @@ function show({ error, heads }, say, results) {
   const rows = heads.map((head) => [
     `head ${head.name}`,
     head.error.toExponential(2),
-    `${figures(head.ratio, 3)} times`,
+    figures(head.ratio, 3),
     head.inside ? "rounding can do this" : "a bug",
   ]);
   const caption = "Errors of the heads",
-    columns = ["head", "largest error", "of its bound, at most", "verdict"];
+    columns = ["head", "largest error", "error / bound, at most", "verdict"];
   results.append(errors_chart(heads, decades_of([heads]), "head"), table(caption, columns, rows));
 }

@@ -34,7 +34,7 @@ export function mount_bits(root, data) {
   };
   const board = board_of(data.formats, (x) => {
     number.set(Object.is(x, -0) ? "-0" : short(x, EXACT));
-    draw_number();
+    number.input.dispatchEvent(new Event("input", { bubbles: true })); // as if it was typed
   });
   const draw_sum = () => {
     const terms = sum.numbers();

@@ -14,7 +14,13 @@ export function board_of(formats, changed) {
   const format = choice("Turn over the bits of", options_of(Object.keys(formats)), "fp16");
   const bits = element("div", { class: "lab-bits", role: "group" }),
     said = element("p", { class: "lab-note", role: "status" });
-  const root = element("div", { class: "lab-board" }, format.field, bits, said);
+  const root = element(
+    "div",
+    { class: "lab-board" },
+    element("div", { class: "lab-form" }, format.field),
+    bits,
+    said,
+  );
   let number = 0;
   const buttons = () => /** @type {HTMLElement[]} */ ([...bits.querySelectorAll("button")]);
   const read = () => {

@@ -112,8 +112,8 @@ export function mount_budget(root, data) {
       input.addEventListener("input", () => draw(true));
     own.replaceChildren(...made.map(([, { field }]) => field));
     own.hidden = made.length === 0;
-    legend.textContent = `A tile is ${data.legends[kernel.select.value]}. Numbers are those of
-      fp16 and bf16.`;
+    legend.textContent =
+      `A tile is ${data.legends[kernel.select.value]}. ` + "Numbers are those of fp16 and bf16.";
     draw(true);
   };
   shape.root.addEventListener("input", () => draw());

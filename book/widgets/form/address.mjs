@@ -2,6 +2,8 @@
 
 const LONGEST = 400; // letters of a value; longer texts are not kept
 
+let restoring = false;
+
 /** @typedef {HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement} Control */
 
 /** The name of a control: the words of its label. @param {Control} control */
@@ -46,7 +48,7 @@ export function restore(root, of = root.dataset.labWidget) {
 /** Keeps what a reader chooses in a widget. @param {HTMLElement} root */
 export function keep(root) {
   root.addEventListener("input", (event) => {
-    if (!event.isTrusted) return;
+    if (restoring) return;
     const control = /** @type {Control} */ (event.target),
       values = kept(),
       key = `${root.dataset.labWidget}.${name_of(control)}`;

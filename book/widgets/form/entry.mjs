@@ -9,7 +9,7 @@ import { numbers_in, taken } from "./fields.mjs";
  * @param {HTMLElement} field @param {HTMLElement} control
  */
 export function message_at(field, control) {
-  const said = element("p", { class: "lab-wrong", role: "status", id: `${control.id}-said` });
+  const said = element("div", { class: "lab-wrong", role: "status", id: `${control.id}-said` });
   field.append(said);
   return (/** @type {string} */ words) => {
     if (said.textContent !== words) said.textContent = words;

@@ -92,8 +92,8 @@ export function numbers_in(field, text) {
  */
 export function figures(x, digits = 4) {
   const size = Math.abs(x);
-  if (!Number.isFinite(x)) return String(x);
-  if (size !== 0 && (size < 1e-5 || size >= 1e15)) return x.toExponential(digits - 1);
+  if (x === 0 || !Number.isFinite(x)) return String(x);
+  if (size < 1e-5 || size >= 1e15) return x.toExponential(digits - 1);
   return size >= 10 ** digits
     ? Math.round(x).toLocaleString("en")
     : x.toLocaleString("en", {

@@ -33,7 +33,7 @@ export function errors_chart(groups, [low, high], name) {
   const outside = groups.filter((group) => !group.inside).length;
   const picture = svg("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
-    class: "lab-errors",
+    class: "lab-chart",
     role: "img",
     "aria-label":
       `The largest error of each ${name} and its bound: ${outside} of ${groups.length} errors ` +

@@ -42,8 +42,8 @@ export function compared([now, before]) {
   const smaller = pairs.filter(([a, b]) => a < b).length,
     same = pairs.filter(([a, b]) => a === b).length;
   return (
-    `On the same inputs ${now.kernel} has a smaller largest error than ${before.kernel} in ` +
-    `${smaller} of ${pairs.length} heads, and the same one in ${same}.`
+    `On the same inputs, the largest error of a head is smaller in ${now.kernel} than in ` +
+    `${before.kernel} for ${smaller} of ${pairs.length} heads, and the same for ${same}.`
   );
 }
 
