@@ -50,6 +50,7 @@ MODULES = (
     "step/smem_map",
     "step/fragments",
     "step/tables",
+    "step/meanings",
     "step/stepper",
     "step/step_kernel",
     "break_kernel",

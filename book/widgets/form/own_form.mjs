@@ -13,18 +13,21 @@ import { FIELDS, numbers_in } from "./fields.mjs";
 
 const FIRST = { q: "1", k: "0", v: "1" }; // equal weights, and an output of 1
 
-/** How many numbers a tensor has, and what its field takes. @param {Role} role @param {Attention} a */
+/**
+ * How many numbers a tensor has, and what its field takes.
+ * @param {Role} role @param {Attention} a
+ */
 function tensor_of(role, a) {
   const tokens = (role === "q" ? a.q_lens : a.kv_lens).reduce((x, y) => x + y, 0),
     heads = role === "q" ? a.q_heads : a.kv_heads,
     channels = role === "v" ? a.head_dim_v : a.head_dim,
     all = tokens * heads * channels;
   const [sum, count] = [all, tokens].map((n) => n.toLocaleString("en"));
-  const size = `${count} ${role === "q" ? "queries" : "keys"} x ${heads} heads x ${channels} channels`;
+  const rows = `${count} ${role === "q" ? "queries" : "keys"} x ${heads} heads`;
   const takes = {
     min: -LARGEST[a.dtype],
     max: LARGEST[a.dtype],
-    many: `1, ${channels} (a row) or ${sum} (${size}) numbers`,
+    many: `1, ${channels} (a row) or ${sum} (${rows} x ${channels} channels) numbers`,
     counts: (/** @type {number} */ n) => [1, channels, all].includes(n),
   };
   return { all, takes };
@@ -70,7 +73,7 @@ export function own_form(kind, seed) {
   refresh();
 
   /**
-   * The reader's numbers, if these are chosen; null, once a field has said why, if they are refused.
+   * The reader's numbers, if these are chosen; null, once a field has said why, if it refuses them.
    * @param {Attention} a
    */
   const read = (a) => {

@@ -9,6 +9,10 @@ const WIDTH = 320,
   TOP = 8,
   BOTTOM = 18,
   SIZE = 2.5; // of a mark
+const LOWEST = -12, // powers of ten
+  HIGHEST = 4;
+const DOT = `a${SIZE} ${SIZE} 0 1 0 ${2 * SIZE} 0a${SIZE} ${SIZE} 0 1 0 ${-2 * SIZE} 0`,
+  CROSS = `m0 ${-SIZE}l${2 * SIZE} ${2 * SIZE}m0 ${-2 * SIZE}l${-2 * SIZE} ${2 * SIZE}`;
 
 /**
  * The powers of ten between which the errors and bounds of some runs lie.
@@ -17,18 +21,18 @@ const WIDTH = 320,
 export function decades_of(runs) {
   const sizes = runs.flat().flatMap(({ error, bound }) => [error, bound]);
   const known = sizes.filter((x) => x > 0 && Number.isFinite(x)).map(Math.log10);
-  const low = Math.floor(Math.min(0, ...known));
-  return [low, Math.max(Math.ceil(Math.max(low, ...known)), low + 1)];
+  const low = Math.max(Math.floor(Math.min(0, ...known)), LOWEST),
+    high = Math.min(Math.ceil(Math.max(low, ...known)), HIGHEST); // a bound may be without limit
+  return [low, Math.max(high, low + 1)];
 }
 
 /** @param {Group[]} groups @param {[number, number]} decades @param {string} name  of a group */
 export function errors_chart(groups, [low, high], name) {
   const step = (WIDTH - LEFT) / groups.length;
   const y = (/** @type {number} */ size) => {
-    const part = (Math.log10(size) - low) / (high - low); // 0 is drawn at the bottom, NaN at the top
-    return (
-      TOP + (HEIGHT - TOP - BOTTOM) * (1 - (part >= 0 ? Math.min(part, 1) : size === 0 ? 0 : 1))
-    );
+    const share = (Math.log10(size) - low) / (high - low),
+      seen = Number.isNaN(share) ? 1 : Math.min(Math.max(share, 0), 1); // NaN stands at the top
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - seen);
   };
   const outside = groups.filter((group) => !group.inside).length;
   const picture = svg("svg", {
@@ -49,9 +53,7 @@ export function errors_chart(groups, [low, high], name) {
     const x = LEFT + (i + 0.5) * step,
       at = y(error);
     drawn.bound += `M${x - 0.35 * step} ${y(bound)}h${0.7 * step}`;
-    drawn[inside ? "inside" : "outside"] += inside
-      ? `M${x - SIZE} ${at}a${SIZE} ${SIZE} 0 1 0 ${2 * SIZE} 0a${SIZE} ${SIZE} 0 1 0 ${-2 * SIZE} 0`
-      : `M${x - SIZE} ${at - SIZE}l${2 * SIZE} ${2 * SIZE}m0 ${-2 * SIZE}l${-2 * SIZE} ${2 * SIZE}`;
+    drawn[inside ? "inside" : "outside"] += `M${x - SIZE} ${at}${inside ? DOT : CROSS}`;
   });
   for (const [kind, d] of Object.entries(drawn))
     picture.append(svg("path", { class: `lab-${kind}`, d }));
