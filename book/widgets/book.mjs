@@ -66,12 +66,20 @@ function serve() {
 
 /** @typedef {import("./run_kernel.mjs").Shelf} Shelf */
 
-/** @type {Record<string, (root: HTMLElement, shelf: Shelf) => unknown>} */
+/** @typedef {Record<string, (root: HTMLElement, shelf: Shelf) => unknown>} Widgets */
+
+/** @type {Widgets} */
 const WIDGETS = {
   guess: mount_guess,
   question: mount_question,
   progress: mount_progress,
   first_run: mount_first_run,
+};
+/**
+ * Those whose fields are kept in the address of the page, and that can be skipped by keyboard.
+ * @type {Widgets}
+ */
+const STANDING = {
   run_kernel: mount_run_kernel,
   step_kernel: mount_step_kernel,
   break_kernel: async (root, shelf) => mount_break_kernel(root, shelf, await shelf.asset("broken")),
@@ -80,19 +88,17 @@ const WIDGETS = {
   batches: async (root, { asset }) => mount_batches(root, await asset("batches")),
   tolerance: async (root, shelf) => mount_tolerance(root, shelf, await shelf.asset("tolerances")),
 };
-// Those whose fields are kept in the address of the page, and can be skipped by keyboard.
-const STANDING = Object.keys(WIDGETS).slice(4);
 
 /** @param {HTMLElement} root @param {Assets} asset */
 function mount(root, asset) {
   root.classList.add("lab-live");
   const name = /** @type {string} */ (root.dataset.labWidget);
-  return WIDGETS[name](root, { ...lab_data, asset, worker });
+  return (STANDING[name] ?? WIDGETS[name])(root, { ...lab_data, asset, worker });
 }
 
 /** @param {HTMLElement} root @param {number} i  its number in the page */
 async function mount_in_page(root, i) {
-  const stands = STANDING.includes(/** @type {string} */ (root.dataset.labWidget));
+  const stands = /** @type {string} */ (root.dataset.labWidget) in STANDING;
   if (stands) {
     const after = element("span", { id: `lab-after-${i}`, tabIndex: -1 });
     const words = "Skip this form and its results";
