@@ -72,7 +72,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
 }
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
-_COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n|^[ \t]+", re.MULTILINE)  # and indents
+_COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
 
