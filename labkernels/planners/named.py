@@ -21,6 +21,7 @@ PLANNERS: dict[str, Planner] = {
     "flash_attn_2": flash_attention.flash_attention_2,
     "flash_attn_3": flash_attention.flash_attention_3,
     "flash_attn_4": flash_attention.flash_attention_4,
+    "torch:sdpa": torch_sdpa.sdpa,
     "torch:flash": torch_sdpa.flash,
     "torch:efficient": torch_sdpa.efficient,
     "torch:cudnn": torch_sdpa.cudnn,

@@ -125,6 +125,49 @@ def test_chunks_of_mla_follow_the_sum_of_all_lengths():
         flashinfer.mla(Batch((1,), 16, 1, 576), H200, backend="cutlass")
 
 
+def test_flash_attention_4_has_a_tile_for_each_generation_and_splits_on_blackwell_alone():
+    """Its own comment: 512 keys of 128 channels are never split."""
+    wide, narrow = (Batch((8192,), 32, 8, head_dim) for head_dim in (128, 64))
+    cut = flash_attention.flash_attention_4
+    labels = {
+        key: [cut(batch, gpu(key)).label() for batch in (narrow, wide)]
+        for key in ("a100", "h200", "b200", "rtx5090")
+    }
+    assert labels == {
+        "a100": ["128 x 64, no split"] * 2,
+        "h200": ["192 x 128, no split", "128 x 128, no split"],
+        "b200": ["128 x 128, no split"] * 2,
+        "rtx5090": ["128 x 128, no split", "128 x 64, no split"],
+    }
+    b200 = gpu("b200")
+    # 148 SMs for 8 blocks: 18 splits of 4 tiles, of which 16 have keys
+    assert cut(wide, b200, num_splits=0).splits[0] == even(8192, 512)
+    assert cut(replace(wide, kv_lens=(512,)), b200, num_splits=0).splits[0] == even(512)
+    with pytest.raises(ValueError, match="page_size = 16, allowed on sm_120: None"):
+        cut(replace(wide, page_size=16), gpu("rtx5090"))
+
+
+def test_torch_takes_cudnn_first_where_it_prefers_it_and_never_for_one_key():
+    batch = Batch((512,) * 4, 32, 32, 128)
+    choose = torch_sdpa.backend
+    assert [choose(batch, gpu(key)) for key in ("rtx4090", "h100", "b200", "rtx5090")] == [
+        "flash",
+        "cudnn",
+        "cudnn",
+        "flash",
+    ]
+    assert choose(batch, H200, prefers_cudnn=False) == "flash"
+    assert choose(batch, H200, deterministic=True) == "flash"
+    assert choose(replace(batch, kv_lens=(1,) * 4), H200) == "flash"
+    assert choose(replace(batch, causal=True), A100) == "efficient"  # one query of 512 keys
+    assert choose(replace(batch, head_dim=320), H200) == "efficient"
+    assert choose(replace(batch, head_dim=100), H200) == "flash"
+    assert choose(replace(batch, head_dim=300), A100) == "math"
+    assert torch_sdpa.sdpa(batch, A100) == torch_sdpa.flash(batch, A100)
+    with pytest.raises(NotKnown, match="cuDNN's version decides"):
+        choose(replace(batch, head_dim=256), H200)
+
+
 def test_fewer_splits_of_flash_attention_2_are_taken_where_nearly_as_full():
     """Its own example: 48 units on 108 places take 2 splits, which fill 0.89, and not 3."""
     assert flash_attention.splits_2(48, 108, 1000) == 2
@@ -195,7 +238,7 @@ def test_promises_of_the_servers_keep_a_decode_whatever_the_batch():
 def test_what_no_source_tells_is_refused_by_name():
     batch = decode(2, 512)
     refused = {
-        "cuDNN chooses": lambda: torch_sdpa.cudnn(batch, H200),
+        "cuDNN chooses": lambda: torch_sdpa.sdpa(batch, H200),
         "cuBLAS chooses": lambda: torch_sdpa.math(batch, H200),
         "registers of the kernel": lambda: flashinfer.decode_cuda_cores(batch, A100),
         "head_dim = 512": lambda: flashinfer.fa2(Batch((5,), 1, 1, 512), H200),

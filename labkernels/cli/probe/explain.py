@@ -24,8 +24,8 @@ Of two files, as for `labkernels audit`, it says which requests have other bits,
 heads, and whether the cuts predicted these; requests belong together by their queries.
 
 libraries: flashinfer:cuda_cores, flashinfer:fa2, flashinfer:fa3, flashinfer:mla_fa2,
-  flashinfer:mla_fa3, flash_attn_2, flash_attn_3, flash_attn_4, torch:flash, torch:efficient,
-  torch:cudnn, torch:math, vllm:flashinfer, vllm:flash_attn, sglang:flashinfer,
+  flashinfer:mla_fa3, flash_attn_2, flash_attn_3, flash_attn_4, torch:sdpa, torch:flash,
+  torch:efficient, torch:cudnn, torch:math, vllm:flashinfer, vllm:flash_attn, sglang:flashinfer,
   sglang:flash_attn, labkernels
 
 examples:
