@@ -1,10 +1,11 @@
 """How the lab's own plans cut a batch, in the words of `labkernels.planners`."""
 
+from functools import partial
 from typing import Any
 
 from labkernels.hardware import Gpu
 from labkernels.planners import Batch, Cut, NotKnown
-from labkernels.planners.cut import even
+from labkernels.planners.cut import ceil, even
 
 NAME = "labkernels"
 
@@ -36,39 +37,38 @@ def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dt
 def labkernels(batch: Batch, gpu: Gpu, **options: Any) -> Cut:
     """Return the cut of `decode`, or of `prefill` if a request has several query tokens.
 
-    options: those of the verb. The tensors have shapes alone; nothing runs.
+    options: those of the verb. Its tensors have no memory, and nothing runs.
     Raises: NotKnown for MLA; ValueError and TypeError as the verb does.
 
     >>> from labkernels.hardware import gpu
     >>> labkernels(Batch((8192,), 32, 8, 128, page_size=16), gpu("h200")).label()
-    '4 x 64, 32 splits of 256'
+    '8 x 64, 32 splits of 256'
     """
     import torch
 
     from labkernels import ops
     from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.caches.ragged import RaggedKV
-    from labkernels.kernels.random_inputs import Normal, int32, sums
 
     if batch.kv_heads == 1 and batch.head_dim > 256:
         raise NotKnown(f"head_dim = {batch.head_dim}: our cuts of an MLA decode")
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[batch.dtype]
-    draw, queries, lengths = Normal(0, "cpu"), sum(batch.queries), batch.kv_lens
-    q = torch.empty(queries, batch.q_heads, batch.head_dim, dtype=kind)
-    is_decode = queries == batch.size
-    how = {"target": gpu.key, **options, "kv_lens": lengths}
+    tensor, ints = (partial(torch.empty, dtype=x, device="meta") for x in (kind, torch.int32))
+    heads, lengths = (batch.kv_heads, batch.head_dim), batch.kv_lens
+    q = tensor(sum(batch.queries), batch.q_heads, batch.head_dim)
+    is_decode = batch.queries == (1,) * batch.size
     if is_decode or batch.page_size:
         size = batch.page_size or 16
-        table = torch.zeros(batch.size, -(-max(lengths) // size), dtype=torch.int32)
-        pools = torch.empty(2, 1, size, batch.kv_heads, batch.head_dim, dtype=kind)
-        kv: Any = PagedKV(*pools, table, int32(lengths, draw))
+        table, pool = ints(batch.size, ceil(max(lengths), size)), tensor(1, size, *heads)
+        kv: Any = PagedKV(pool, pool, table, ints(batch.size))
     else:
-        pools = torch.empty(2, sum(lengths), batch.kv_heads, batch.head_dim, dtype=kind)
-        kv = RaggedKV(*pools, sums(lengths, draw))
+        keys, ends = tensor(sum(lengths), *heads), ints(batch.size + 1)
+        kv = RaggedKV(keys, keys, ends)
+    how = {"target": gpu.key, **options, "kv_lens": lengths}
     if is_decode:
         plan = ops.decode_step(q, kv, **how).plan
     else:
         how |= {"causal": batch.causal, "q_lens": batch.queries}
-        plan = ops.prefill_step(q, kv, sums(batch.queries, draw), **how).plan
+        plan = ops.prefill_step(q, kv, ints(batch.size + 1), **how).plan
     shape = {"head_dim": batch.head_dim, "group": batch.group, "dtype": batch.dtype}
     return cut_of(plan, lengths, **shape)

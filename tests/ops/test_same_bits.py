@@ -141,7 +141,11 @@ def test_a_cache_that_grows_by_chunks_ends_in_the_bits_of_one_prefill(size):
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
 def test_gradients_alone_and_in_every_turn_of_the_batch(kernel, group):
-    case, n = backward_case(Q_LENS, KV_LENS, group=group, layout="thd"), len(Q_LENS)
+    check_gradients(kernel, Q_LENS, KV_LENS, group=group)
+
+
+def check_gradients(kernel, q_lens, kv_lens, **shape):
+    case, n = backward_case(q_lens, kv_lens, layout="thd", **shape), len(q_lens)
     how = {"deterministic": True, "kernel": kernel, "causal": True}
     whole = ops.backward(*case.arguments, **how)
     turns = ([(i + j) % n for j in range(n)] for i in range(n))

@@ -25,7 +25,8 @@ def dump(folder, case, requests, name, *, out=None, **how):
     found = ops.decode(part.q, cache, scale=case.scale, **how).out if out is None else out
     path = folder / name
     tensors = {"q": part.q, "k": cache.k, "v": cache.v, "page_table": cache.page_table}
-    torch.save({**tensors, "kv_len": cache.kv_len, "out": found}, path)
+    tensors |= {"kv_len": cache.kv_len, "out": found}
+    torch.save({name: x.cpu() for name, x in tensors.items()}, path)
     return path
 
 
