@@ -70,8 +70,9 @@ class Cut:
 
     kernel: the arithmetic, by its library. tile_q, tile_keys: rows and keys that a block takes at a
     time. splits: for each request the key ranges whose outputs are merged, for its last query.
-    order, chains: as in numerics.emulation.running_max. p: the format of P. partials: the format in
-    which outputs of several splits wait for their merge. "input" is the format of q, K and V.
+    order, chains: as in numerics.emulation.running_max. p: the format of P, "" if it was not read.
+    partials: the format in which outputs of several splits wait for their merge. "input" is the
+    format of q, K and V.
     """
 
     kernel: str

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from labkernels.hardware import gpu
@@ -10,11 +11,13 @@ from labkernels.planners import (
     NotKnown,
     changed,
     flash_attention,
+    flash_mla,
     flashinfer,
     serving,
     torch_sdpa,
 )
 from labkernels.planners.cut import even, even_blocks
+from labkernels.planners.prediction import changed_heads
 
 H200, A100 = gpu("h200"), gpu("a100")
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -166,6 +169,25 @@ def test_torch_takes_cudnn_first_where_it_prefers_it_and_never_for_one_key():
     assert torch_sdpa.sdpa(batch, A100) == torch_sdpa.flash(batch, A100)
     with pytest.raises(NotKnown, match="cuDNN's version decides"):
         choose(replace(batch, head_dim=256), H200)
+
+
+def test_requests_before_one_move_its_splits_in_flash_mla():
+    """66 parts of an H200 for 128 heads; a piece of a request counts five blocks more.
+
+    Alone, 64 blocks and 5 are 2 for a part. Eight requests have 552, of which a part takes 9: the
+    first part leaves off in the first request, and the second request begins within a part.
+    """
+    alone, eight = (flash_mla.flash_mla(Batch((4096,) * n, 128, 1, 576), H200) for n in (1, 8))
+    assert alone.splits[0] == even(4096, 128)
+    assert eight.splits[0] == even(4096, 9 * 64)
+    assert eight.splits[1][:2] == ((0, 3 * 64), (3 * 64, 12 * 64))
+    assert all(splits[-1][1] == 4096 for splits in eight.splits)
+    assert changed(alone, eight) == (0,)
+    assert changed(eight, eight, (1,) * 8) == (0, 2, 4, 6)  # all are cut as 0 or as 1
+    empty = flash_mla.flash_mla(Batch((0, 64), 128, 1, 576), H200)
+    assert empty.splits == (((0, 0),), ((0, 64),))
+    with pytest.raises(NotKnown, match="how FlashMLA rounds P"):
+        changed_heads(np.zeros((1, 4096)), np.zeros((4096, 8)), alone, eight, dtype="bf16")
 
 
 def test_fewer_splits_of_flash_attention_2_are_taken_where_nearly_as_full():
