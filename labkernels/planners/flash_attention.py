@@ -41,10 +41,13 @@ def splits_3(units: int, batch: Batch, slots: int, tiles: int, row_tiles: int, k
 
 
 def _nearly_fullest(counts: list[int], units: int, slots: int) -> int:
-    """Return the first count whose waves are 85 % as full as the fullest, in fp32 as theirs."""
+    """Return the first count whose waves are 85 % as full as the fullest.
+
+    As theirs, waves are in fp32, and the comparison is in float64, which decides near ties.
+    """
     waves = (np.array(counts) * units).astype(np.float32) / np.float32(slots)
-    fullness = waves / np.ceil(waves)
-    return counts[int(np.argmax(fullness >= 0.85 * float(fullness.max(initial=0))))]
+    fullness = (waves / np.ceil(waves)).astype(np.float64)
+    return counts[int(np.argmax(fullness >= 0.85 * fullness.max(initial=0)))]
 
 
 def flash_attention_2(

@@ -195,6 +195,8 @@ def test_fewer_splits_of_flash_attention_2_are_taken_where_nearly_as_full():
     assert flash_attention.splits_2(48, 108, 1000) == 2
     assert flash_attention.splits_2(87, 108, 1000) == 1  # four fifths of the places are enough
     assert flash_attention.splits_2(1, 264, 3) == 3
+    # 85 of 132 places are not quite 85 % of 100 in float64, and are in fp32
+    assert flash_attention.splits_3(1, Batch((1,), 1, 1, 64), 132, 100, 1, 1) == 86
     assert even_blocks(8192, 128, 7) == even(8192, 1280)
 
 
