@@ -257,6 +257,11 @@ def test_promises_of_the_servers_keep_a_decode_whatever_the_batch():
         for captured in (False, True)
     )
     assert (eager.splits[0], graph.splits[0]) == (even(8192, 2048), even(8192))
+    prefill = Batch((8192,) * 3, 32, 8, 128, (512,) * 3, causal=True)
+    chunk = serving.sglang_flashinfer(prefill, H200, deterministic=True)
+    assert chunk.splits[0] == even(8192, 4096)
+    with pytest.raises(NotKnown, match="SGLang's prefill merges"):
+        serving.sglang_flashinfer(prefill, H200)
 
 
 def test_what_no_source_tells_is_refused_by_name():
