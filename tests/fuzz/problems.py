@@ -74,7 +74,8 @@ def attention(operation: str, choose) -> None:
         lengths = tuple(choose.integer(MOST_TOKENS[operation]) for _ in kv_lens), kv_lens
     case = CASES[operation](*lengths, **shape)
     if choose.varied and spec.features:
-        case = varied(case, spec.name, seed=shape["seed"], **variant(choose))
+        vary = backward_cases.varied_backward if operation == "backward" else varied
+        case = vary(case, spec.name, seed=shape["seed"], **variant(choose))
     if operation == "backward":
         backward_cases.run_checked(case, spec, deterministic=choose.pick((False, True)), **how)
     else:

@@ -74,7 +74,6 @@ def test_verbs_without_variants_name_the_option():
     calls = {
         "mla_decode": lambda: mla.run(window_left=3),
         "append": lambda: ops.append(*append.arguments, window_left=3),
-        "backward": lambda: ops.backward(*backward.arguments, window_left=3),
     }
     for call in calls.values():
         with pytest.raises(TypeError, match="window_left"):
