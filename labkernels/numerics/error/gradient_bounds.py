@@ -8,7 +8,7 @@ delta = sum of out dO, dS = P (dP - delta), times 1 - tanh^2 where scores are ca
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import Array, float64, moved, namespace
+from labkernels.numerics.arrays import Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import EXP2_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
@@ -54,22 +54,24 @@ def gradient_bounds(
     of_rows = _chain_error(rows_seen, execution.arch)
     chains, exact = (of_keys, of_rows, of_rows), gradients(given)
     sums = zip(spread.scaled(), size.scaled(), chains, exact[:3], strict=True)
-    return (*(_stored(e + chain * s, x, policy) for e, s, chain, x in sums), *_of_sinks(given))
+    found, sinks = tuple(_stored(e + chain * s, x, policy) for e, s, chain, x in sums), given.sinks
+    return (
+        found if sinks is None else (*found, sink_bound(sinks, given.dout, given.out, given.lse2))
+    )
 
 
-def _of_sinks(given: Given) -> tuple[Array, ...]:
-    """Return the bound of dsinks, if there are sinks: of P, of delta and of a sum in fp32."""
-    weights, xp = sink_weights(given), namespace(given.lse2)
-    if weights is None:
-        return ()
-    sinks = abs(np.asarray(given.problem.variant.sinks, np.float64)) * LOG2_E
-    sinks = moved(np.where(np.isfinite(sinks), sinks, 0.0), given.lse2)
-    lse2 = xp.where(weights > 0, float64(given.lse2), 0.0)
-    exponent = _U32 * (2 * sinks + abs(sinks) + abs(lse2))
-    products = abs(float64(given.dout) * float64(given.out)).sum(-1)
+def sink_bound(sinks: Array, dout: Array, out: Array, lse2: Array) -> Array:
+    """Return the bound of dsinks: of P, of delta and of a sum over all rows in fp32. Shapes: [Hq].
+
+    The rest is as in `sink_gradient`.
+    """
+    weights, xp = sink_weights(sinks, lse2), namespace(lse2)
+    sizes = xp.where(xp.isfinite(sinks), abs(sinks), 0.0) * LOG2_E
+    exponent = _U32 * (3 * sizes + abs(xp.where(weights > 0, float64(lse2), 0.0)))
     relative = (1 + xp.expm1(LN_2 * exponent)) * (1 + EXP2_ERROR["mufu"]) - 1
-    relative = relative + (given.dout.shape[-1] + 1 + len(weights)) * _U32
-    return (((weights * relative + _FLUSHED) * (1 + relative) * products + _FLUSHED).sum(0),)
+    relative = relative + (dout.shape[-1] + 1 + len(weights)) * _U32
+    products = abs(float64(dout) * float64(out)).sum(-1)
+    return ((weights * relative + _FLUSHED) * (1 + relative) * products + _FLUSHED).sum(0)
 
 
 class _Errors:

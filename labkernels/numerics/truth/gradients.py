@@ -31,6 +31,14 @@ class Given:
             allowed = tuple(self.problem.out_shape[:2])
             raise ValueError(f"lse2.shape = {tuple(self.lse2.shape)}, allowed: {allowed}")
 
+    @property
+    def sinks(self) -> Array | None:
+        """The sinks, where lse2 lies; None if there are none. Shapes: [Hq]."""
+        variant = self.problem.variant
+        if variant is None or variant.sinks is None:
+            return None
+        return moved(np.asarray(variant.sinks, np.float64), self.lse2)
+
 
 def names_of(problem: Problem) -> tuple[str, ...]:
     """Return the names of a problem's gradients, in order."""
@@ -49,27 +57,25 @@ def gradients(given: Given) -> tuple[np.ndarray, ...]:
     for rows in given.problem.row_blocks():
         for part in parts(given, rows):
             total.add(part, part.dout, part.p, part.ds, abs_values=False)
-    found = total.scaled()
-    return found if given.problem.variant is None else (*found, *_of_sinks(given))
+    found, sinks = total.scaled(), given.sinks
+    if sinks is None:
+        return found
+    return (*found, sink_gradient(sinks, given.dout, given.out, given.lse2))
 
 
-def _of_sinks(given: Given) -> tuple[Array, ...]:
-    """Return -P delta of each sink, summed over rows: it is a key with a value of 0."""
-    weights = sink_weights(given)
-    if weights is None:
-        return ()
-    return (-(weights * (float64(given.dout) * float64(given.out)).sum(-1)).sum(0),)
+def sink_gradient(sinks: Array, dout: Array, out: Array, lse2: Array) -> Array:
+    """Return -P delta of each sink, summed over all rows: a sink is a key with a value of 0.
+
+    Shapes: sinks [Hq], natural, dout, out [total_q, Hq, D], lse2 [total_q, Hq] -> [Hq].
+    """
+    return -(sink_weights(sinks, lse2) * (float64(dout) * float64(out)).sum(-1)).sum(0)
 
 
-def sink_weights(given: Given) -> Array | None:
-    """Return P of the sinks, None without any. Shapes: [total_q, Hq]."""
-    variant = given.problem.variant
-    if variant is None or variant.sinks is None:
-        return None
-    lse2, xp = float64(given.lse2), namespace(given.lse2)
-    sinks = moved(np.asarray(variant.sinks, np.float64) * LOG2_E, lse2)
+def sink_weights(sinks: Array, lse2: Array) -> Array:
+    """Return P of each row's sink. Shapes: as lse2."""
+    lse2, xp = float64(lse2), namespace(lse2)
     seen = lse2 > -np.inf
-    return xp.where(seen, xp.exp2(sinks - xp.where(seen, lse2, 0.0)), 0.0)
+    return xp.where(seen, xp.exp2(LOG2_E * float64(sinks) - xp.where(seen, lse2, 0.0)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
