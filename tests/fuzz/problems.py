@@ -61,7 +61,8 @@ def attention(operation: str, choose) -> None:
     if operation == "mla":
         shape["heads"] = choose.pick((1, 3, 5, 16))
     else:
-        shape["head_dim"] = choose.pick(spec.head_dims if choose.wide else spec.head_dims[:1])
+        every_dim = choose.wide or choose.device == "cuda"
+        shape["head_dim"] = choose.pick(spec.head_dims if every_dim else spec.head_dims[:1])
         shape["group"] = choose.pick(GROUPS[:3] if operation == "backward" else GROUPS)
         shape["kv_heads"] = choose.pick((1, 2, 3) if operation == "decode" else (1, 2))
     paged = "paged" in spec.layouts and (spec.layouts == ("paged",) or choose.pick((False, True)))

@@ -89,9 +89,9 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
           } else {
             e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
           }
-          if (!seen.whole && column + i >= limit) e = 0.f;
-          if constexpr (V::window)
-            if (!seen.whole && column + i < begin) e = 0.f;
+          bool hidden = column + i >= limit;
+          if constexpr (V::window) hidden = hidden || column + i < begin;
+          if (!seen.whole && hidden) e = 0.f;
           probability[i] = e;
           gradient[i] = e * (dp[m][n][2 * r + i] - row_delta);
           if constexpr (V::soft_cap) gradient[i] = gradient[i] * steepness;
