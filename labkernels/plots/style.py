@@ -46,6 +46,7 @@ NAMES = {
     "torch_fa2 backward": "FlashAttention-2",
     "torch_cudnn backward": "cuDNN",
     "flash_attention_4": "FlashAttention-4",
+    "flex_attention": "FlexAttention",
     "gluon_prefill": "Gluon",
     "flash_attention_4_ordered": "FlashAttention-4, ordered",
     "cublas": "cuBLAS",
