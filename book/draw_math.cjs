@@ -1,5 +1,5 @@
-// Draws formulas as HTML, by the MathJax of a folder: node draw_math.cjs FOLDER. The input is a list
-// of [TeX, whether it stands alone]; the output has the drawn formulas and the style that they need.
+// Draws formulas as HTML, by the MathJax of a folder: node draw_math.cjs FOLDER. The input is a
+// list of [TeX, whether it stands alone]; the output has the formulas and the style that they need.
 const mathjax = process.argv[2];
 globalThis.MathJax = {
   loader: {
@@ -10,6 +10,7 @@ globalThis.MathJax = {
   startup: { typeset: false },
   chtml: { fontURL: "math" },
   tex: {
+    packages: { "[-]": ["noerrors", "noundefined"] },
     formatError: (_, error) => {
       throw error;
     },

@@ -1,7 +1,7 @@
 """Folds what a page opens when it is asked for.
 
 These are the sections of a chapter that its entry in chapters.toml names, and in the API reference
-all but the first sentences below each name.
+what stands below the first sentences of a name, and sections of many names.
 """
 
 import re
@@ -18,6 +18,9 @@ _EDGE = re.compile(r"<section\b|</section>")
 _ENTRY = re.compile(
     r'<dl class="py \w+">\s*<dt class="sig[^>]*>.*?</dt>\s*<dd><p>.*?</p>\s*(?!</dd>)', re.DOTALL
 )
+MOST_NAMES = 8  # of a section of the API reference that stays open
+_NAME = re.compile(r'<dt class="sig[^>]*\bid="(?:labkernels\.)?([\w.]+)"')
+_CHAPTER = re.compile(r"<section\b[^>]*>\s*(?:<span[^>]*></span>\s*)*<h2>")
 _BODY_EDGE = re.compile(r"<dd\b|</dd>")
 _PART = re.compile(r'<dt class="field-\w+">(.*?)<span class="colon">')
 _NOT_TITLE = re.compile(
@@ -61,9 +64,9 @@ def folded(text: str, titles: tuple[str, ...]) -> str:
 
 
 def with_lids(text: str) -> str:
-    """Returns an API reference in which a `details` below a name's first sentences has the rest.
+    """Returns an API reference in which `details` have what is read one name at a time.
 
-    Its summary says which parts these are.
+    The summary below a name says which parts follow, and that of a section which names.
     """
     for found in reversed(list(_ENTRY.finditer(text))):
         end = _end(text, found.end(), _BODY_EDGE)
@@ -74,7 +77,22 @@ def with_lids(text: str) -> str:
         summary = f"<summary>{', '.join(parts) or 'more'}</summary>"
         lid = f'<details class="lab-more">{summary}{rest}</details>'
         text = f"{text[: found.end()]}{lid}{text[end:]}"
+    for found in reversed(list(_CHAPTER.finditer(text))):
+        text = _with_many_names(text, found.end())
     return text
+
+
+def _with_many_names(text: str, start: int) -> str:
+    """Returns the page with the names of a section in a `details`, if they are many."""
+    end = _end(text, start)
+    first = text.find('<dl class="py ', start, end)
+    names = [name for name in _NAME.findall(text, start, end) if first >= 0]
+    own = [name for name in names if name.rpartition(".")[0] not in names]
+    if len(own) <= MOST_NAMES or "<section" in text[first:end]:
+        return text
+    shown = ", ".join(f"<code>{name}</code>" for name in own)
+    lid = f'<details class="lab-more"><summary>{shown}</summary>{text[first:end]}</details>'
+    return f"{text[:first]}{lid}{text[end:]}"
 
 
 def _end(text: str, start: int, edges: re.Pattern[str] = _EDGE) -> int:

@@ -1,14 +1,15 @@
-"""What a page adds to its tables and lists: numbers at the right, and folds of long ones.
+"""What a page adds to its tables, lists and outputs: numbers at the right, and folds of long ones.
 
-Of a long table, and of the changelog, a page shows the first entries, and the rest when its reader
-asks for them. The style sheet hides these, so that every entry is in the page, and on paper.
+Of a long table, of a long printed output and of the changelog, a page shows the beginning, and the
+rest when its reader asks for it. The style sheet hides the rest, so that all of it is in the page,
+and on paper.
 """
 
 import html
 import re
 from pathlib import Path
 
-MOST_ROWS, MOST_ITEMS = 20, 30  # beyond which a page folds them, as lab.css says
+MOST_ROWS, MOST_ITEMS, MOST_LINES = 20, 30, 24  # beyond which a page folds
 _TABLE = re.compile(r"<table\b(?P<more>[^>]*)>.*?</table>", re.DOTALL)
 _PART = re.compile(r"<t(?:head|body)\b.*?</t(?:head|body)>", re.DOTALL)
 _ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
@@ -22,27 +23,39 @@ _NUMBER = re.compile(
     r"\s*(?:%|°|×|x|[a-zA-Zµ]{1,4}(?:/[a-zA-Z]{1,2})?)?\]?"
 )
 _NONE = {"", "-", "–", "—", "−", "nan", "none", "inf", "="}
-_LIST = re.compile(r"<ul\b[^>]*>.*?</ul>", re.DOTALL)
+_OUTPUT = re.compile(
+    r'(<div class="output (?:stream|text_plain)[^>]*><div[^>]*>)(<pre>.*?</pre>)', re.DOTALL
+)
+_LIST = re.compile(r'<ul class="simple">.*?</ul>', re.DOTALL)
 
 
 def arrange(pages: Path) -> None:
-    """Arranges the tables of all pages, and the changelog's list, in place."""
+    """Arranges the tables, outputs and lists of all pages in place."""
     for path in pages.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
-        arranged = _TABLE.sub(_arranged, text)
+        arranged = _OUTPUT.sub(_output, _TABLE.sub(_table, text))
         if path.name == "changelog.html":
-            arranged = _LIST.sub(lambda found: folded(found[0], "li", MOST_ITEMS), arranged)
+            arranged = _LIST.sub(_list, arranged)
         path.write_text(arranged, encoding="utf-8")
 
 
-def _arranged(found: re.Match[str]) -> str:
+def _table(found: re.Match[str]) -> str:
+    table, text, at = found[0], found.string, found.start()
     if "indextable" in found["more"]:
-        return found[0]
-    aligned = with_numbers(found[0])
-    inside = found.string.rfind("<details", 0, found.start()) > found.string.rfind(
-        "</details>", 0, found.start()
-    )
-    return aligned if inside else folded(aligned, "tr", MOST_ROWS)
+        return table
+    aligned = with_numbers(table)
+    if text.rfind("<details", 0, at) > text.rfind("</details>", 0, at):  # it has a lid
+        return aligned
+    n_rows = table.partition("<tbody")[2].count("<tr")
+    return folded(aligned, n_rows, MOST_ROWS, "rows")
+
+
+def _output(found: re.Match[str]) -> str:
+    return f"{found[1]}{folded(found[2], found[2].count(chr(10)), MOST_LINES, 'lines')}"
+
+
+def _list(found: re.Match[str]) -> str:
+    return folded(found[0], found[0].count("<li"), MOST_ITEMS, "entries")
 
 
 def with_numbers(table: str) -> str:
@@ -81,12 +94,9 @@ def is_numbers(texts: list[str]) -> bool:
     return bool(filled) and all(map(_NUMBER.fullmatch, filled))
 
 
-def folded(text: str, tag: str, most: int) -> str:
-    """Returns a table or a list, of which the style sheet hides a part if it has more entries."""
-    body = text[text.index("<tbody") :] if "<tbody" in text else text
-    n = len(re.findall(rf"<{tag}\b", body))
+def folded(text: str, n: int, most: int, name: str) -> str:
+    """Returns what the style sheet shows in part, if it has more entries than these."""
     if n <= most:
         return text
-    name = "rows" if tag == "tr" else "entries"
     lid = f"<summary><span>All {n} {name}</span><span>The first {name}</span></summary>"
     return f'<div class="lab-fold">{text}<details>{lid}</details></div>'

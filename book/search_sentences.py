@@ -11,7 +11,20 @@ from pathlib import Path
 from mend import SEARCH_PAGE
 
 _BLOCKS = {"p", "li", "dd", "figcaption", "caption"}
-_LEFT_OUT = {"script", "style", "svg", "summary", "pre", "math", "nav", "h1", "h2", "h3", "h4"}
+_LEFT_OUT = {
+    "script",
+    "style",
+    "svg",
+    "summary",
+    "pre",
+    "nav",
+    "table",
+    "dt",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+}
 _ALONE = {"br", "img", "input", "hr", "wbr", "source", "col", "link", "meta"}
 
 
@@ -30,6 +43,7 @@ class Texts(HTMLParser):
         """Notes the section that begins here, or the block."""
         self._inside = self._inside or tag == "article"
         if tag in _ALONE or not self._inside:
+            self._words += " " * (tag == "br")
             return
         name = dict(attrs).get("id")
         if tag in _BLOCKS:

@@ -3,25 +3,32 @@
 /** A word without the ends that English gives it, so that "tiles" finds "tile". */
 const stem_of = (word) => (word.length > 4 ? word.replace(/(?:ies|ing|ed|es|s|e|y)$/, "") : word);
 
+const sentences_in = (text) => text.split(/(?<=[.?!])\s+(?=["“(]?[A-Z`])/);
+
+/** The first whole sentence of some texts. */
+const first_in = (texts) => {
+  const all = texts.flatMap(([, text]) => sentences_in(text));
+  return all.find((each) => /.{30}[.?!]$/.test(each)) ?? all[0];
+};
+
 /**
- * The sentence of some texts, [name of the section, text], with most of the words, else null. Texts
- * of the section with this name count if there are some, else all.
+ * The sentence of some texts, each [name of its section, text], with most of the words; the first
+ * one where only code and headings have them.
  */
-function sentence_of(texts, name, words) {
-  const own = texts.filter(([section]) => section === name),
-    stems = words.map((word) => stem_of(word.toLowerCase()));
-  let best = null,
+function sentence_of(texts, words) {
+  const stems = words.map((word) => stem_of(word.toLowerCase()));
+  let best,
     most = 0;
-  for (const [, text] of own.length ? own : texts)
-    for (const sentence of text.split(/(?<=[.?!])\s+(?=["“(]?[A-Z`])/)) {
+  for (const [, text] of texts)
+    for (const sentence of sentences_in(text)) {
+      // a word counts more where it begins one, and a whole sentence more than a label
       const lower = ` ${sentence.toLowerCase()}`,
-        // a word counts more where it begins one, and a whole sentence more than a label
-        at = (stem) => (new RegExp(`[^\\p{L}\\p{N}]${stem}`, "u").test(lower) ? 2 : lower.includes(stem) ? 1 : 0),
-        found = stems.reduce((sum, stem) => sum + at(stem), 0),
+        begins = stems.filter((stem) => new RegExp(`[^\\p{L}\\p{N}]${stem}`, "u").test(lower)),
+        found = begins.length + stems.filter((stem) => lower.includes(stem)).length,
         score = found && found + (/[.?!]$/.test(sentence) ? 0.5 : 0);
       if (score > most) [best, most] = [sentence, score];
     }
-  return best ?? (own.length ? own[0][1].split(/(?<=[.?!])\s/)[0] : null);
+  return best ?? first_in(texts);
 }
 
 /** A sentence of at most some letters around its first word that was looked for. */
@@ -31,7 +38,8 @@ function shortened(sentence, words, letters = 260) {
     places = words.map((word) => lower.indexOf(stem_of(word.toLowerCase()))),
     first = Math.max(0, Math.min(...places.filter((place) => place >= 0), sentence.length)),
     start = first > letters / 2 ? sentence.indexOf(" ", first - letters / 2) + 1 : 0,
-    end = sentence.lastIndexOf(" ", start + letters);
+    last = start + letters,
+    end = last < sentence.length ? sentence.lastIndexOf(" ", last) : sentence.length;
   return `${start ? "… " : ""}${sentence.slice(start, end)}${end < sentence.length ? " …" : ""}`;
 }
 
@@ -43,23 +51,29 @@ if (typeof document !== "undefined")
     if (words.length === 0 || results === null) return;
     const stems = words.map(stem_of).join("|"),
       marked = new RegExp(`(?<![\\p{L}\\p{N}])((?:${stems})[\\p{L}\\p{N}]*)`, "giu");
-    new MutationObserver((changes) => {
-      for (const added of changes.flatMap((change) => [...change.addedNodes])) {
-        if (added.nodeName !== "LI" || added.querySelector(".context")) continue;
-        const [page, name = ""] = added.querySelector("a").getAttribute("href").split("#"),
-          found = sentence_of(lab_texts[page.replace(/\.html.*$/, "")] ?? [], name, words);
-        if (found === null) continue;
-        const line = document.createElement("p");
-        line.className = "context";
-        shortened(found, words)
-          .split(marked)
-          .forEach((part, i) => {
-            const mark = document.createElement("span");
-            mark.className = "highlighted";
-            mark.textContent = part;
-            line.append(i % 2 ? mark : part);
-          });
-        added.append(line);
-      }
-    }).observe(results, { childList: true, subtree: true });
+    /** Puts a sentence under a result. */
+    const add_sentence = (result) => {
+      if (result.querySelector(".context")) return;
+      const [page, name = ""] = result.querySelector("a").getAttribute("href").split("#"),
+        texts = lab_texts[page.replace(/\.html.*$/, "")] ?? [],
+        own = texts.filter(([section]) => section === name),
+        // what a name of the reference does, its first sentence says
+        is_name = own.length > 0 && result.querySelector("a + span") !== null,
+        found = is_name ? first_in(own) : sentence_of(name && own.length ? own : texts, words);
+      if (!found) return;
+      const line = document.createElement("p");
+      line.className = "context";
+      shortened(found, words)
+        .split(marked)
+        .forEach((part, i) => {
+          const mark = document.createElement("span");
+          mark.className = "highlighted";
+          mark.textContent = part;
+          line.append(i % 2 ? mark : part);
+        });
+      result.append(line);
+    };
+    const update = () => results.querySelectorAll("ul.search > li").forEach(add_sentence);
+    new MutationObserver(update).observe(results, { childList: true, subtree: true });
+    update();
   });
