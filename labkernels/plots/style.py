@@ -53,7 +53,7 @@ NAMES = {
 }
 CEILING = "#56606d"
 RULE = "#d5dae1"
-ERROR_MAP = "cividis"
+ERROR_MAP = "cividis_r"  # large errors stand out: dark on a white page, bright on a dark one
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under this style: @plt.rc_context(style.HOUSE).
