@@ -384,7 +384,7 @@ read = read[wanted].assign(sheet=sheet.name, calls=sheet.calls)
 plots.table(read.reset_index(), "datasheets", {"calls": "{:.0f}"})
 
 # %% [markdown] tags=["evidence"]
-# The same kernels on small shapes, each output held against its bound and its expected spread. Without a GPU a time is that of a simulation.
+# The same kernels on small shapes, each output held against its bound and its expected spread:
 
 # %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]

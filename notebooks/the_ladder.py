@@ -333,7 +333,7 @@ finished.plot_timing()
 plt.show()
 
 # %% [markdown] tags=["evidence"]
-# The same kernels on small shapes, in CUDA and in Triton; on a machine without a GPU a time is that of a simulation:
+# The same kernels on small shapes, in CUDA and in Triton:
 
 # %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]

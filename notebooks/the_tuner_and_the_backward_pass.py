@@ -293,7 +293,7 @@ bench.log.drew("errors", "prefill")
 plt.show()
 
 # %% [markdown] tags=["evidence"]
-# Both operations of the forward pass on small shapes, and the backward pass beside them; without a GPU a time is that of a simulation:
+# Both operations of the forward pass on small shapes, and the backward pass beside them:
 
 # %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]

@@ -463,8 +463,8 @@ plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this
 bench.log.drew("errors", "prefill")
 plt.show()
 
-# %% [markdown]
-# The same shapes run with tensor cores off and on, in CUDA and in Triton. Without a GPU a time is that of a simulation, and Triton's interpreter lets NumPy multiply, so that its bits are those of no tensor core.
+# %% [markdown] tags=["evidence"]
+# The same shapes with tensor cores off and on, in CUDA and in Triton, whose interpreter lets NumPy multiply, so that its bits are those of no tensor core:
 
 # %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind"]

@@ -378,7 +378,7 @@ bench.log.drew("errors", "prefill")
 plt.show()
 
 # %% [markdown] tags=["evidence"]
-# The default policy on small shapes, in CUDA and in Triton; without a GPU a time is that of a simulation:
+# The default policy on small shapes, in CUDA and in Triton:
 
 # %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
