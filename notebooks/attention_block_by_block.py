@@ -365,7 +365,7 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 # Both kernels run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel on the GPU, or interpreted where there is none.
 # Both outputs are compared with float64. Is the error of every number within the bound that rounding must keep?
 
-# %%
+# %% tags=["hide-input"]
 requests = {
     "96 keys": Request("", kv_len=96),
     "75 keys, ragged end": Request("", kv_len=75),
@@ -398,7 +398,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
 # A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
-# After a right answer, `check` puts your kernel beside the reference kernel, which has the book's own lines: whether both give the same bits; the {term}`ledger`, which is the registers and bytes of {doc}`a_gpu_in_one_sitting`, beside the compiler's number; and how often lanes waited for each other in shared memory, a {term}`bank conflict`, which {doc}`fragments_and_rounding` explains.
+# After a right answer, `check` puts your kernel beside the book's own: their bits, their {term}`ledgers <ledger>`, and how often lanes waited for each other in shared memory ({term}`bank conflicts <bank conflict>`, which {doc}`fragments_and_rounding` explains).
 #
 # ```{exercise}
 # :label: block-rescale

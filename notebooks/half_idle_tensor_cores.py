@@ -216,6 +216,8 @@ compiled = pd.DataFrame(rows, columns=[*columns, "blocks by bytes", "blocks by r
 plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 
 # %% [markdown]
+# ### What our kernels take
+#
 # These are the terms of a kernel that was counted, and below what the kernels take on the report's GPUs:
 
 # %% tags=["hide-output"]

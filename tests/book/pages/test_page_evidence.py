@@ -40,6 +40,7 @@ def test_a_section_has_the_words_tables_and_numbers_of_its_chapter(chapter):
     for part in ("Spills:", "glue()", "| gain fp16 | 1.30 |", 'id="T_two_roads_ran"', ">ran<"):
         assert section.count(part) == 1
     assert "#T_two_roads_ran th" in section
+    assert section.index(">ran<") < section.index("Spills:")
     assert "shown" not in section
     assert "bench.log" not in section
 
