@@ -35,6 +35,7 @@ import mend
 import nbformat
 import notebook_io
 import page_cells
+import page_evidence
 import page_figures
 import page_math
 import page_questions
@@ -44,7 +45,6 @@ import page_widgets
 import plain_roles
 import search_sentences
 import search_words
-import what_ran
 import yaml
 from filelock import FileLock, Timeout
 from notebook_io import ROOT
@@ -194,19 +194,21 @@ def stage(notebooks: dict[str, Path]) -> None:
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     chapters_by_name = {chapter.file: chapter for chapter in chapter_frame.chapters()}
+    evidence = dict.fromkeys(chapters_by_name, "")
     for name, path in notebooks.items():
         notebook = nbformat.read(path, 4)
         if name in chapters_by_name:
             notebook = chapter_frame.framed(notebook, name)
+            evidence[name] = page_evidence.take(notebook, name)
             if chapters_by_name[name].case:
                 page_cells.with_case(notebook, chapters_by_name[name])
             page_cells.with_widgets(notebook, chapters_by_name[name])
         page_cells.without_stubs(notebook)
         page_questions.ask(notebook)
         nbformat.write(notebook, STAGE / "notebooks" / f"{name}.ipynb")
-    page = STAGE / what_ran.PAGE
-    chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
-    page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
+    page = STAGE / "book" / "evidence.md"
+    sections = "\n\n".join(filter(None, evidence.values()))
+    page.write_text(page.read_text().replace(page_evidence.PLACE, sections))
     place_questions()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     (STAGE / "CHANGELOG.md").symlink_to(ROOT / "CHANGELOG.md")
