@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from labkernels.hardware import GPUS
+from labkernels import hardware
 from labkernels.measure import resources
 from labkernels.measure.mutants.mutant import KERNEL, Edit
 from labkernels.widgets import kernels, ledgers
@@ -17,15 +17,15 @@ from labkernels.widgets.steps.stepped import DECODE_MMA, OTHERS, Stepped, origin
 
 NAME = "editing"  # of the asset
 EDITED = ("decode_mma", "decode_fma", "prefill_mma")
-ARCH = "sm_90a"  # whose compiler's report is shown
+GPU, ARCH = "h200", "sm_90a"  # whose limits, and whose compiler's report, are shown
 
 
 def data() -> dict[str, Any]:
     """Return all that edit_kernel.mjs shows before a compiler is loaded, as JSON."""
-    gpus = [ledgers.limits(gpu) for gpu in GPUS.values()]
     offers = {offer.kernel.name: offer for offer in reversed(kernels.offers())}  # the first of each
     steps = {DECODE_MMA.kernel: DECODE_MMA, **OTHERS}
-    return {"gpus": gpus, "kernels": [_entry(offers[name], steps[name]) for name in EDITED]}
+    gpu = ledgers.limits(hardware.gpu(GPU))
+    return {"gpu": gpu, "kernels": [_entry(offers[name], steps[name]) for name in EDITED]}
 
 
 def _entry(offer: kernels.Offer, step: Stepped) -> dict[str, Any]:
