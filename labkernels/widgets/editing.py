@@ -1,4 +1,4 @@
-"""The data of the editor in a page: kernels as text, mistakes to plant, and launches with checks."""
+"""The data of the editor in a page: texts of kernels, mistakes to plant, launches with checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An edit of a kernel becomes a link, a diff and what a compiler gets; what comes back is placed."""
+"""An edit becomes a link, a diff and what a compiler gets; what comes back has its place."""
 
 from pathlib import Path
 

@@ -24,16 +24,15 @@ export class Builds {
   /** @type {{key: string, built: Built}[]} */
   #made = [];
 
+  #stops = 0;
+
   /** @param {Load} load */
   constructor(load) {
     this.load = load;
   }
 
-  get is_loaded() {
-    return this.#compiler !== null;
-  }
-
   stop() {
+    ++this.#stops;
     this.#compiler?.stop();
     if (this.#compiler === null) this.#loading = null;
   }
@@ -50,10 +49,12 @@ export class Builds {
    * @param {(progress: Progress) => void} on @returns {Promise<Built>}
    */
   async build(entry, texts, checked, on) {
-    const known = this.known(entry, texts, checked);
+    const known = this.known(entry, texts, checked),
+      turn = this.#stops;
     if (known) return known;
+    const told = (/** @type {Progress} */ progress) => turn === this.#stops && on(progress);
     if (this.#compiler === null) {
-      this.#loading ??= this.load(on);
+      this.#loading ??= this.load(told);
       try {
         this.#compiler = await this.#loading;
       } catch (error) {
@@ -61,6 +62,7 @@ export class Builds {
         throw error;
       }
     }
+    if (turn !== this.#stops) throw new Error("the reader pressed Stop");
     on({ bytes: 0, of: 0, what: "compile" });
     const built = await this.#build(this.#compiler, entry, texts, checked);
     this.#made = [{ key: key_of(entry, texts, checked), built }, ...this.#made].slice(0, 4);

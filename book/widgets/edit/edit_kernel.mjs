@@ -65,6 +65,7 @@ class EditKernel {
   halt = () => {};
   timer = 0;
   is_opening = false;
+  is_idle = true;
 
   /** @param {HTMLElement} root @param {Shelf} shelf @param {Data} data */
   constructor(root, shelf, data) {
@@ -120,7 +121,7 @@ class EditKernel {
       button("Step", () => this.#act(() => this.#step())),
     ];
     this.stop = button("Stop", () => this.#stop(), quiet);
-    this.stop.disabled = true;
+    this.#enable(true);
     this.link = button("Copy link", () => this.#copy(), quiet);
     this.download = element("p", { class: "lab-note" }, this.shelf.download);
     this.difference = details(
@@ -323,8 +324,8 @@ class EditKernel {
 
   /** Does what a button says, until it is done or the reader presses Stop. @param {() => Promise<void>} act */
   async #act(act) {
-    for (const button of this.acts) button.disabled = true;
-    this.stop.disabled = false;
+    if (!this.is_idle) return;
+    this.#enable(false);
     const stopped = new Promise((_, reject) => (this.halt = reject));
     try {
       await Promise.race([act(), stopped]);
@@ -335,12 +336,20 @@ class EditKernel {
       else this.#say(`It failed: ${message ?? error}`);
     } finally {
       this.bar.hidden = true;
-      this.stop.disabled = true;
-      for (const button of this.acts) button.disabled = false;
+      this.#enable(true);
     }
   }
 
+  /** Buttons that do nothing now keep the focus. @param {boolean} is_idle */
+  #enable(is_idle) {
+    this.is_idle = is_idle;
+    this.kernel.select.disabled = !is_idle;
+    for (const button of this.acts) button.setAttribute("aria-disabled", String(!is_idle));
+    this.stop.setAttribute("aria-disabled", String(is_idle));
+  }
+
   #stop() {
+    if (this.is_idle) return;
     this.builds.stop();
     this.worker?.terminate();
     this.halt(new Stopped());

@@ -17,7 +17,7 @@ import { details } from "../step/tables.mjs";
  *   recorded: an H200 ran the same inputs; equal: every bit is that of the unchanged kernel
  */
 
-const ROW = 14, // height of a head in the picture of errors
+const ROW = 11, // height of a head in the picture of errors
   LEFT = 30,
   WIDTH = 320,
   SMALLEST = 1e-9, // of the picture's scale
@@ -120,11 +120,11 @@ export function error_picture(heads) {
   });
   heads.forEach(({ name, error, bound, inside }, i) => {
     const y = i * ROW;
-    picture.append(svg("text", { x: LEFT - 6, y: y + 11, "text-anchor": "end" }, String(name)));
+    picture.append(svg("text", { x: LEFT - 6, y: y + 9, "text-anchor": "end" }, String(name)));
     picture.append(
       svg("rect", {
         class: inside ? "lab-inside" : "lab-outside",
-        ...{ x: LEFT, y: y + 3, width: Math.max(1, at(error)), height: ROW - 6 },
+        ...{ x: LEFT, y: y + 2, width: Math.max(1, at(error)), height: ROW - 4 },
       }),
     );
     const x = LEFT + at(bound);
