@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import node
+import npm
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -34,6 +35,10 @@ def write(folder: Path) -> str:
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
+    if not npm.is_available():
+        return f"{said}; no editor, since npm is not installed"
+    (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
+    (folder / "licences.txt").write_text(npm.licences())
     return said
 
 
