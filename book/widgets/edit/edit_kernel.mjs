@@ -167,14 +167,18 @@ class EditKernel {
 
   /** @param {import("./editor.mjs").Mark[]} marks */
   #show_marks(marks) {
+    const told = (/** @type {import("./editor.mjs").Mark} */ mark) => {
+      const { path, line, severity, message } = mark;
+      return `${path && `${path}:${line}: `}${severity}: ${message}`;
+    };
+    marks = marks.filter((mark, i) => marks.findIndex((one) => told(one) === told(mark)) === i);
     const errors = marks.filter(({ severity }) => severity === "error").length;
     this.desk.editor.mark(marks);
     if (errors) this.#say(`The compiler found ${errors} ${errors === 1 ? "error" : "errors"}.`);
-    const items = marks.map(({ path, line, column, severity, message }) => {
-      const text = `${path}:${line}: ${severity}: ${message}`;
-      const go = () => this.desk.go(path, line, column);
-      const known = path in this.desk.entry.files;
-      return element("li", {}, known ? button(text, go, "lab-go") : text);
+    const items = marks.map((mark) => {
+      const go = () => this.desk.go(mark.path, mark.line, mark.column);
+      const known = mark.path in this.desk.entry.files;
+      return element("li", {}, known ? button(told(mark), go, "lab-go") : told(mark));
     });
     this.marks.replaceChildren(items.length ? element("ul", {}, ...items) : "");
   }
