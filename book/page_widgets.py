@@ -7,6 +7,7 @@ from pathlib import Path
 
 import node
 import npm
+import page_compiler
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -36,10 +37,10 @@ def write(folder: Path) -> str:
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
     if not npm.is_available():
-        return f"{said}; no editor, since npm is not installed"
+        return f"{said}; no editor and no compiler, since npm is not installed"
     (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
     (folder / "licences.txt").write_text(npm.licences())
-    return said
+    return f"{said}\n{page_compiler.write(folder)}"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:
