@@ -78,7 +78,10 @@ function mount(root, asset) {
     asset("tolerances").then((data) => mount_tolerance(root, shelf, data));
   else if (name === "step_kernel") mount_step_kernel(root, shelf);
   else if (name === "edit_kernel")
-    asset("edit").then((editor) => editor.mount(root, { ...shelf, here }));
+    asset("edit").then(
+      (editor) => editor.mount(root, { ...shelf, here }),
+      () => root.append(element("p", {}, "This build of the book has no editor.")),
+    );
   else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
 }
 
