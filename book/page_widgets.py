@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import node
+import npm
+import page_compiler
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -34,7 +36,13 @@ def write(folder: Path) -> str:
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
-    return said
+    if not npm.is_available():
+        return f"{said}; no editor and no compiler, since npm is not installed"
+    n_bytes = page_compiler.write(folder)
+    script = npm.bundle(WIDGETS / "edit" / "edit.mjs", lab_compiler_bytes=n_bytes)
+    (folder / "edit.js").write_text(script)
+    (folder / "licences.txt").write_text(npm.licences())
+    return f"{said}\ncompiler in pages: {n_bytes / 1e6:.1f} MB"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

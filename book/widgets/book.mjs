@@ -74,6 +74,11 @@ const WIDGETS = {
   question: mount_question,
   progress: mount_progress,
   first_run: mount_first_run,
+  edit_kernel: (root, shelf) =>
+    asset_of_page("edit").then(
+      (editor) => editor.mount(root, { ...shelf, here }),
+      () => root.append(element("p", {}, "This build of the book has no editor.")),
+    ),
 };
 /**
  * Those whose fields are kept in the address of the page, and that can be skipped by keyboard.
