@@ -1,4 +1,6 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
+import { mount_assignment } from "./ask/assignment.mjs";
+import { mount_audit } from "./ask/audit.mjs";
 import { mount_progress } from "./ask/progress.mjs";
 import { mount_question } from "./ask/question.mjs";
 import { mount_bits } from "./bits/bits.mjs";
@@ -8,6 +10,8 @@ import { element } from "./elements.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
 import { mount_batches } from "./read/batches.mjs";
+import { served } from "./python/python.mjs";
+import { Session } from "./python/session.mjs";
 import { mount_figure } from "./read/figure.mjs";
 import { mount_sort } from "./read/sort.mjs";
 import { mount_tolerance } from "./read/tolerance.mjs";
@@ -49,18 +53,28 @@ function worker() {
   }
 }
 
+/** @type {import("./python/session.mjs").Shelf["compiler"]} */
+async function compiler(progress) {
+  const given = /** @type {any} */ (globalThis).lab_compiler;
+  if (given === undefined) throw new Error("this page has no compiler");
+  return given(progress);
+}
+
 function serve() {
   globalThis.onmessage = async ({ data }) => {
     try {
-      const result = await run(data, async (done, blocks) =>
-        postMessage({ progress: [done, blocks] }),
-      );
+      const progress = async (/** @type {number} */ done, /** @type {number} */ blocks) =>
+        postMessage({ progress: [done, blocks] });
+      const result = data.python ? await served(data.python) : await run(data, progress);
       postMessage({ result });
     } catch (error) {
       postMessage({ error: error instanceof Error ? error.message : String(error) });
     }
   };
 }
+
+/** @type {Session | null} */
+let session = null;
 
 /** @param {HTMLElement} root @param {Assets} asset */
 function mount(root, asset) {
@@ -70,7 +84,11 @@ function mount(root, asset) {
   if (name === "run_kernel") mount_run_kernel(root, shelf);
   else if (name === "guess") mount_guess(root);
   else if (name === "question") mount_question(root);
-  else if (name === "progress") mount_progress(root);
+  else if (name === "assignment" || name === "audit") {
+    session ??= new Session({ asset, worker, compiler });
+    if (name === "audit") mount_audit(root, session);
+    else mount_assignment(root, session);
+  } else if (name === "progress") mount_progress(root);
   else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
   else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
   else if (name === "batches") asset("batches").then((data) => mount_batches(root, data));
