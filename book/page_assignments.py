@@ -5,6 +5,7 @@ that are the same for every reader, the starter's, those of usual mistakes and t
 computed here, so that no reader's browser compiles them.
 """
 
+import base64
 import dataclasses
 import html
 import importlib
@@ -21,6 +22,10 @@ from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.build import HostKernelError
 
 GRADERS = ("attention", "fragments", "pipeline")  # of which everything runs without torch
+AUDIT_BOX = """```{raw} html
+<div class="lab-widget lab-ask" data-lab-widget="audit"><p>With JavaScript on, this page judges a
+file; elsewhere, <code>labkernels audit dump.npz</code> does.</p></div>
+```"""
 _PACKAGE = Path(exercises.__file__).parents[1]
 
 
@@ -64,6 +69,14 @@ def _known(exercise: Exercise) -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **found)
     return out.getvalue()
+
+
+def write(folder: Path) -> None:
+    """Writes a file into a folder for each assignment, which holds what is known of it."""
+    for name in names():
+        text = json.dumps(base64.b64encode(known(name)).decode())
+        head = f"(globalThis.lab_assets ??= {{}})[{asset(name)!r}]"
+        (folder / f"{asset(name)}.js").write_text(f"{head} = {text};\n")
 
 
 def box(name: str) -> str:

@@ -5,6 +5,7 @@ do not need: of its 99 MB, a tenth stays.
 """
 
 import base64
+import fnmatch
 import functools
 import gzip
 import hashlib
@@ -15,12 +16,16 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import wasm_parts
 
+from labkernels.chapters.primers import machine, small_attention
+from labkernels.chapters.primers.machine import SmallKernel
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
+from labkernels.cuda.wasm import compiler
 from labkernels.places import WIDGETS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,21 +44,7 @@ _ZEROS = range(0x1580000, 0x1890000)  # constants of what comes behind NumPy
 _PACKAGES = ("numpy", "collections", "compression", "concurrent", "ctypes", "encodings", "host")
 _PACKAGES += ("importlib", "json", "logging", "pathlib", "re", "string", "sysconfig", "tomllib")
 _PACKAGES += ("email", "unittest", "urllib", "zipfile")
-_NOT = ("numpy/f2py/", "numpy/distutils/", "numpy/typing/", "numpy/testing/", "encodings/mac_")
-_NOT += ("unittest/mock", "importlib/resources/", "concurrent/interpreters/", "logging/handlers")
-_NOT += ("logging/config", "urllib/request", "urllib/robotparser", "numpy/ctypeslib")
-# Modules of the standard library that the pages never import, and packages in one file.
-_NOT += tuple(
-    f"{name}."
-    for name in (
-        "_pyio _aix_support _osx_support bdb calendar cmd code configparser difflib doctest fileinput "
-        "ftplib getpass imaplib ipaddress isympy mailbox mimetypes modulefinder netrc nturl2path "
-        "optparse pdb pickletools plistlib poplib profile pstats pty pydoc pylab rlcompleter sched "
-        "shelve six smtplib socketserver ssl stringprep tabnanny tarfile timeit trace turtle uuid "
-        "wave webbrowser xmltodict reportlab_mods reportlab_settings threadpoolctl cProfile "
-        "typing_extensions"
-    ).split()
-)
+_LEFT_OUT = (PYTHON / "left_out.txt").read_text().split()
 _ASKED = """import sys
 sys.modules.update(dict.fromkeys(("torch", "triton", "pandas", "pyarrow", "scipy", "matplotlib")))
 import labkernels.audit.dumps, labkernels.chapters.exercises, labkernels.cli.audit
@@ -81,9 +72,21 @@ def write(folder: Path) -> str:
     parts = {"wasm": program(), "library": library(), "labkernels": modules()}
     texts = {name: _packed(gzip.compress(of, 9, mtime=0)) for name, of in parts.items()}
     texts["ex2"] = _packed(ex2_coefficients().tobytes())
+    texts["compiled"] = [_compiled(small_attention.MERGE)]
     text = json.dumps(texts, separators=(",", ":"))
     (folder / "python.js").write_text(f"(globalThis.lab_assets ??= {{}}).python = {text};\n")
     return f"Python in pages: {len(text) / 1e6:.1f} MB"
+
+
+def _compiled(kernel: SmallKernel) -> dict[str, Any]:
+    """Returns a kernel that most answers leave as it is, so that no reader compiles it."""
+    made = kernel.made((machine.FOLDER,))
+    module = compiler.build(made, checks=True)
+    source = {
+        "kernel": {"header": made.header, "instance": made.instance, "params": made.params},
+        "edits": {},
+    }
+    return {"source": source, "wasm": _packed(module.wasm), "places": dict(module.places)}
 
 
 def _packed(content: bytes) -> str:
@@ -110,8 +113,8 @@ def library() -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as made:
         for name in given.namelist():
             top, _, below = name.partition("/")
-            wanted = (not below or top in _PACKAGES) and "/tests/" not in name
-            if wanted and not name.startswith(_NOT) and not name.endswith((".pyi", ".h", ".txt")):
+            gone = any(fnmatch.fnmatch(name, pattern) for pattern in _LEFT_OUT)
+            if (not below or top in _PACKAGES) and not gone:
                 made.writestr(zipfile.ZipInfo(name), given.read(name))
     return out.getvalue()
 
@@ -136,7 +139,8 @@ def _headers(package: Path) -> set[str]:
     """Returns the headers from which the assignments quote."""
     texts = (path.read_text() for path in package.glob("chapters/exercises/assignments/*.toml"))
     given = [tomllib.loads(text) for text in texts]
-    return {name for each in given for name in (*each.get("place", ())[:1], *each.get("declares", ()))}
+    places = {each["place"][0] for each in given if "place" in each}
+    return places | {name for each in given for name in each.get("declares", ())}
 
 
 def _header(name: str) -> Path | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import node
+import page_assignments
+import page_python
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -19,7 +21,7 @@ class BitsDiffer(RuntimeError):
 def write(folder: Path) -> str:
     """Writes lab.js, widgets.css and the assets into a folder; returns what was checked, in words.
 
-    Raises: BitsDiffer; what the compiler raises.
+    Raises: BitsDiffer; RuntimeError if Python cannot be fetched; what the compiler raises.
     """
     offers = kernels.offers()
     assets = kernels.assets(offers)
@@ -34,7 +36,8 @@ def write(folder: Path) -> str:
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
-    return said
+    page_assignments.write(folder)
+    return f"{said}; {page_python.write(folder)}"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

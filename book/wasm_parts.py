@@ -131,16 +131,19 @@ class Program:
 
         unused: says of a name that its function goes, whoever calls it.
         """
-        work = [n for n in roots if n in self.bodies and not unused(self.names.get(n, ""))]
+
+        def gone(number: int) -> object:
+            return unused(self.names.get(number, ""))
+
+        work = [number for number in roots if number in self.bodies and not gone(number)]
         found, addresses = set(work), set()
         while work:
             for is_call, value in self._immediates(*self.bodies[work.pop()]):
                 if not is_call:
                     addresses.add(value)
-                elif value in self.bodies and value not in found:
-                    if not unused(self.names.get(value, "")):
-                        found.add(value)
-                        work.append(value)
+                elif value in self.bodies and value not in found and not gone(value):
+                    found.add(value)
+                    work.append(value)
         return found, addresses
 
     def _immediates(self, begin: int, end: int) -> Iterator[tuple[bool, int]]:

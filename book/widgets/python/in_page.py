@@ -18,14 +18,14 @@ import _host
 import numpy as np
 
 from labkernels.audit import dumps
-from labkernels.chapters.exercises import checking, exercise, overlay
-from labkernels.chapters.exercises.report import wrapped
+from labkernels.chapters.exercises import checking, compiled, exercise, overlay
 from labkernels.chapters.primers import machine
 from labkernels.cli import audit as command
 from labkernels.cuda.host.build import HostKernelError
 
 _BYTES = 4  # of a pointer, an int and a float on wasm32
 _NO_BANKS = "JupyterLab counts them; this page does not."
+_NO_NVRTC = "NVRTC does not run in a page"
 _OVERLAYS: dict[Path, dict[str, str]] = {}
 _KNOWN: dict[str, dict[str, np.ndarray] | HostKernelError] = {}
 
@@ -35,9 +35,9 @@ class Wanted(BaseException):
 
 
 def check(name: str, answer: str) -> dict:
-    """Return what `exercises.check` says, as the lines that JupyterLab shows."""
+    """Return what `exercises.check` says."""
     report = checking.check(name, answer)
-    return {"passed": report.passed, "lines": [*map(wrapped, report.lines)]}
+    return {"passed": report.passed, "lines": report.lines}
 
 
 def audit(file: str, words: list[str]) -> dict:
@@ -64,7 +64,7 @@ def know(results: bytes) -> None:
 
 
 def _run_in_page(header, kernel, arguments, *, grid, threads, **how) -> None:
-    """Launch a kernel of a primer on the page's CPU machine, as `machine.run` does on this one's."""
+    """Launch a kernel of a primer on the page's CPU machine, as `machine.run` does elsewhere."""
     written, before = set(how.get("writes", ())), how.get("before", {})
     fields, tensors = [], []
     for at, (name, value) in enumerate(arguments.items()):
@@ -159,6 +159,7 @@ def _set_up() -> None:
     machine.run = _run_in_page
     machine.has_gpu = lambda arch="": False
     overlay.cache.overlay = _overlay_in_page
+    compiled.nvrtc.available = lambda: _NO_NVRTC
     for name in ("attention", "fragments", "pipeline"):
         grader = importlib.import_module(f"labkernels.chapters.exercises.graders.{name}")
         grader.run = _knowing(grader.run)

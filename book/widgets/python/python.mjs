@@ -5,8 +5,8 @@ import { put } from "./folders.mjs";
 import { System } from "./system.mjs";
 
 /**
- * @typedef {{wasm: string, library: string, labkernels: string, ex2: string}} Parts  as base64; the
- *   first three are compressed
+ * @typedef {{wasm: string, library: string, labkernels: string, ex2: string, compiled: {source: Source,
+ *   wasm: string, places: Record<string, string>}[]}} Parts  as base64; the first three are compressed
  * @typedef {{header: string, instance: string, params: string}} Kernel
  * @typedef {{kernel: Kernel, edits: Record<string, string>}} Source
  * @typedef {{wasm: Uint8Array, places: Record<string, string>} | {error: string}} Compiled
@@ -61,6 +61,8 @@ export class Python {
     python.exports = /** @type {any} */ (made.instance.exports);
     python.system.memory = python.exports.memory;
     python.exports._initialize();
+    for (const { source, wasm: made, places } of parts.compiled)
+      python.keep(source, { wasm: from_base64(made), places });
     python.turn(BEGIN);
     return python;
   }
