@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import node
+import npm
 import page_assignments
 import page_python
 
@@ -37,7 +38,12 @@ def write(folder: Path) -> str:
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
     page_assignments.write(folder)
-    return f"{said}; {page_python.write(folder)}"
+    said += f"; {page_python.write(folder)}"
+    if not npm.is_available():
+        return f"{said}; no editor, since npm is not installed"
+    (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
+    (folder / "licences.txt").write_text(npm.licences())
+    return said
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

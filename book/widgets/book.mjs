@@ -95,6 +95,8 @@ function mount(root, asset) {
   else if (name === "tolerance")
     asset("tolerances").then((data) => mount_tolerance(root, shelf, data));
   else if (name === "step_kernel") mount_step_kernel(root, shelf);
+  else if (name === "edit_kernel")
+    asset("edit").then((editor) => editor.mount(root, { ...shelf, here }));
   else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
 }
 

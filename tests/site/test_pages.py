@@ -25,6 +25,7 @@ PAGES = (
     "index.html",
     "search.html",
     "book/the_lab_in_your_browser.html",
+    "book/edit_a_kernel.html",
     "book/assignments.html",
     "book/bibliography.html",
     "book/api.html",
