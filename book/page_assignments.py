@@ -18,7 +18,9 @@ import numpy as np
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import region
+from labkernels.chapters.primers import calls, fragments, machine, pipeline, small_attention
 from labkernels.cuda.compiler import cache
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host.build import HostKernelError
 
 GRADERS = ("attention", "fragments", "pipeline")  # of which everything runs without torch
@@ -32,6 +34,18 @@ _PACKAGE = Path(exercises.__file__).parents[1]
 def names() -> list[str]:
     """Returns the assignments in CUDA that pages check, in their order."""
     return [name for name in exercises.names() if exercises.get(name).grader in GRADERS]
+
+
+def kernels() -> dict[str, Specialization]:
+    """Returns the kernels that answers change, by the names that the page's Python gives them."""
+    small = (small_attention.ATTEND, small_attention.MERGE, pipeline.SUM_UP, *fragments.KERNELS)
+    made = {kernel.instance: kernel.made((machine.FOLDER,)) for kernel in small}
+    for instance in calls.INSTANCES:
+        params, block = "calls::Params", (calls.THREADS, calls.SMEM_BYTES)
+        made[instance] = Specialization(
+            calls.HEADER, instance, params, *block, include_dirs=(machine.FOLDER,)
+        )
+    return made
 
 
 def asset(name: str) -> str:

@@ -7,10 +7,8 @@ do not need: of its 99 MB, a tenth stays.
 import base64
 import fnmatch
 import functools
-import gzip
 import hashlib
 import io
-import json
 import subprocess
 import sys
 import tomllib
@@ -18,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import page_compiler
 import wasm_parts
 
 from labkernels.chapters.primers import machine, small_attention
@@ -70,10 +69,10 @@ def write(folder: Path) -> str:
     Raises: RuntimeError if the package cannot be fetched.
     """
     parts = {"wasm": program(), "library": library(), "labkernels": modules()}
-    texts = {name: _packed(gzip.compress(of, 9, mtime=0)) for name, of in parts.items()}
-    texts["ex2"] = _packed(ex2_coefficients().tobytes())
-    texts["compiled"] = [_compiled(small_attention.MERGE)]
-    text = json.dumps(texts, separators=(",", ":"))
+    parts |= {"ex2": ex2_coefficients().tobytes()}
+    packed: dict[str, Any] = {name: page_compiler.zipped(of) for name, of in parts.items()}
+    packed["compiled"] = [_compiled(small_attention.MERGE)]
+    text = page_compiler.written(packed)
     (folder / "python.js").write_text(f"(globalThis.lab_assets ??= {{}}).python = {text};\n")
     return f"Python in pages: {len(text) / 1e6:.1f} MB"
 
@@ -86,11 +85,11 @@ def _compiled(kernel: SmallKernel) -> dict[str, Any]:
         "kernel": {"header": made.header, "instance": made.instance, "params": made.params},
         "edits": {},
     }
-    return {"source": source, "wasm": _packed(module.wasm), "places": dict(module.places)}
-
-
-def _packed(content: bytes) -> str:
-    return base64.b64encode(content).decode()
+    return {
+        "source": source,
+        "wasm": base64.b64encode(module.wasm).decode(),
+        "places": dict(module.places),
+    }
 
 
 def program() -> bytes:

@@ -55,9 +55,11 @@ function worker() {
 
 /** @type {import("./python/session.mjs").Shelf["compiler"]} */
 async function compiler(progress) {
-  const given = /** @type {any} */ (globalThis).lab_compiler;
-  if (given === undefined) throw new Error("this page has no compiler");
-  return given(progress);
+  const { Compiler } = await asset_of_page("edit"),
+    mega = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(1);
+  return Compiler.load(here, (/** @type {any} */ { bytes, of, what }) =>
+    progress(of ? `${what}: ${mega(bytes)} of ${mega(of)} MB.` : `${what}.`),
+  );
 }
 
 function serve() {

@@ -24,6 +24,7 @@ MODULES = (
     "machine/jobs",
     "elements",
     "guess",
+    "compile/pack",
     "python/folders",
     "python/system",
     "python/python",

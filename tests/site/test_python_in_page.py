@@ -20,9 +20,9 @@ pytestmark = pytest.mark.site
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WAIT_MS = 240_000
 NOT_IN_A_PAGE = ("Ledger of ", "Bank conflicts")
-NO_COMPILER = """globalThis.lab_compiler = async () => ({ compile: async () => {
-  throw Object.assign(new Error("no"), { diagnostics: [
-    { file: "your_answer.cuh", line: 2, column: 3, severity: "error", text: "use of x" } ] }); } })"""
+REFUSES = """(globalThis.lab_assets ??= {}).edit = { Compiler: { load: async () => ({
+  compile: async () => { throw Object.assign(new Error("no"), { diagnostics: [{ line: 2, column: 3,
+    path: "your_answer.cuh", severity: "error", message: "use of x" }] }); } }) } };"""
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def folder(tmp_path_factory):
     (path / "lab.js").write_text(page_widgets.bundle(kernels.offers()))
     page_python.write(path)
     page_assignments.write(path)
+    (path / "edit.js").write_text(REFUSES)
     boxes = [*map(page_assignments.box, page_assignments.names()), page_assignments.AUDIT_BOX]
     inside = "".join("\n".join(box.splitlines()[1:-1]) for box in boxes)
     html = f'<!doctype html><meta charset="utf-8"><body>{inside}<script src="lab.js"></script>'
@@ -47,7 +48,6 @@ def page(folder):
         browser = library.chromium.launch(executable_path=path, args=["--no-sandbox"])
         opened = browser.new_page()
         opened.set_default_timeout(WAIT_MS)
-        opened.add_init_script(NO_COMPILER)
         opened.goto((folder / "index.html").as_uri())
         yield opened
         browser.close()

@@ -1,12 +1,14 @@
 // CPython with NumPy, as WebAssembly: it answers questions of the pages, in a worker.
+import { unpacked } from "../compile/pack.mjs";
 import { from_base64 } from "../machine/formats.mjs";
 import { KernelError, Machine } from "../machine/machine.mjs";
 import { put } from "./folders.mjs";
 import { System } from "./system.mjs";
 
 /**
- * @typedef {{wasm: string, library: string, labkernels: string, ex2: string, compiled: {source: Source,
- *   wasm: string, places: Record<string, string>}[]}} Parts  as base64; the first three are compressed
+ * @typedef {{wasm: string, library: string, labkernels: string, ex2: string,
+ *   compiled: {source: Source, wasm: string, places: Record<string, string>}[]}} Parts  the first
+ *   four are packed
  * @typedef {{header: string, instance: string, params: string}} Kernel
  * @typedef {{kernel: Kernel, edits: Record<string, string>}} Source
  * @typedef {{wasm: Uint8Array, places: Record<string, string>} | {error: string}} Compiled
@@ -26,13 +28,6 @@ const NO_ANSWER = -1,
   DONE = 0; // of host.call
 const text = new TextEncoder();
 
-/** @param {string} packed  base64 of gzip */
-async function unpacked(packed) {
-  const stream = new Blob([from_base64(packed)]).stream();
-  const plain = stream.pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(plain).arrayBuffer());
-}
-
 /** @param {Uint8Array} bytes */
 function to_base64(bytes) {
   let words = "";
@@ -44,10 +39,10 @@ function to_base64(bytes) {
 export class Python {
   /** @param {Parts} parts */
   static async load(parts) {
-    const [wasm, library, labkernels] = await Promise.all(
-      [parts.wasm, parts.library, parts.labkernels].map(unpacked),
+    const [wasm, library, labkernels, ex2] = await Promise.all(
+      [parts.wasm, parts.library, parts.labkernels, parts.ex2].map((part) => unpacked([part])),
     );
-    const python = new Python(from_base64(parts.ex2));
+    const python = new Python(ex2);
     put(python.root, "/usr/local/lib/python315.zip", library);
     put(python.root, "/labkernels.zip", labkernels);
     python.root.set("tmp", new Map());

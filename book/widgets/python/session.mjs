@@ -2,8 +2,8 @@
 
 /**
  * @typedef {import("./python.mjs").Source} Source
- * @typedef {{compile: (kernel: any, edits: Record<string, string>, how: {checked: boolean}) =>
- *   Promise<{wasm: Uint8Array, places: Record<string, string>}>}} Compiler
+ * @typedef {{compile: (kernel: string, edits: Record<string, string>, how: {checked: boolean}) =>
+ *   Promise<{wasm: Uint8Array, places: Record<string, string>}>, stop: () => void}} Compiler
  * @typedef {{asset: (name: string) => Promise<any>, worker: () => Worker | null,
  *   compiler: (progress: (words: string) => void) => Promise<Compiler>}} Shelf
  */
@@ -22,6 +22,8 @@ export class Session {
     this.worker = null;
     /** @type {((reason: Error) => void) | null} */
     this.refuse = null;
+    /** @type {Promise<Compiler> | null} */
+    this.compiler = null;
     /** @type {Set<string>} */
     this.known = new Set();
   }
@@ -31,6 +33,7 @@ export class Session {
     this.worker?.terminate();
     this.worker = null;
     this.known.clear();
+    this.compiler?.then((compiler) => compiler.stop());
     this.refuse?.(new Stopped("Stopped."));
   }
 
@@ -69,11 +72,10 @@ export class Session {
       this.known.add(known);
     }
     let message = /** @type {any} */ ({ question, dropped });
-    for (let kernels = 1; ; ++kernels) {
+    for (;;) {
       progress("Python judges.");
       const said = await this.#said(message);
       if (said.wanted === undefined) return said.answer;
-      progress(`Kernel ${kernels} is compiled: ${said.wanted.kernel.instance}.`);
       const made = await this.#compiled(said.wanted, progress);
       message = { question, compiled: { source: said.wanted, made } };
     }
@@ -81,15 +83,22 @@ export class Session {
 
   /** @param {Source} source @param {(words: string) => void} progress */
   async #compiled({ kernel, edits }, progress) {
-    const compiler = await this.shelf.compiler(progress);
+    this.compiler ??= this.shelf.compiler(progress);
     try {
-      const { wasm, places } = await compiler.compile(kernel, edits, { checked: true });
+      const compiler = await this.compiler;
+      progress(`A kernel is compiled: ${kernel.instance}.`);
+      const { wasm, places } = await compiler.compile(kernel.instance, edits, { checked: true });
       return { wasm, places };
     } catch (reason) {
+      /** @type {import("../compile/diagnostics.mjs").Diagnostic[] | undefined} */
       const diagnostics = /** @type {any} */ (reason).diagnostics;
-      if (!diagnostics) throw reason;
+      if (!diagnostics) {
+        this.compiler = null;
+        throw reason;
+      }
       const lines = diagnostics.map(
-        (/** @type {any} */ d) => `${d.file}:${d.line}:${d.column}: ${d.severity}: ${d.text}`,
+        ({ path, line, column, severity, message }) =>
+          `${path}:${line}:${column}: ${severity}: ${message}`,
       );
       return { error: ` does not compile: ${lines.join("\n")}` };
     }

@@ -145,7 +145,9 @@ def build(
     Raises: ZigMissing; WasmError with the compiler's words.
     """
     how = _Build(made.defines, arch, checks, trace, (*folders, *made.include_dirs, *INCLUDE_DIRS))
-    text = how.waiting_text + _ENTRY.format(header=made.header, params=made.params, instance=made.instance)
+    text = how.waiting_text + _ENTRY.format(
+        header=made.header, params=made.params, instance=made.instance
+    )
     machine = how.machine()
     name = f"wasm-{how.key(text, machine.path.name)}.json"
 
