@@ -278,7 +278,11 @@ const CALLS = {
   },
 };
 
-/** @this {System} @param {Open} open */
+/**
+ * Fills pieces of memory from a file; returns how many bytes there were.
+ * @this {System} @param {Open} open @param {number} offset  in the file
+ * @param {number} vectors  where the pieces are listed @param {number} count @param {number} out
+ */
 function read_at(open, offset, vectors, count, out) {
   if (open.node instanceof Map) throw new Refused(ERRNO.isdir);
   let n = 0;
