@@ -32,7 +32,7 @@ def write(folder: Path) -> str:
     """
     clang = (npm.installed() / _CLANG).read_bytes()
     key = hashlib.sha256(clang).hexdigest()
-    small = cache.entry(f"clang-{key}.gz", lambda _: gzip.compress(clang, 9, mtime=0)).content
+    small = cache.entry(f"clang-{key}.gz", lambda _: zipped(clang)).content
     text, step = packed(small), -(-packed_length(small) // _PARTS)
     parts = [text[at : at + step] for at in range(0, len(text), step)]
     worker = npm.bundle(WIDGETS / "compile" / "worker.mjs")
@@ -61,7 +61,7 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         made["files"] |= plain.files
         for kind, parts in (("plain", plain), ("checked", checked)):
             objects = {"waiting": parts.waiting, "machine": parts.machine}
-            made[kind] = {what: gzip.compress(data, 9, mtime=0) for what, data in objects.items()}
+            made[kind] = {what: zipped(data) for what, data in objects.items()}
         own = [path for path in plain.files if "/" in path and not path.startswith(_MACHINE)]
         editable[name] = sorted(own, key=lambda path: path != specialization.header)
     return {"editable": editable, "sources": made}
@@ -73,6 +73,11 @@ def written(value: Any) -> str:
         rows = (f"{json.dumps(key)}: {written(inner)}" for key, inner in value.items())
         return f"{{{', '.join(rows)}}}"
     return literal(packed(value)) if isinstance(value, bytes) else json.dumps(value)
+
+
+def zipped(data: bytes) -> bytes:
+    """Returns the bytes as gzip's smallest, without a date."""
+    return gzip.compress(data, 9, mtime=0)
 
 
 def packed(data: bytes) -> str:

@@ -7,7 +7,6 @@ do not need: of its 99 MB, a tenth stays.
 import base64
 import fnmatch
 import functools
-import gzip
 import hashlib
 import io
 import subprocess
@@ -72,7 +71,7 @@ def write(folder: Path) -> str:
     """
     parts = {"wasm": program(), "library": library(), "labkernels": modules()}
     parts |= {"ex2": ex2_coefficients().tobytes()}
-    packed: dict[str, Any] = {name: gzip.compress(of, 9, mtime=0) for name, of in parts.items()}
+    packed: dict[str, Any] = {name: page_compiler.zipped(of) for name, of in parts.items()}
     packed["compiled"] = [_compiled(small_attention.MERGE)]
     text = page_compiler.written(packed)
     line = f"(globalThis.lab_assets ??= {{}}).python = {text};\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import node
 import npm
 import page_assignments
+import page_compiler
 import page_python
 
 from labkernels.places import WIDGETS
@@ -40,10 +41,10 @@ def write(folder: Path) -> str:
     page_assignments.write(folder)
     said += f"; {page_python.write(folder)}"
     if not npm.is_available():
-        return f"{said}; no editor, since npm is not installed"
+        return f"{said}; no editor and no compiler, since npm is not installed"
     (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
     (folder / "licences.txt").write_text(npm.licences())
-    return said
+    return f"{said}\n{page_compiler.write(folder)}"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

@@ -20,7 +20,7 @@ export class CompileError extends Error {
 /** @param {string} said  by clang, or by the linker @returns {Diagnostic[]} */
 export function diagnostics_of(said) {
   const found = [];
-  for (const text of said.split("\n")) {
+  for (const text of new Set(said.split("\n"))) {
     const placed = /^(.*?):(\d+):(\d+): (?:fatal )?(error|warning|note): (.*)$/.exec(text),
       other = /^(?:[\w-]+: )?(error|warning): (?:\S+\.o: )?(.*)$/.exec(text);
     if (placed) {

@@ -8,7 +8,7 @@
  *   compiler: (progress: (words: string) => void) => Promise<Compiler>}} Shelf
  */
 
-export const MEGABYTES = 13; // of python.js, as a server sends it without compression
+export const MEGABYTES = 11; // of python.js, as a server sends it without compression
 
 /** The session was stopped by the reader. */
 export class Stopped extends Error {}

@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ __attribute__((export_name("lab_params_bytes"))) unsigned lab_params_bytes() {{
 """
 
 
+# A function that coroutine.inline_what_waits has marked.
+_MARKED = re.compile(r"^define internal (.* #1\d{5} )", re.MULTILINE)
 # What a kernel includes by <>: std.hpp has all of it that a kernel needs.
 _STANDARD = ("bit", "cstddef", "cstdint", "cstring", "source_location", "type_traits")
 # Whatever waits is then inlined at once: one run of the compiler less.
@@ -101,8 +104,8 @@ class Module:
 class Parts:
     """What a compiler in a page makes a module of.
 
-    text: is compiled with `files`, which it includes, and `macros`. waiting: the machine's functions
-    that wait, as LLVM's bitcode. machine: its other functions, as an object file.
+    text: is compiled with `macros` and with `files`, which it includes. waiting: the machine's
+    functions that wait, as LLVM's bitcode. machine: its other functions, as an object file.
     """
 
     text: str
@@ -228,11 +231,13 @@ class _Build:
             source, emit = shared.source(text, work), ["-emit-llvm", "-o"]
             _zig(["c++", *shared.flags, *source, "-S", *emit, str(compiled)], work)
             ir = coroutine.inline_what_waits(compiled.read_text())
+            ir = _MARKED.sub(r"define linkonce_odr hidden \1", ir)  # another file calls it
             whole = _written(work / "whole.ll", ir.encode())
-            _zig(["c++", *_TARGET, "-Wno-everything", "-c", str(whole), *emit, str(made)], work)
+            only_write = ["-Wno-everything", "-Xclang", "-disable-llvm-passes", "-c", str(whole)]
+            _zig(["c++", *_TARGET, *only_write, *emit, str(made)], work)
             return made.read_bytes()
 
-        return cache.entry(f"wasmwaiting-{shared.key(text)}.bc", make)
+        return cache.entry(f"wasmwaiting-{shared.key(text, _MARKED.pattern)}.bc", make)
 
     def source(self, text: str, work: Path) -> list[str]:
         """Return the arguments that name a source and the folder of what it includes."""

@@ -16,6 +16,9 @@ template <class To, class From> constexpr To bit_cast(const From& from) {
 }
 inline void* memcpy(void* to, const void* from, size_t n) { return __builtin_memcpy(to, from, n); }
 
+// The machine, which has the whole library, knows it by this name.
+inline namespace __1 {
+
 class source_location {
   struct __impl {  // the compiler knows these names
     const char* _M_file_name;
@@ -36,4 +39,5 @@ class source_location {
   constexpr const char* file_name() const noexcept { return place_->_M_file_name; }
 };
 
+}  // namespace __1
 }  // namespace std
