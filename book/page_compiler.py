@@ -60,8 +60,8 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         }
         made["files"] |= plain.files
         for kind, parts in (("plain", plain), ("checked", checked)):
-            objects = {"waiting": parts.waiting, "machine": parts.machine}
-            made[kind] = {what: zipped(data) for what, data in objects.items()}
+            objects = {"waiting": parts.waiting, "machine": parts.machine}  # of all kernels alike
+            made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}
         own = [path for path in plain.files if "/" in path and not path.startswith(_MACHINE)]
         editable[name] = sorted(own, key=lambda path: path != specialization.header)
     return {"editable": editable, "sources": made}

@@ -124,7 +124,7 @@ def test_a_file_gets_the_verdict_of_the_command_line(page, tmp_path):
         path = tmp_path / f"{name}.npz"
         np.savez(path, **given, out=out.astype(np.float16))
         found = audit(path)
-        page.get_by_label("A file").set_input_files(path)
+        page.get_by_label("A file, .npz").set_input_files(path)
         page.get_by_role("button", name="Audit").click()
         told = page.locator("[data-lab-widget=audit] [role=status]")
         playwright.expect(told).to_have_text(f"{name}.npz: {found.answer}", timeout=WAIT_MS)
@@ -135,7 +135,7 @@ def test_a_file_gets_the_verdict_of_the_command_line(page, tmp_path):
 def test_a_file_that_cannot_be_judged_is_answered_in_words(page, tmp_path):
     path = tmp_path / "empty.npz"
     np.savez(path, q=np.zeros(3))
-    page.get_by_label("A file").set_input_files(path)
+    page.get_by_label("A file, .npz").set_input_files(path)
     page.get_by_role("button", name="Audit").click()
     shown = page.locator("[data-lab-widget=audit] pre")
     playwright.expect(shown).to_contain_text("labkernels: empty.npz", timeout=WAIT_MS)
