@@ -1,4 +1,6 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
+import { mount_assignment } from "./ask/assignment.mjs";
+import { mount_audit } from "./ask/audit.mjs";
 import { mount_progress } from "./ask/progress.mjs";
 import { mount_question } from "./ask/question.mjs";
 import { mount_bits } from "./bits/bits.mjs";
@@ -9,6 +11,8 @@ import { keep, restore } from "./form/address.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
 import { mount_batches } from "./read/batches.mjs";
+import { served } from "./python/python.mjs";
+import { Session } from "./python/session.mjs";
 import { mount_figure } from "./read/figure.mjs";
 import { mount_sort } from "./read/sort.mjs";
 import { mount_tolerance } from "./read/tolerance.mjs";
@@ -51,17 +55,35 @@ function worker() {
   }
 }
 
+/** @type {import("./python/session.mjs").Shelf["compiler"]} */
+async function compiler(progress) {
+  const { Compiler } = await asset_of_page("edit"),
+    mega = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(1);
+  return Compiler.load(here, (/** @type {any} */ { bytes, of, what }) =>
+    progress(of ? `${what}: ${mega(bytes)} of ${mega(of)} MB.` : `${what}.`),
+  );
+}
+
 function serve() {
   globalThis.onmessage = async ({ data }) => {
     try {
-      const result = await run(data, async (done, blocks) =>
-        postMessage({ progress: [done, blocks] }),
-      );
+      const progress = async (/** @type {number} */ done, /** @type {number} */ blocks) =>
+        postMessage({ progress: [done, blocks] });
+      const result = data.python ? await served(data.python) : await run(data, progress);
       postMessage({ result });
     } catch (error) {
       postMessage({ error: error instanceof Error ? error.message : String(error) });
     }
   };
+}
+
+/** @type {Session | null} */
+let session = null;
+
+/** Python in this page, which assignments and audits share. */
+function python() {
+  session ??= new Session({ asset: asset_of_page, worker, compiler });
+  return session;
 }
 
 /** @typedef {import("./run_kernel.mjs").Shelf} Shelf */
@@ -73,7 +95,14 @@ const WIDGETS = {
   guess: mount_guess,
   question: mount_question,
   progress: mount_progress,
+  assignment: (root) => mount_assignment(root, python()),
+  audit: (root) => mount_audit(root, python()),
   first_run: mount_first_run,
+  edit_kernel: (root, shelf) =>
+    asset_of_page("edit").then(
+      (editor) => editor.mount(root, { ...shelf, here }),
+      () => root.append(element("p", {}, "This build of the book has no editor.")),
+    ),
 };
 /**
  * Those whose fields are kept in the address of the page, and that can be skipped by keyboard.

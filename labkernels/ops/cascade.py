@@ -1,6 +1,7 @@
 """The verb `cascade_decode`: requests that share a prefix read its keys once."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ def cascade_decode_step(
     lse2: torch.Tensor | None = None,
     target: str | None = None,
     checks: bool = False,
+    batch_invariant: bool = False,
 ) -> Step[Attention]:
     """Prepare a cascade decode that can run many times; like `cascade_decode`.
 
@@ -53,9 +55,12 @@ def cascade_decode_step(
     shared = {"scale": scale, "target": target, "checks": checks}
     outs = q.new_empty((2, *q.shape), dtype=torch.float32)
     lse2s = q.new_empty((2, *q.shape[:-1]), dtype=torch.float32)
-    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], policy=_FP32_OUT, **shared)
+    alike: dict[str, Any] = {"batch_invariant": batch_invariant}
+    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], policy=_FP32_OUT, **alike, **shared)
     ends = torch.tensor([0, len(q)], dtype=torch.int32, device=q.device)
-    first = {"out": outs[0], "lse2": lse2s[0], "policy": _FP32_OUT, **shared}
+    if batch_invariant:
+        alike["keys_per_split"] = arguments.INVARIANT_KEYS_PER_SPLIT
+    first = {"out": outs[0], "lse2": lse2s[0], "policy": _FP32_OUT, **alike, **shared}
     of_prefix = prefill_step(q, prefix, ends, causal=False, q_lens=[len(q)], **first)
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     require_apart({"out": out, "lse2": lse2}, {"q": q, **prefix.tensors, **cache.tensors})
@@ -72,7 +77,7 @@ def cascade_decode_step(
         kernel=" + ".join(plan.kernel for plan in plans),
         launches=sum(plan.launches for plan in plans),
         why="; ".join(plan.why for plan in plans),
-        batch_invariant=False,  # the prefix is split as the number of requests asks for
+        batch_invariant=all(plan.batch_invariant for plan in plans),
     )
     return Step(run, merged.outputs, plan)
 
@@ -83,7 +88,8 @@ def cascade_decode(q: torch.Tensor, prefix: PagedKV, cache: PagedKV, **options) 
     The prefix is read once for all requests, by a prefill kernel whose rows are the requests'
     query heads; a decode reads each request's own keys; a merge adds the two, in fp32.
     Shapes: q, out [batch, q_heads, head_dim]; lse2 [batch, q_heads] fp32; prefix of one request,
-    cache of `batch`. options: scale, out, lse2, target and checks, as in `decode`.
+    cache of `batch`. options: scale, out, lse2, target, checks and batch_invariant, as in `decode`;
+    without the last, the prefix is split as the number of requests asks for.
     Error: within the bounds of the two outputs in fp32 and of `merge_states`.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkernels.places import WIDGETS
-from labkernels.widgets import batches, bits, ledgers, tolerances
+from labkernels.widgets import batches, bits, editing, ledgers, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -29,9 +29,17 @@ MODULES = (
     "form/runner",
     "form/address",
     "guess",
+    "compile/pack",
+    "python/folders",
+    "python/system",
+    "python/python",
+    "python/session",
     "ask/answer",
     "ask/progress",
     "ask/question",
+    "ask/editor",
+    "ask/assignment",
+    "ask/audit",
     "bits/arithmetic",
     "bits/numbers",
     "bits/board",
@@ -67,6 +75,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "batches": batches.data,
     "bits": bits.data,
     "budget": ledgers.data,
+    editing.NAME: editing.data,
     "tolerances": tolerances.data,
     broken.NAME: broken.asset,
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},

@@ -25,6 +25,7 @@ PAGES = (
     "index.html",
     "search.html",
     "book/the_lab_in_your_browser.html",
+    "book/edit_a_kernel.html",
     "book/assignments.html",
     "book/bibliography.html",
     "book/api.html",
@@ -57,9 +58,10 @@ def opened(browser):
     """Yield a function that opens a page, and notes what goes wrong there and what it loads."""
     contexts = []
 
-    def open_page(name, width=WIDTHS[0], theme=THEMES[0], base=""):
+    def open_page(name, width=WIDTHS[0], theme=THEMES[0], base="", scripts=True):
+        size, motion = {"width": width, "height": 900}, "reduce"
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+            viewport=size, color_scheme=theme, reduced_motion=motion, java_script_enabled=scripts
         )
         contexts.append(context)
         page = context.new_page()

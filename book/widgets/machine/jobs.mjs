@@ -9,7 +9,7 @@ import { Recorder } from "./trace.mjs";
 /**
  * @typedef {import("./launches.mjs").Plan & {rounding: import("./attention.mjs").Rounding,
  *   sha256: string | null}} Case
- * @typedef {{wasm: string, ex2: string, places: Record<string, string>}} Module
+ * @typedef {{wasm: string | Uint8Array, ex2: string, places: Record<string, string>}} Module
  * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number,
  *   own?: import("./own.mjs").Own,
  *   traced?: boolean, whole?: boolean}} Job  off: the part that is broken; traced: block 0 is
@@ -17,19 +17,21 @@ import { Recorder } from "./trace.mjs";
  * @typedef {{error: string | null, milliseconds: number, blocks: number, sum: string,
  *   heads: Group[], requests: Group[], first: number[], true_first: number[],
  *   events: import("./trace.mjs").Event[], elements: Elements | null}} Result
- * @typedef {{found: Float64Array, right: Float64Array}} Elements
+ * @typedef {{found: Float64Array, right: Float64Array, lse2: Float64Array}} Elements
  * @typedef {{name: number, error: number, bound: number, ratio: number, inside: boolean}} Group
  */
 
 const SHOWN = 8; // last elements of the output
 
-/** @type {{wasm: string, machine: Promise<Machine>} | null} */
+/** @type {{wasm: string | Uint8Array, machine: Promise<Machine>} | null} */
 let kept = null;
 
 /** @param {Module} module */
 function machine_of({ wasm, ex2, places }) {
-  if (kept?.wasm !== wasm)
-    kept = { wasm, machine: Machine.load(from_base64(wasm), from_base64(ex2), places) };
+  if (kept?.wasm !== wasm) {
+    const bytes = /** @type {BufferSource} */ (typeof wasm === "string" ? from_base64(wasm) : wasm);
+    kept = { wasm, machine: Machine.load(bytes, from_base64(ex2), places) };
+  }
   return kept.machine;
 }
 
@@ -107,7 +109,9 @@ export async function run(job, progress) {
     ),
     first: Array.from(found.subarray(-SHOWN)),
     true_first: Array.from(right.out.subarray(-SHOWN)),
-    elements: job.whole ? { found, right: right.out } : null,
+    elements: job.whole
+      ? { found, right: right.out, lse2: decode("fp32", bytes.lse2) }
+      : null,
   };
 }
 

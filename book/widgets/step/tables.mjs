@@ -14,6 +14,7 @@ const short = (x) => figures(x, 6);
  */
 export function softmax_table({ softmax }, all, choice) {
   const row = all[Number(choice.select.value)];
+  if (!row) return "";
   const parts = row.warps.map((w) => (softmax[w] ? softmax_of(softmax[w], row) : null));
   const channels = row.o.map((_, channel) => `o of channel ${channel}`);
   const rows = parts.map((part, i) =>

@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,17 @@ __attribute__((export_name("lab_params_bytes"))) unsigned lab_params_bytes() {{
 """
 
 
+# A function that coroutine.inline_what_waits has marked.
+_MARKED = re.compile(r"^define internal (.* #1\d{5} )", re.MULTILINE)
+# What a kernel includes by <>: std.hpp has all of it that a kernel needs.
+_STANDARD = ("bit", "cstddef", "cstdint", "cstring", "source_location", "type_traits")
+# Whatever waits is then inlined at once: one run of the compiler less.
+_INLINED = """#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
+#include "{header}"
+#pragma clang attribute pop
+"""
+
+
 class ZigMissing(RuntimeError):
     """The package ziglang is not installed; the message says how to install it."""
 
@@ -86,6 +98,38 @@ class Module:
 
     wasm: bytes
     places: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a compiler in a page makes a module of.
+
+    text: is compiled with `macros` and with `files`, which it includes. waiting: the machine's
+    functions that wait, as LLVM's bitcode. machine: its other functions, as an object file.
+    """
+
+    text: str
+    files: Mapping[str, str]
+    macros: Mapping[str, str | int]
+    waiting: bytes
+    machine: bytes
+
+
+def parts(made: Specialization, *, checks: bool, arch: str = "sm_90") -> Parts:
+    """Return what `build` makes a kernel of, for a compiler elsewhere; checks bring a trace.
+
+    Raises: ZigMissing; WasmError with the compiler's words.
+    """
+    folders = (*made.include_dirs, *INCLUDE_DIRS)
+    how = _Build(made.defines, arch, checks, checks, folders)
+    text = _ENTRY.format(header=made.header, params=made.params, instance=made.instance)
+    if not checks:
+        text = _INLINED.format(header=made.header) + text
+    standard = '#include "lab/wasm/std.hpp"\n'
+    found = sources.included(standard + text, folders)
+    files = {name: content.decode() for name, content in found.items()}
+    files |= dict.fromkeys(_STANDARD, standard)
+    return Parts(text, files, how.macros, how.waiting().content, how.machine().content)
 
 
 def build(
@@ -104,9 +148,9 @@ def build(
     Raises: ZigMissing; WasmError with the compiler's words.
     """
     how = _Build(made.defines, arch, checks, trace, (*folders, *made.include_dirs, *INCLUDE_DIRS))
-    text = "".join(f'#include "lab/{name}"\n' for name in _WAITING)
-    text = _UNCHECKED.format(text) if checks else text
-    text += _ENTRY.format(header=made.header, params=made.params, instance=made.instance)
+    text = how.waiting_text + _ENTRY.format(
+        header=made.header, params=made.params, instance=made.instance
+    )
     machine = how.machine()
     name = f"wasm-{how.key(text, machine.path.name)}.json"
 
@@ -141,6 +185,19 @@ class _Build:
         own += ["-DLAB_TRACE"] if self.trace else []
         return [*_TARGET, *_OPTIMIZED, *_LANGUAGE, *own]
 
+    @property
+    def macros(self) -> dict[str, str | int]:
+        """The macros of the kernel's own file."""
+        chosen = {"LAB_CHECKS": self.checks, "LAB_TRACE": self.trace}
+        own = {name: 1 for name, wanted in chosen.items() if wanted}
+        return {"LAB_ARCH": TENSOR_CORES[self.arch], **own, **self.defines}
+
+    @property
+    def waiting_text(self) -> str:
+        """The source of the functions that wait."""
+        text = "".join(f'#include "lab/{name}"\n' for name in _WAITING)
+        return _UNCHECKED.format(text) if self.checks else text
+
     def key(self, text: str, *made_from: str) -> str:
         """Return a hash of all that a compile of this text depends on."""
         parts = sources.parts(sources.included(text, self.folders))
@@ -163,6 +220,24 @@ class _Build:
             return made.read_bytes()
 
         return cache.entry(f"wasmmachine-{shared.key(text)}.o", make)
+
+    def waiting(self) -> cache.Entry:
+        """Return the bitcode of the functions that wait, each of which is to be inlined."""
+        shared = _Build({}, self.arch, self.checks, self.trace, self.folders)
+        text = self.waiting_text
+
+        def make(work: Path) -> bytes:
+            compiled, made = work / "a.ll", work / "waiting.bc"
+            source, emit = shared.source(text, work), ["-emit-llvm", "-o"]
+            _zig(["c++", *shared.flags, *source, "-S", *emit, str(compiled)], work)
+            ir = coroutine.inline_what_waits(compiled.read_text())
+            ir = _MARKED.sub(r"define linkonce_odr hidden \1", ir)  # another file calls it
+            whole = _written(work / "whole.ll", ir.encode())
+            only_write = ["-Wno-everything", "-Xclang", "-disable-llvm-passes", "-c", str(whole)]
+            _zig(["c++", *_TARGET, *only_write, *emit, str(made)], work)
+            return made.read_bytes()
+
+        return cache.entry(f"wasmwaiting-{shared.key(text, _MARKED.pattern)}.bc", make)
 
     def source(self, text: str, work: Path) -> list[str]:
         """Return the arguments that name a source and the folder of what it includes."""

@@ -25,13 +25,14 @@ class Part:
     """A bug that can be switched on: what the page calls it, and its place.
 
     pattern: has one match in the file; the match becomes `by` while the condition OFF holds.
-    source: where a bug like it was reported.
+    source: where a bug like it was reported. typed: the bug as a reader would type it.
     """
 
     words: str
     file: str
     pattern: str
     by: str
+    typed: Edit
     source: str = ""
 
     @property
@@ -41,13 +42,20 @@ class Part:
 
 
 def _missing(words: str, file: str, statement: str) -> Part:
-    return Part(f"Left out: {words}", file, statement, r"if (!OFF) \1")
+    typed = Edit(file, statement, "")
+    return Part(f"Left out: {words}", file, statement, r"if (!OFF) \1", typed)
 
 
 def _known(name: str, file: str, pattern: str, by: str) -> Part:
     """Return a bug with the words and the source that the registry has for it."""
     mutant = registry.MUTANTS[name]
-    return Part(f"Wrong: {mutant.bug}", file, pattern, by, mutant.source)
+    return Part(f"Wrong: {mutant.bug}", file, pattern, by, mutant.edits[KERNEL], mutant.source)
+
+
+def _one_more(words: str, file: str, pattern: str, by: str) -> Part:
+    """Return a bug of a count to which OFF is added."""
+    edit = Edit(file, pattern, by.replace("OFF", "1"))
+    return Part(f"Out of bounds: {words}", file, pattern, by, edit)
 
 
 PARTS = (
@@ -64,14 +72,14 @@ PARTS = (
         _SPLITS,
         r"(sync_block\(\);)(?= +// every warp's State)",
     ),
-    Part(
-        "Out of bounds: the page table is read one entry too far",
+    _one_more(
+        "the page table is read one entry too far",
         registry.PAGES,
         r"slot < max_pages",
         "slot < max_pages + OFF",
     ),
-    Part(
-        "Out of bounds: V's stages are counted as one more than there are",
+    _one_more(
+        "V's stages are counted as one more than there are",
         _PIPELINE,
         r"\(v_stage \+ Stages - 2\) % \(Stages - 1\)",
         r"(v_stage + Stages - 2) % (Stages - 1 + OFF)",

@@ -1,6 +1,7 @@
 """Merged outputs are those over all keys, whatever the parts; and a shared prefix is read once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -193,6 +194,23 @@ def test_a_cascade_follows_lengths_that_change():
     step.run()
     assert torch.equal(bits(step.out[0]), bits(before[0]))
     assert not torch.equal(bits(step.out[1]), bits(before[1]))
+
+
+def test_the_batch_changes_no_bit_of_a_request_of_a_cascade_that_promises_so():
+    """Alone, a free plan cuts the prefix for one request, and beside others for forty."""
+    q, prefix, own, _ = cascade(3000, (20, 7, 0, 1, *(9,) * 36))
+
+    def run(requests, **how):
+        cache = replace(own, page_table=own.page_table[requests], kv_len=own.kv_len[requests])
+        return ops.cascade_decode(q[requests], prefix, cache, **how)
+
+    together = run(list(range(40)), batch_invariant=True)
+    assert together.plan.batch_invariant
+    assert not run([0]).plan.batch_invariant
+    for requests in ([0], [1], [2], [3, 0], [39, 2, 1]):
+        alone = run(requests, batch_invariant=True)
+        assert torch.equal(bits(alone.out), bits(together.out[requests]))
+        assert torch.equal(bits(alone.lse2), bits(together.lse2[requests]))
 
 
 def test_a_prefix_of_two_requests_is_refused():

@@ -1,0 +1,33 @@
+// The compiler's worker: the page gives it the packed compiler, or the module of an earlier worker.
+import { CompileError } from "./diagnostics.mjs";
+import { unpacked } from "./pack.mjs";
+import { Toolchain } from "./toolchain.mjs";
+
+/** @type {Toolchain | null} */
+let toolchain = null;
+
+/** @param {any} given */
+async function answer(given) {
+  if (given.compile && toolchain) {
+    const [name, edits, checked] = given.compile;
+    return { compiled: await toolchain.compile(name, edits, checked) };
+  }
+  const program = given.program ?? (await WebAssembly.compile(await unpacked(given.packed)));
+  const { sources } = given,
+    objects = async (/** @type {Record<string, string>} */ of) => ({
+      waiting: await unpacked([of.waiting]),
+      machine: await unpacked([of.machine]),
+    });
+  const [plain, checked] = await Promise.all([objects(sources.plain), objects(sources.checked)]);
+  toolchain = new Toolchain(program, { ...sources, plain, checked });
+  return { program };
+}
+
+globalThis.onmessage = async ({ data }) => {
+  try {
+    postMessage(await answer(data));
+  } catch (error) {
+    if (error instanceof CompileError) postMessage({ diagnostics: error.diagnostics });
+    else postMessage({ error: error instanceof Error ? error.message : String(error) });
+  }
+};

@@ -1,0 +1,91 @@
+"""In a browser, a reader edits a kernel: an error, its mend, what the checks find, the bits."""
+
+import pytest
+
+from labkernels.widgets import editing
+from tests.site.test_pages import WIDTHS, browser, check, opened, playwright, press_until
+
+__all__ = ["browser", "opened"]  # fixtures
+
+pytestmark = pytest.mark.site
+PAGE = "book/edit_a_kernel.html"
+SOURCE = "decode/mma/kernel.cuh"
+TYPO = "sync_blok();"
+SLOW_MS = 60_000  # a first compile on two busy cores
+
+
+@pytest.fixture
+def widget(opened):
+    page = opened(PAGE)
+    found = page.locator("[data-lab-widget=edit_kernel]")
+    found.get_by_role("textbox", name=f"The text of {SOURCE}").wait_for()
+    return found
+
+
+def says(widget, text):
+    playwright.expect(widget.get_by_role("status").first).to_contain_text(text, timeout=SLOW_MS)
+
+
+def press(widget, name):
+    widget.get_by_role("button", name=name, exact=True).press("Enter")
+
+
+def test_keyboard_enters_and_leaves_the_editor(widget):
+    page = widget.page
+    press_until(page, "Tab", "Plant a mistake")
+    page.keyboard.press("Tab")
+    focused = "document.activeElement.closest('.cm-content') !== null"
+    assert page.evaluate(focused)
+    page.keyboard.press("Tab")  # indents
+    assert page.evaluate(focused)
+    widget.get_by_text("1 line changed").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert not page.evaluate(focused)
+    press(widget, "Reset")
+    widget.get_by_text("Diff against the original: unchanged").wait_for()
+    check(page)
+
+
+def test_link_brings_the_edit_back(widget):
+    page = widget.page
+    widget.get_by_label("Plant a mistake").select_option("8")
+    page.wait_for_url("**#edit=*")
+    page.reload()
+    says(widget, "The link's edit is in the editor")
+    widget.get_by_text("Diff against the original: 1 line changed").wait_for()
+    assert not page.wrong
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_unchanged_kernel_runs_without_a_compiler(opened, width):
+    page = opened(PAGE, width)
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_text("Equal in every bit to the H200.").wait_for(timeout=SLOW_MS)
+    check(page)
+
+
+def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
+    page = widget.page
+    plant = editing.data()["kernels"][0]["plants"][0]
+    widget.get_by_label("Plant a mistake").select_option("1")
+    page.keyboard.type(TYPO)
+    press(widget, "Compile")
+    says(widget, "The compiler found 1 error.")
+    widget.get_by_role("button", name="did you mean 'sync_block'").wait_for()
+    line = editing.original(SOURCE).split(plant["old"])[0].count("\n") + 1
+    error = widget.get_by_role("alert").get_by_role("button").first
+    playwright.expect(error).to_contain_text(f"{SOURCE}:{line}: error: use of undeclared")
+    error.press("Enter")  # leads to the line
+    for _ in TYPO:
+        page.keyboard.press("Delete")
+    press(widget, "Check")
+    says(widget, "The checks stop the kernel.")
+    widget.get_by_text("which no thread wrote").first.wait_for()
+    widget.get_by_text(f"You changed {SOURCE}:{line}.").wait_for()
+    press(widget, "Step")
+    widget.get_by_text("the checks have stopped the kernel").wait_for()
+    press(widget, "Run")
+    widget.get_by_text("Now: 1 line changed").wait_for(timeout=SLOW_MS)
+    assert widget.get_by_text("Equal in every bit to the H200.").count() == 2
+    check(page)
