@@ -1,7 +1,7 @@
 // "Edit a kernel": the reader's own text is compiled in the page, then run, checked and stepped.
 import { choice, element, set_options } from "../elements.mjs";
 import { KINDS } from "../machine/launches.mjs";
-import { run_apart } from "../run_kernel.mjs";
+import { run_apart } from "../form/runner.mjs";
 import { Stepper } from "../step/stepper.mjs";
 import { budgets } from "./budgets.mjs";
 import { Builds } from "./builds.mjs";

@@ -1,9 +1,7 @@
 // What a run of edited code gave, beside the run before it: errors under their bounds, and bits
 // beside those of the unchanged kernel.
-import { element, table } from "../elements.mjs";
+import { details, element, svg, table } from "../elements.mjs";
 import { encode } from "../machine/formats.mjs";
-import { svg } from "../step/smem_map.mjs";
-import { details } from "../step/tables.mjs";
 
 /**
  * @typedef {import("../machine/jobs.mjs").Result} Result
