@@ -35,7 +35,7 @@ RATES = (
     "mufu_per_clk_per_sm",
 )
 # Symbols that a reader may change, and the fields of a tile that they stand for. FREE_KERNELS have
-# the same lines for every such tile, which tests/widgets/test_budget.py checks.
+# the same lines for every such tile, which test_budget.py of tests/widgets checks.
 FREE = {"W": "warps", "T": "keys", "d": "stages"}
 FREE_KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8", "prefill_fma")
 

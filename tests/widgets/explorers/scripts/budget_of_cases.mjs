@@ -4,10 +4,10 @@ import {
   for_one_more,
   occupancy,
   registers_allowed,
-} from "../../../book/widgets/budget/occupancy.mjs";
-import { least_time, work_of } from "../../../book/widgets/budget/roofline.mjs";
-import { least_of } from "../../../book/widgets/budget/shape.mjs";
-import { NoSuchTile, block_of } from "../../../book/widgets/budget/tile.mjs";
+} from "../../../../book/widgets/budget/occupancy.mjs";
+import { least_time, work_of } from "../../../../book/widgets/budget/roofline.mjs";
+import { least_of } from "../../../../book/widgets/budget/shape.mjs";
+import { NoSuchTile, block_of } from "../../../../book/widgets/budget/tile.mjs";
 
 const given = JSON.parse(fs.readFileSync(0, "utf8")),
   { blocks = [], tiles = [], shapes = [], extremes = [] } = given;

@@ -1,6 +1,6 @@
 // node fields_of_texts.mjs < texts.json: what each field takes, and what it makes of texts.
 import fs from "node:fs";
-import { FIELDS, figures, numbers_in } from "../../../book/widgets/form/fields.mjs";
+import { FIELDS, figures, numbers_in } from "../../../../book/widgets/form/fields.mjs";
 
 const { texts, numbers } = JSON.parse(fs.readFileSync(0, "utf8"));
 const read = (field, text) => {

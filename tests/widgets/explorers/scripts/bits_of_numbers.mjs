@@ -6,8 +6,8 @@ import {
   round_to,
   sum_in_order,
   tensor_core_sum,
-} from "../../../book/widgets/bits/arithmetic.mjs";
-import { products } from "../../../book/widgets/bits/products.mjs";
+} from "../../../../book/widgets/bits/arithmetic.mjs";
+import { products } from "../../../../book/widgets/bits/products.mjs";
 
 const { data, numbers, sums, products: given } = JSON.parse(fs.readFileSync(0, "utf8"));
 const said = (x) => (Number.isFinite(x) ? x : String(x));

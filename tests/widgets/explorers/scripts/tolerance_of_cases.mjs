@@ -1,9 +1,9 @@
 // node tolerance_of_cases.mjs < given.json: what the pages count, order and find.
 import fs from "node:fs";
-import { nearest, stepped, words_of } from "../../../book/widgets/read/figure.mjs";
-import { histogram } from "../../../book/widgets/read/histogram.mjs";
-import { order_of } from "../../../book/widgets/read/sort.mjs";
-import { outside, summed } from "../../../book/widgets/read/tolerance.mjs";
+import { nearest, stepped, words_of } from "../../../../book/widgets/read/figure.mjs";
+import { histogram } from "../../../../book/widgets/read/histogram.mjs";
+import { order_of } from "../../../../book/widgets/read/sort.mjs";
+import { outside, summed } from "../../../../book/widgets/read/tolerance.mjs";
 
 const { data, selections, cases, columns, figure } = JSON.parse(fs.readFileSync(0, "utf8"));
 const numbers = (values) => Float64Array.from(values, (x) => (x === null ? NaN : x));
