@@ -52,7 +52,7 @@ def cascade_decode_step(
     if q.dim() == 3 and prefix.k.shape[2:] != cache.k.shape[2:]:
         words = f"{tuple(cache.k.shape[2:])}, the heads and channels of cache"
         raise ValueError(f"prefix.k.shape[2:] = {tuple(prefix.k.shape[2:])}, allowed: {words}")
-    shared = {"scale": scale, "target": target, "checks": checks}
+    shared: dict[str, Any] = {"scale": scale, "target": target, "checks": checks}
     outs = q.new_empty((2, *q.shape), dtype=torch.float32)
     lse2s = q.new_empty((2, *q.shape[:-1]), dtype=torch.float32)
     alike: dict[str, Any] = {"batch_invariant": batch_invariant}
@@ -71,9 +71,9 @@ def cascade_decode_step(
         for step in steps:
             step.run()
 
-    plans = [step.plan for step in steps]
+    plans = [plan for step in steps if (plan := step.plan)]
     plan = replace(
-        own.plan,
+        plans[1],
         kernel=" + ".join(plan.kernel for plan in plans),
         launches=sum(plan.launches for plan in plans),
         why="; ".join(plan.why for plan in plans),
@@ -82,7 +82,9 @@ def cascade_decode_step(
     return Step(run, merged.outputs, plan)
 
 
-def cascade_decode(q: torch.Tensor, prefix: PagedKV, cache: PagedKV, **options) -> Step[Attention]:
+def cascade_decode(
+    q: torch.Tensor, prefix: PagedKV, cache: PagedKV, **options: Any
+) -> Step[Attention]:
     """Compute attention of one query token per request over a shared prefix and its own keys.
 
     The prefix is read once for all requests, by a prefill kernel whose rows are the requests'
