@@ -8,6 +8,7 @@ from typing import Any
 
 import npm
 import numpy as np
+import page_assignments
 
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.wasm import compiler
@@ -24,8 +25,8 @@ _MACHINE = ("lab/core/", "lab/host/", "lab/ampere/", "lab/hopper/", "lab/wasm/")
 _BITS = 7  # in each character
 
 
-def write(folder: Path) -> str:
-    """Writes the assets of compile/compiler.mjs into a folder; returns their size in words.
+def write(folder: Path) -> int:
+    """Writes the assets of compile/compiler.mjs into a folder; returns their bytes.
 
     Raises: RuntimeError with npm's words; what the compiler of the machine raises.
     """
@@ -40,18 +41,17 @@ def write(folder: Path) -> str:
     for name, value in assets.items():
         line = f"(globalThis.lab_assets ??= {{}})[{name!r}] = {value};\n"
         (folder / f"{name}.js").write_text(line, encoding="utf-8", newline="\n")
-    n_bytes = sum(len(value) for value in assets.values())
-    return f"compiler in pages: {n_bytes / 1e6:.1f} MB, for {', '.join(KERNELS)}"
+    return sum(len(value) for value in assets.values())
 
 
 def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
     """Returns the files that a reader may change, and the `Sources` of toolchain.mjs."""
     first = {offer.kernel.name: offer for offer in reversed(kernels.offers())}
+    wanted = {name: page_launch(first[name].recorded).specialization for name in names}
     made: dict[str, Any] = {"kernels": {}, "files": {}}
     editable = {}
-    for name in names:
-        launch = page_launch(first[name].recorded)
-        plain, checked = (compiler.parts(launch.specialization, checks=c) for c in (False, True))
+    for name, specialization in (wanted | page_assignments.kernels()).items():
+        plain, checked = (compiler.parts(specialization, checks=c) for c in (False, True))
         made["kernels"][name] = {
             "plain": {"text": plain.text, "macros": plain.macros},
             "checked": {"text": checked.text, "macros": checked.macros},
@@ -59,10 +59,10 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         }
         made["files"] |= plain.files
         for kind, parts in (("plain", plain), ("checked", checked)):
-            objects = {"waiting": parts.waiting, "machine": parts.machine}
-            made[kind] = {what: zipped(data) for what, data in objects.items()}
+            objects = {"waiting": parts.waiting, "machine": parts.machine}  # of all kernels alike
+            made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}
         own = [path for path in plain.files if "/" in path and not path.startswith(_MACHINE)]
-        editable[name] = sorted(own, key=lambda path: path != launch.specialization.header)
+        editable[name] = sorted(own, key=lambda path: path != specialization.header)
     return {"editable": editable, "sources": made}
 
 

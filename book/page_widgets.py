@@ -7,7 +7,9 @@ from pathlib import Path
 
 import node
 import npm
+import page_assignments
 import page_compiler
+import page_python
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -21,7 +23,7 @@ class BitsDiffer(RuntimeError):
 def write(folder: Path) -> str:
     """Writes lab.js, widgets.css and the assets into a folder; returns what was checked, in words.
 
-    Raises: BitsDiffer; what the compiler raises.
+    Raises: BitsDiffer; RuntimeError if Python cannot be fetched; what the compiler raises.
     """
     offers = kernels.offers()
     assets = kernels.assets(offers)
@@ -36,11 +38,15 @@ def write(folder: Path) -> str:
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
+    page_assignments.write(folder)
+    said += f"; {page_python.write(folder)}"
     if not npm.is_available():
         return f"{said}; no editor and no compiler, since npm is not installed"
-    (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
+    n_bytes = page_compiler.write(folder)
+    script = npm.bundle(WIDGETS / "edit" / "edit.mjs", lab_compiler_bytes=n_bytes)
+    (folder / "edit.js").write_text(script)
     (folder / "licences.txt").write_text(npm.licences())
-    return f"{said}\n{page_compiler.write(folder)}"
+    return f"{said}\ncompiler in pages: {n_bytes / 1e6:.1f} MB"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

@@ -102,7 +102,10 @@ export function verdict_in_words({ heads, error }) {
   );
 }
 
-/** The errors of all heads on a logarithmic scale, each under its bound. @param {Result["heads"]} heads */
+/**
+ * The errors of all heads on a logarithmic scale, each under its bound.
+ * @param {Result["heads"]} heads
+ */
 export function error_picture(heads) {
   const finite = heads.flatMap(({ error, bound }) => [error, bound]).filter(Number.isFinite);
   const low = Math.floor(Math.log10(Math.max(SMALLEST, Math.min(...finite.filter((x) => x > 0))))),
