@@ -8,6 +8,7 @@ from typing import Any
 
 import npm
 import numpy as np
+import page_assignments
 
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.wasm import compiler
@@ -46,11 +47,11 @@ def write(folder: Path) -> int:
 def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
     """Returns the files that a reader may change, and the `Sources` of toolchain.mjs."""
     first = {offer.kernel.name: offer for offer in reversed(kernels.offers())}
+    wanted = {name: page_launch(first[name].recorded).specialization for name in names}
     made: dict[str, Any] = {"kernels": {}, "files": {}}
     editable = {}
-    for name in names:
-        launch = page_launch(first[name].recorded)
-        plain, checked = (compiler.parts(launch.specialization, checks=c) for c in (False, True))
+    for name, specialization in (wanted | page_assignments.kernels()).items():
+        plain, checked = (compiler.parts(specialization, checks=c) for c in (False, True))
         made["kernels"][name] = {
             "plain": {"text": plain.text, "macros": plain.macros},
             "checked": {"text": checked.text, "macros": checked.macros},
@@ -58,10 +59,10 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         }
         made["files"] |= plain.files
         for kind, parts in (("plain", plain), ("checked", checked)):
-            objects = {"waiting": parts.waiting, "machine": parts.machine}
-            made[kind] = {what: zipped(data) for what, data in objects.items()}
+            objects = {"waiting": parts.waiting, "machine": parts.machine}  # of all kernels alike
+            made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}
         own = [path for path in plain.files if "/" in path and not path.startswith(_MACHINE)]
-        editable[name] = sorted(own, key=lambda path: path != launch.specialization.header)
+        editable[name] = sorted(own, key=lambda path: path != specialization.header)
     return {"editable": editable, "sources": made}
 
 

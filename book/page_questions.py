@@ -2,7 +2,7 @@
 
 A chapter has a box below each exercise, and below each assignment, whose answer is numbers or a
 word. A page places a question with its text by a separate line, <!-- question: NAME -->, and how
-far its reader is in all of them by <!-- progress -->.
+far its reader is in all of them by <!-- progress -->; <!-- audit --> places the audit of a file.
 """
 
 import functools
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import page_assignments
 from solutions import solution
 
 from labkernels.audit.verdict import verdict
@@ -24,7 +25,7 @@ from labkernels.chapters.exercises.questions import Question, questions
 
 _GRADERS = ("numbers", "planted")  # of assignments in which no kernel of the reader runs
 _PLACE = re.compile(r"^<!-- question: ([\w-]+) -->$", re.MULTILINE)
-_PROGRESS = "<!-- progress -->"
+_PROGRESS, _AUDIT = "<!-- progress -->", "<!-- audit -->"
 _EXERCISE = re.compile(
     r"^```\{exercise\}\n:label: ([\w-]+)\n\n(.*?)\n```$", re.DOTALL | re.MULTILINE
 )
@@ -36,9 +37,14 @@ _PROBE = 12345678  # larger than every right number and every usual mistake
 
 @functools.cache
 def names() -> list[str]:
-    """Returns the exercises and assignments that pages check."""
+    """Returns the exercises and assignments that pages check by a table."""
     assignments = (name for name in exercises.names() if exercises.get(name).grader in _GRADERS)
     return [*questions(), *assignments]
+
+
+def every() -> list[str]:
+    """Returns all that pages check, by a table or by their Python."""
+    return [*names(), *page_assignments.names()]
 
 
 @functools.cache
@@ -117,6 +123,8 @@ def _sentences(name: str, parts: list[dict], written) -> dict[str, Any]:
 
 def box(name: str) -> str:
     """Returns the element of a page that asks for an answer; without JavaScript it says so."""
+    if name in page_assignments.names():
+        return page_assignments.box(name)
     given = html.escape(json.dumps(table(name), separators=(",", ":")))
     call = f"<code>exercises.check({html.escape(json.dumps(name))}, …)</code>"
     return (
@@ -133,7 +141,7 @@ def ask(notebook: nbformat.NotebookNode) -> None:
         cells.append(cell)
         if cell.cell_type == "markdown":
             cell.source = _EXERCISE.sub(_with_box, cell.source)
-        elif (found := _TASK.fullmatch(cell.source.strip())) and found[1] in names():
+        elif (found := _TASK.fullmatch(cell.source.strip())) and found[1] in every():
             cells.append(nbformat.v4.new_markdown_cell(box(found[1])))
     notebook.cells = cells
 
@@ -150,11 +158,11 @@ def placed(text: str, chapters: Path) -> str:
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
-        if name not in names():
-            raise ValueError(f"question = {name!r}, allowed: {', '.join(names())}")
+        if name not in every():
+            raise ValueError(f"question = {name!r}, allowed: {', '.join(every())}")
         return f"{_text(name, chapters)}\n\n{box(name)}"
 
-    text = _PLACE.sub(block, text)
+    text = _PLACE.sub(block, text).replace(_AUDIT, page_assignments.AUDIT_BOX)
     return text.replace(_PROGRESS, progress(chapters)) if _PROGRESS in text else text
 
 
@@ -163,7 +171,10 @@ def _text(name: str, chapters: Path) -> str:
     if name in questions():
         asked = questions()[name].text or _in_chapters(chapters)[name][1]
         return _CHECK.sub("", asked).strip()
-    task = exercises.get(name).task.strip().replace("\n", "\n\n")
+    exercise = exercises.get(name)
+    task = exercise.task.strip().replace("\n", "\n\n")
+    if exercise.declarations:
+        task += f"\n\n```cpp\n{exercise.declarations}\n```"
     return f"{task}\n\n{_verdict_of_planted()}" if name == "planted_bug" else task
 
 
@@ -182,7 +193,7 @@ def progress(chapters: Path) -> str:
     counts: dict[str, int] = {}
     for chapter, _ in _in_chapters(chapters).values():
         counts[chapter] = counts.get(chapter, 0) + 1
-    given = html.escape(json.dumps(names()))
+    given = html.escape(json.dumps(every()))
     rows = [f"- {{doc}}`/notebooks/{chapter}`: {n}" for chapter, n in counts.items()]
     count = f'<div class="lab-widget" data-lab-widget="progress" data-names="{given}"></div>'
     return "\n".join([f"```{{raw}} html\n{count}\n```\n", _ALSO, *rows])

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import node
 import npm
+import page_assignments
 import page_compiler
+import page_python
 
 from labkernels.places import WIDGETS
 from labkernels.widgets import kernels, program
@@ -21,7 +23,7 @@ class BitsDiffer(RuntimeError):
 def write(folder: Path) -> str:
     """Writes lab.js, widgets.css and the assets into a folder; returns what was checked, in words.
 
-    Raises: BitsDiffer; what the compiler raises.
+    Raises: BitsDiffer; RuntimeError if Python cannot be fetched; what the compiler raises.
     """
     offers = kernels.offers()
     assets = kernels.assets(offers)
@@ -36,6 +38,8 @@ def write(folder: Path) -> str:
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
+    page_assignments.write(folder)
+    said += f"; {page_python.write(folder)}"
     if not npm.is_available():
         return f"{said}; no editor and no compiler, since npm is not installed"
     n_bytes = page_compiler.write(folder)

@@ -79,7 +79,7 @@ function field_of({ choices, whole }, i, count) {
  * What a report says; in the lines of a table each space counts.
  * @param {{passed: boolean, lines: string[]}} report
  */
-function lines_of({ passed, lines }) {
+export function lines_of({ passed, lines }) {
   const head = passed ? "Right." : "Not yet.";
   const made = [element("p", { class: passed ? "lab-good" : "lab-error" }, head)];
   for (const line of lines)

@@ -9,4 +9,4 @@ async function mount(root, shelf) {
   await mount_edit_kernel(root, { ...shelf, compiler, download }, await shelf.asset("editing"));
 }
 
-(/** @type {any} */ (globalThis).lab_assets ??= {}).edit = { mount };
+(/** @type {any} */ (globalThis).lab_assets ??= {}).edit = { mount, Compiler };

@@ -22,8 +22,12 @@ export class Machine {
    * @param {Record<string, string>} places  source places of the checks, by number
    */
   static async load(wasm, ex2, places = {}) {
+    return Machine.start(await WebAssembly.compile(wasm), ex2, places);
+  }
+
+  /** @param {WebAssembly.Module} module @param {Uint8Array} ex2 @param {Record<string, string>} places */
+  static start(module, ex2, places = {}) {
     const machine = new Machine();
-    const module = await WebAssembly.compile(wasm);
     const imports = {
       lab: {
         // imported by modules that are compiled to be stepped through
@@ -36,7 +40,7 @@ export class Machine {
         },
       },
     };
-    const instance = await WebAssembly.instantiate(module, imports);
+    const instance = new WebAssembly.Instance(module, imports);
     machine.exports = /** @type {any} */ (instance.exports);
     machine.exports._initialize();
     machine.exports.lab_set_ex2(machine.put(ex2));

@@ -10,7 +10,7 @@ from labkernels.chapters.primers import machine
 from labkernels.cuda.host import banks
 from labkernels.units import LOG2_E
 
-_LANES, _THREADS, _SMEM_BYTES = 32, 128, 9344  # of calls.cuh
+HEADER, _LANES, THREADS, SMEM_BYTES = "calls.cuh", 32, 128, 9344
 # A function, its arguments in lanes of x, and its integers.
 _FUNCTIONS = {
     "maximum": ("row_maximum", "m s", ""),
@@ -22,6 +22,7 @@ _FUNCTIONS = {
     "page": ("offset_of", "", "key kv_head p.page_size p.kv_heads"),
     "loop": ("walk", "", "end"),
 }
+INSTANCES = tuple(f"calls::call_{region}" for region in _FUNCTIONS)
 
 
 def run(region: str, folder: Path) -> dict[str, np.ndarray]:
@@ -34,15 +35,15 @@ def run(region: str, folder: Path) -> dict[str, np.ndarray]:
     if region not in _FUNCTIONS or machine.uses_gpu() or banks.listed() is not None:
         return {}
     x, n, right, _ = _calls(region)
-    y = np.full((len(n), 2, _THREADS), np.nan)
-    table = _page_table() if region == "page" else np.zeros(_THREADS, np.int32)
+    y = np.full((len(n), 2, THREADS), np.nan)
+    table = _page_table() if region == "page" else np.zeros(THREADS, np.int32)
     machine.run(
-        "calls.cuh",
+        HEADER,
         f"calls::call_{region}",
         {"x": x, "n": np.ascontiguousarray(n, np.int32), "page_table": table, "y": y},
         grid=(len(n),),
         threads=right.shape[-1],
-        smem_bytes=(_SMEM_BYTES + 8 * _THREADS) * (region == "loop"),
+        smem_bytes=(SMEM_BYTES + 8 * THREADS) * (region == "loop"),
         writes=("y",),
         folders=(folder, machine.FOLDER),
     )
@@ -109,7 +110,7 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
     if region == "mask":
         x[::2] *= 0
         return x, n, np.where(right[:, :, None] > 0, x[:, :1].astype(np.float64), -np.inf), 0
-    lanes = _THREADS if region == "loop" else _LANES
+    lanes = THREADS if region == "loop" else _LANES
     return x, n, np.repeat(right[:, :, None], lanes, axis=-1), 0
 
 

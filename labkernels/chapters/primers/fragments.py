@@ -29,6 +29,7 @@ PRODUCT = _kernel("product", (_A, _B, Line("D", fragment(16, 8))), 16, 16)
 TWO_PRODUCTS = _kernel(
     "two_products", (_A, _B, Line("S", fragment(16, 16)), Line("O", fragment(16, 8)))
 )
+KERNELS = (SWIZZLED, PRODUCT, TWO_PRODUCTS)
 
 
 def swizzled(folders: tuple[Path, ...] = (machine.FOLDER,)) -> dict[str, np.ndarray]:

@@ -66,4 +66,4 @@ def test_progress_counts_every_question_and_names_the_chapters_that_ask(chapters
     text = page_questions.placed("<!-- progress -->", chapters)
     assert text.endswith("- {doc}`/notebooks/idea`: 1")
     names = json.loads(html.unescape(re.search('data-names="(.*?)"', text)[1]))
-    assert names == page_questions.names()
+    assert names == page_questions.every()

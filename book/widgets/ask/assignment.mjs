@@ -1,0 +1,102 @@
+// An assignment: the reader writes lines of a kernel, and the page's Python checks them.
+import { element } from "../elements.mjs";
+import { MEGABYTES } from "../python/session.mjs";
+import { editor } from "./editor.mjs";
+import { on_change, save, saved } from "./progress.mjs";
+import { lines_of } from "./question.mjs";
+
+const LINE = /^Line (\d+)\b|line (\d+) of your answer/;
+const NOTE =
+  `"Check" loads Python with NumPy (${MEGABYTES} MB) and a C++ compiler, once, and grades your ` +
+  "lines here: nothing is sent anywhere. A kernel compiles for seconds.";
+
+/** @typedef {{name: string, starter: string, hints: string[]}} Assignment */
+
+/** @param {HTMLElement} root @param {import("../python/session.mjs").Session} session */
+export function mount_assignment(root, session) {
+  /** @type {Assignment} */
+  const { name, starter, hints } = JSON.parse(root.dataset.assignment ?? "");
+  const code = editor("Your lines", starter);
+  const quiet = { type: "button", class: "lab-button lab-quiet" };
+  const check = element("button", { type: "submit", class: "lab-button" }, "Check");
+  const stop = element("button", { ...quiet, hidden: true }, "Stop");
+  const reset = element("button", quiet, "Reset");
+  const hint = element("button", quiet, "Hint");
+  const form = element(
+    "form",
+    { class: "lab-form", "aria-label": `answer to ${name}` },
+    code.field,
+    check,
+    stop,
+    hint,
+    reset,
+  );
+  const status = element("p", { role: "status", class: "lab-status" });
+  const said = element("div", { "aria-live": "polite", class: "lab-said" });
+  const list = element("ol", { "aria-live": "polite", "aria-label": "hints" });
+  const refresh = () => {
+    code.set(/** @type {string} */ (saved(name)?.given[0] ?? starter));
+    said.replaceChildren();
+    list.replaceChildren();
+    hint.hidden = false;
+  };
+  const keep = (/** @type {boolean} */ passed) =>
+    save(name, { given: [code.input.value], passed: passed || (saved(name)?.passed ?? false) });
+  form.addEventListener("submit", async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    if (check.disabled) return;
+    check.disabled = true;
+    stop.hidden = false;
+    said.replaceChildren();
+    keep(false);
+    try {
+      const question = { ask: "check", name, answer: code.input.value };
+      const report = await session.ask(question, (words) => (status.textContent = words), {
+        known: `assignment.${name}`,
+      });
+      said.replaceChildren(...lines_of(report), ...place_of(report.lines, code));
+      keep(report.passed);
+      status.textContent = "";
+    } catch (error) {
+      status.textContent = `The check ended: ${error instanceof Error ? error.message : error}`;
+    } finally {
+      if (document.activeElement === stop) check.focus();
+      stop.hidden = true;
+      check.disabled = false;
+    }
+  });
+  stop.addEventListener("click", () => session.stop());
+  code.input.addEventListener("input", () => keep(false));
+  hint.addEventListener("click", () => {
+    list.append(element("li", {}, hints[list.childElementCount]));
+    hint.hidden = list.childElementCount === hints.length;
+    if (hint.hidden) code.input.focus();
+  });
+  reset.addEventListener("click", () => {
+    save(name, null);
+    refresh();
+    code.input.focus();
+  });
+  on_change((changed) => {
+    if (changed === name && saved(name) === null) refresh();
+  });
+  root.replaceChildren(element("p", { class: "lab-note" }, NOTE), form, status, said, list);
+  refresh();
+}
+
+/**
+ * A button that goes to the first of the reader's lines that a report names.
+ * @param {string[]} lines @param {ReturnType<typeof editor>} code
+ */
+function place_of(lines, code) {
+  const found = lines.map((text) => LINE.exec(text)).find((match) => match !== null);
+  if (!found) return [];
+  const line = Number(found[1] ?? found[2]);
+  const button = element(
+    "button",
+    { type: "button", class: "lab-button lab-quiet" },
+    `Go to line ${line}`,
+  );
+  button.addEventListener("click", () => code.go_to(line));
+  return [button];
+}

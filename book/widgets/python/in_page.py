@@ -1,0 +1,184 @@
+"""What the pages' Python runs: `check` of an assignment, and the audit of a file.
+
+The modules of labkernels are those of the package. Only what reaches the machine below is another:
+a kernel is compiled and launched by the page, and results that every reader needs, those of the
+starters, of the usual mistakes and of the reference, were computed when the book was built.
+"""
+
+import argparse
+import base64
+import functools
+import importlib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import _host
+import numpy as np
+
+from labkernels.audit import dumps
+from labkernels.chapters.exercises import checking, compiled, exercise, overlay
+from labkernels.chapters.primers import machine
+from labkernels.cli import audit as command
+from labkernels.cuda.host.build import HostKernelError
+
+_BYTES = 4  # of a pointer, an int and a float on wasm32
+_NO_BANKS = "JupyterLab counts them; this page does not."
+_NO_NVRTC = "NVRTC does not run in a page"
+_OVERLAYS: dict[Path, dict[str, str]] = {}
+_KNOWN: dict[str, dict[str, np.ndarray] | HostKernelError] = {}
+
+
+class Wanted(BaseException):
+    """The page has to compile a kernel first, and then asks the same again."""
+
+
+def check(name: str, answer: str) -> dict:
+    """Return what `exercises.check` says."""
+    report = checking.check(name, answer)
+    return {"passed": report.passed, "lines": report.lines}
+
+
+def audit(file: str, words: list[str]) -> dict:
+    """Return what `labkernels audit FILE` prints, with the further words of its command line."""
+    parser = argparse.ArgumentParser(prog="labkernels audit", exit_on_error=False)
+    command.add_options(parser)
+    try:
+        options = parser.parse_args([file, *words])
+        found = dumps.audit(options.file, scale=options.scale, **command.how_read(options))
+    except (ValueError, OSError, argparse.ArgumentError, SystemExit) as error:
+        return {"answer": "", "text": f"labkernels: {error}".replace(f"{Path(file).parent}/", "")}
+    return {"answer": found.answer, "text": found.summary(verbose=options.verbose)}
+
+
+def know(results: bytes) -> None:
+    """Take the results of known sources: an .npz whose names are SOURCE/RESULT or SOURCE/fault."""
+    with np.load(io.BytesIO(results)) as given:
+        for name in given.files:
+            source, _, result = name.partition("/")
+            if result == "fault":
+                _KNOWN[source] = HostKernelError(str(given[name]))
+            else:
+                _KNOWN.setdefault(source, {})[result] = given[name]
+
+
+def _run_in_page(header, kernel, arguments, *, grid, threads, **how) -> None:
+    """Launch a kernel of a primer on the page's CPU machine, as `machine.run` does elsewhere."""
+    written, before = set(how.get("writes", ())), how.get("before", {})
+    fields, tensors = [], []
+    for at, (name, value) in enumerate(arguments.items()):
+        field = {"name": name, "at": _BYTES * at}
+        if isinstance(value, np.ndarray):
+            field |= {"type": "pointer", "tensor": name, "byte": -before.get(name, 0)}
+            content = base64.b64encode(value.tobytes()).decode()
+            tensors.append({"name": name, "bytes": content, "written": name in written})
+        else:
+            kind = "f32" if isinstance(value, float) else "i32"
+            field |= {"type": kind, "value": repr(value)}
+        fields.append(field)
+    edits: dict[str, str] = {}
+    for folder in how.get("folders", ()):
+        edits = _OVERLAYS.get(folder, {}) | edits
+    said = _asked(
+        {
+            "kernel": {
+                "header": header,
+                "instance": kernel,
+                "params": f"{kernel.partition('::')[0]}::Params",
+            },
+            "edits": edits,
+            "launch": {
+                "grid": (*grid, 1, 1)[:3],
+                "threads": threads,
+                "smem_bytes": how.get("smem_bytes", 0),
+                "params_bytes": _BYTES * len(fields),
+                "fields": fields,
+            },
+            "tensors": tensors,
+        }
+    )
+    for name, content in said["written"].items():
+        given = np.frombuffer(base64.b64decode(content), np.uint8)
+        arguments[name].reshape(-1).view(np.uint8)[:] = given
+
+
+def _asked(request: dict) -> dict:
+    """Return the page's answer.
+
+    Raises: Wanted; HostKernelError.
+    """
+    said = json.loads(_host.call(json.dumps(request).encode()))
+    if said.get("wanted"):
+        raise Wanted
+    if "error" in said:
+        raise HostKernelError(f"{request['kernel']['instance']}{said['error']}")
+    return said
+
+
+def _overlay_in_page(texts: dict[str, str]) -> Path:
+    """Return a path that stands for changed sources."""
+    path = Path("/overlay", _key("".join([*texts, *texts.values()])))
+    _OVERLAYS[path] = dict(texts)
+    return path
+
+
+def _key(source: str) -> str:
+    return overlay.cache.content_key(source)[:16]
+
+
+def _knowing(run):
+    """Return a grader's `run` that has the results of known sources at hand."""
+
+    def run_or_known(asked, answer):
+        found = _KNOWN.get(_key(f"{asked.name}\n{answer}"))
+        if isinstance(found, HostKernelError):
+            raise found
+        return run(asked, answer) if found is None else dict(found)
+
+    return run_or_known
+
+
+def _of_own_width(function, position: int):
+    """Return a function of NumPy whose argument at a position may be any whole numbers.
+
+    An index has 32 bits here, and NumPy does not narrow the numbers of 64 bits by itself.
+    """
+
+    @functools.wraps(function)
+    def narrowed(*given, **named):
+        wide = np.asarray(given[position])
+        narrow = wide.astype(np.intp) if wide.dtype.kind in "iu" else wide
+        return function(*given[:position], narrow, *given[position + 1 :], **named)
+
+    return narrowed
+
+
+def _set_up() -> None:
+    np.repeat, np.bincount = _of_own_width(np.repeat, 1), _of_own_width(np.bincount, 0)
+    machine.run = _run_in_page
+    machine.has_gpu = lambda arch="": False
+    overlay.cache.overlay = _overlay_in_page
+    compiled.nvrtc.available = lambda: _NO_NVRTC
+    for name in ("attention", "fragments", "pipeline"):
+        grader = importlib.import_module(f"labkernels.chapters.exercises.graders.{name}")
+        grader.run = _knowing(grader.run)
+        places = [exercise.get(each).place[1] for each in exercise.names()]
+        grader.NO_BANKS = dict.fromkeys(places, _NO_BANKS)
+
+
+def answer(question: str) -> str:
+    """Return the answer to a question of the page, both as JSON."""
+    asked = json.loads(question)
+    try:
+        if asked["ask"] == "check":
+            return json.dumps(check(asked["name"], asked["answer"]))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, Path(asked["file"]).name)
+            path.write_bytes(Path("/dropped").read_bytes())
+            return json.dumps(audit(str(path), asked["words"]))
+    except Wanted:
+        return json.dumps({"wanted": True})
+
+
+_set_up()
