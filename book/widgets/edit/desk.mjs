@@ -1,6 +1,5 @@
 // The reader's text: which kernel and file are open, what is changed, and the link that holds it.
-import { choice, element, set_options } from "../elements.mjs";
-import { details } from "../step/tables.mjs";
+import { choice, details, element, set_options } from "../elements.mjs";
 import { Editor } from "./editor.mjs";
 import {
   changed,
