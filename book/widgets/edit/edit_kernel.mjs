@@ -1,7 +1,7 @@
 // "Edit a kernel": the reader's own text is compiled in the page, then run, checked and stepped.
 import { choice, element, set_options } from "../elements.mjs";
-import { KINDS } from "../machine/launches.mjs";
 import { run_apart } from "../form/runner.mjs";
+import { KINDS } from "../machine/launches.mjs";
 import { Stepper } from "../step/stepper.mjs";
 import { budgets } from "./budgets.mjs";
 import { Builds } from "./builds.mjs";
@@ -36,8 +36,6 @@ const INPUTS = /** @type {Record<string, string>} */ ({
   integers: "integers from -4 to 4",
 });
 
-class Stopped extends Error {}
-
 /** @param {HTMLElement} root @param {Shelf} shelf @param {Data} data */
 export async function mount_edit_kernel(root, shelf, data) {
   await new EditKernel(root, shelf, data).desk.open(location.hash);
@@ -50,10 +48,7 @@ class EditKernel {
   unchanged = {};
   /** @type {{built: Built, texts: Record<string, string>, result: Result} | null} */
   traced = null;
-  /** @type {(reason: Error) => void} */
-  halt = () => {};
-  /** @type {Worker | null} */
-  worker = null;
+  running = new AbortController();
   is_idle = true;
 
   /** @param {HTMLElement} root @param {Shelf} shelf @param {Data} data */
@@ -136,12 +131,13 @@ class EditKernel {
   async #act(act) {
     if (!this.is_idle) return;
     this.#enable(false);
-    const stopped = new Promise((_, reject) => (this.halt = reject));
+    const { signal } = (this.running = new AbortController());
+    const stopped = new Promise((_, reject) => signal.addEventListener("abort", reject));
     try {
       await Promise.race([act(), stopped]);
     } catch (error) {
       const { diagnostics, message } = /** @type {any} */ (error);
-      if (error instanceof Stopped) this.#say("Stopped.");
+      if (signal.aborted) this.#say("Stopped.");
       else if (diagnostics) this.#show_marks(diagnostics);
       else this.#say(`It failed: ${message ?? error}`);
     } finally {
@@ -160,9 +156,8 @@ class EditKernel {
 
   #stop() {
     if (this.is_idle) return;
+    this.running.abort();
     this.builds.stop();
-    this.worker?.terminate();
-    this.halt(new Stopped());
   }
 
   /** @param {import("./editor.mjs").Mark[]} marks */
@@ -207,12 +202,12 @@ class EditKernel {
 
   /** Runs a job; Stop ends its worker. @param {any} job @returns {Promise<Result>} */
   #job(job) {
-    const worker = () => (this.worker = this.shelf.worker());
-    return run_apart(job, { ...this.shelf, worker }, (done, blocks) => {
+    const progress = (/** @type {number} */ done, /** @type {number} */ blocks) => {
       this.bar.hidden = false;
       this.bar.value = done / blocks;
       this.#say(`${done} of ${blocks} blocks are done.`);
-    });
+    };
+    return run_apart(job, this.shelf, progress, this.running.signal);
   }
 
   async #run() {

@@ -73,8 +73,10 @@ __attribute__((export_name("lab_params_bytes"))) unsigned lab_params_bytes() {{
 """
 
 
-# A function that coroutine.inline_what_waits has marked.
+# A function that coroutine.inline_what_waits has marked, and as a kernel in another file calls it.
 _MARKED = re.compile(r"^define internal (.* #1\d{5} )", re.MULTILINE)
+_CALLED = r"define linkonce_odr hidden \1"
+_AS_IT_IS = ("-Wno-everything", "-Xclang", "-disable-llvm-passes")
 # What a kernel includes by <>: std.hpp has all of it that a kernel needs.
 _STANDARD = ("bit", "cstddef", "cstdint", "cstring", "source_location", "type_traits")
 # Whatever waits is then inlined at once: one run of the compiler less.
@@ -224,20 +226,22 @@ class _Build:
     def waiting(self) -> cache.Entry:
         """Return the bitcode of the functions that wait, each of which is to be inlined."""
         shared = _Build({}, self.arch, self.checks, self.trace, self.folders)
-        text = self.waiting_text
+        text, flags = self.waiting_text, list(shared.flags)
+        if not self.checks:  # which name lines
+            flags.remove("-g1")
 
         def make(work: Path) -> bytes:
             compiled, made = work / "a.ll", work / "waiting.bc"
             source, emit = shared.source(text, work), ["-emit-llvm", "-o"]
-            _zig(["c++", *shared.flags, *source, "-S", *emit, str(compiled)], work)
+            _zig(["c++", *flags, *source, "-S", *emit, str(compiled)], work)
             ir = coroutine.inline_what_waits(compiled.read_text())
-            ir = _MARKED.sub(r"define linkonce_odr hidden \1", ir)  # another file calls it
+            ir = _MARKED.sub(_CALLED, ir)
             whole = _written(work / "whole.ll", ir.encode())
-            only_write = ["-Wno-everything", "-Xclang", "-disable-llvm-passes", "-c", str(whole)]
-            _zig(["c++", *_TARGET, *only_write, *emit, str(made)], work)
+            _zig(["c++", *_TARGET, *_AS_IT_IS, "-c", str(whole), *emit, str(made)], work)
             return made.read_bytes()
 
-        return cache.entry(f"wasmwaiting-{shared.key(text, _MARKED.pattern)}.bc", make)
+        key = shared.key(text, *flags, _MARKED.pattern, _CALLED, *_AS_IT_IS)
+        return cache.entry(f"wasmwaiting-{key}.bc", make)
 
     def source(self, text: str, work: Path) -> list[str]:
         """Return the arguments that name a source and the folder of what it includes."""
