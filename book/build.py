@@ -27,7 +27,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import chapter_frame
 import guesses
@@ -36,13 +35,16 @@ import mend
 import nbformat
 import notebook_io
 import page_cells
+import page_evidence
 import page_figures
+import page_math
 import page_questions
 import page_sections
+import page_tables
 import page_widgets
 import plain_roles
+import search_sentences
 import search_words
-import what_ran
 import yaml
 from filelock import FileLock, Timeout
 from notebook_io import ROOT
@@ -51,6 +53,7 @@ BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
 STAGE = BUILD / "book_source"
 SITE = ROOT / "_site"
+NOT_FOUND = ROOT / "book" / "not_found.html"
 CHAPTERS_AT_ONCE = 2
 NETWORK_TAG = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc\s*=\s*["']?(?:https?:)?//"""
@@ -191,19 +194,21 @@ def stage(notebooks: dict[str, Path]) -> None:
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     chapters_by_name = {chapter.file: chapter for chapter in chapter_frame.chapters()}
+    evidence = dict.fromkeys(chapters_by_name, "")
     for name, path in notebooks.items():
         notebook = nbformat.read(path, 4)
         if name in chapters_by_name:
             notebook = chapter_frame.framed(notebook, name)
+            evidence[name] = page_evidence.take(notebook, name)
             if chapters_by_name[name].case:
                 page_cells.with_case(notebook, chapters_by_name[name])
             page_cells.with_widgets(notebook, chapters_by_name[name])
         page_cells.without_stubs(notebook)
         page_questions.ask(notebook)
         nbformat.write(notebook, STAGE / "notebooks" / f"{name}.ipynb")
-    page = STAGE / what_ran.PAGE
-    chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
-    page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
+    page = STAGE / "book" / "evidence.md"
+    sections = "\n\n".join(filter(None, evidence.values()))
+    page.write_text(page.read_text().replace(page_evidence.PLACE, sections))
     place_questions()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     (STAGE / "CHANGELOG.md").symlink_to(ROOT / "CHANGELOG.md")
@@ -213,9 +218,7 @@ def stage(notebooks: dict[str, Path]) -> None:
     schemes = {"http": None, "https": None, "mailto": None, "repo": blob}
     settings = config["sphinx"]["config"]
     settings["myst_url_schemes"] = schemes
-    published = plain_roles.published(config_path)
-    settings["html_baseurl"] = settings["ogp_site_url"] = published
-    settings["notfound_urls_prefix"] = urlsplit(published).path
+    settings["html_baseurl"] = settings["ogp_site_url"] = plain_roles.published(config_path)
     config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
 
@@ -261,8 +264,12 @@ def build_pages(notebooks: dict[str, Path], *, force: bool) -> None:
     if missing := [name for name in listed_pages() if not (pages / name).is_file()]:
         raise SystemExit(f"The book was not built: these pages are missing: {', '.join(missing)}")
     (pages / "sitemap.xml").write_text(sitemap())
+    (pages / "404.html").write_text(not_found())
     page_figures.add_to(pages, STAGE / "notebooks")
+    page_tables.arrange(pages)
     page_sections.fold(pages)
+    search_sentences.add_to(pages)
+    print(page_math.draw(pages), flush=True)
     mend.mend(pages)
     search_words.add_to(pages)
     place_downloads(pages, notebooks)
@@ -301,6 +308,11 @@ def sitemap() -> str:
     head = '<?xml version="1.0" encoding="UTF-8"?>'
     space = "http://www.sitemaps.org/schemas/sitemap/0.9"
     return f'{head}\n<urlset xmlns="{space}">\n{addresses}</urlset>\n'
+
+
+def not_found() -> str:
+    """Returns the page that a host shows in the place of one that it does not have."""
+    return NOT_FOUND.read_text(encoding="utf-8").replace("PUBLISHED", plain_roles.published())
 
 
 def put_in_place(pages: Path) -> None:

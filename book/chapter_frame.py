@@ -1,4 +1,4 @@
-"""The frame of a chapter: the boxes below its title and at its end, from chapters.toml."""
+"""The frame of a chapter: what stands below its title and at its end, from chapters.toml."""
 
 import math
 import tomllib
@@ -8,12 +8,17 @@ from pathlib import Path
 import jupytext
 import nbformat
 
+from labkernels.plots.primers.locator import PARTS
+
 DATA = Path(__file__).with_name("chapters.toml")
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 ANSWER = ":::{admonition} Answer"
 LOOK = ":class: important"
 WORDS_A_MINUTE, MINUTES_A_FIGURE = 200, 1
 DOTS = {1: "●○○", 2: "●●○", 3: "●●●"}
+# The columns of the picture in primer 0, which each later chapter points into.
+LAUNCHED, RUNS_ON = PARTS[: PARTS.index("SM")], PARTS[PARTS.index("SM") :]
+PICTURE = "your_first_kernel.html#gpu-locator"
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Chapter:
     objectives: tuple[str, ...]
     takeaways: tuple[str, ...]
     further: tuple[str, ...]
+    where: tuple[str, ...] = ()  # the parts of a launch and of a GPU that it is about
     folded: tuple[str, ...] = ()  # titles of sections that a page shows when asked
     # of a primer: what is given, the ways from there, what is asked
     case: dict[str, str | tuple[str, ...]] | None = None
@@ -52,8 +58,19 @@ def chapters() -> list[Chapter]:
     ]
 
 
+def locator(chapter: Chapter) -> str:
+    """Returns the parts of a launch and of a GPU in one line, the chapter's own marked."""
+    columns = [
+        " › ".join(f"<b>{part}</b>" if part in chapter.where else part for part in column)
+        for column in (LAUNCHED, RUNS_ON)
+    ]
+    words = f'<a href="{PICTURE}">Where you are</a>: <span>{columns[0]}</span>'
+    line = f'<p class="lab-where">{words} <span>{columns[1]}</span></p>'
+    return f"```{{raw}} html\n{line}\n```\n" if chapter.where else ""
+
+
 def header(chapter: Chapter, *, folded: bool = False) -> str:
-    """Returns time, difficulty, the chapters to read before, and what a reader can do after it.
+    """Returns place, time, difficulty, the chapters to read before, and what it teaches.
 
     folded: whether only the first of these shows until a reader opens the box.
     """
@@ -62,6 +79,7 @@ def header(chapter: Chapter, *, folded: bool = False) -> str:
     times = f"{chapter.read_minutes} minutes to read, {chapter.do_minutes} to do"
     look = "tip chapter-head dropdown" if folded else "tip chapter-head"
     return f"""
+{locator(chapter)}
 :::{{admonition}} {times} · difficulty {DOTS[chapter.difficulty]}
 :class: {look}
 

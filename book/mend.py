@@ -26,6 +26,9 @@ _MENDS = [
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'(class="[^"]*search-button-field[^"]*" title="Search") aria-label="Search"', r"\1"),
     (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r'\1 aria-hidden="true"'),
+    # lids over code and outputs, of which a chapter has dozens
+    (r"(?:Show|Hide) code cell (?:source|content)(?=</p>)", "Code"),
+    (r"(?:Show|Hide) code cell outputs?(?=</p>)", "Output"),
     # a heading without words
     (r"<h1>\s*</h1>", ""),
     # a control without a name

@@ -52,13 +52,16 @@ def installed() -> Path:
     return FOLDER / "node_modules"
 
 
-def bundle(script: Path) -> str:
+def bundle(script: Path, **numbers: int) -> str:
     """Return a script and all that it imports as one, which a page opened from a disk may load.
+
+    numbers: what names stand for in the scripts.
 
     Raises: RuntimeError with the words of npm or esbuild.
     """
     modules = installed()
     options = ["--bundle", "--minify", "--format=iife", "--target=es2023", "--log-level=error"]
+    options += [f"--define:{name}={number}" for name, number in numbers.items()]
     return _run([str(modules / ".bin" / "esbuild"), str(script), *options], NODE_PATH=str(modules))
 
 

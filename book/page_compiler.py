@@ -25,8 +25,8 @@ _MACHINE = ("lab/core/", "lab/host/", "lab/ampere/", "lab/hopper/", "lab/wasm/")
 _BITS = 7  # in each character
 
 
-def write(folder: Path) -> str:
-    """Writes the assets of compile/compiler.mjs into a folder; returns their size in words.
+def write(folder: Path) -> int:
+    """Writes the assets of compile/compiler.mjs into a folder; returns their bytes.
 
     Raises: RuntimeError with npm's words; what the compiler of the machine raises.
     """
@@ -41,8 +41,7 @@ def write(folder: Path) -> str:
     for name, value in assets.items():
         line = f"(globalThis.lab_assets ??= {{}})[{name!r}] = {value};\n"
         (folder / f"{name}.js").write_text(line, encoding="utf-8", newline="\n")
-    n_bytes = sum(len(value) for value in assets.values())
-    return f"compiler in pages: {n_bytes / 1e6:.1f} MB, for {', '.join(KERNELS)}"
+    return sum(len(value) for value in assets.values())
 
 
 def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:

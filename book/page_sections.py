@@ -1,4 +1,8 @@
-"""Folds the sections of a chapter that its entry in chapters.toml names: a page opens them."""
+"""Folds what a page opens when it is asked for.
+
+These are the sections of a chapter that its entry in chapters.toml names, and in the API reference
+what stands below the first sentences of a name, and sections of many names.
+"""
 
 import re
 from pathlib import Path
@@ -11,6 +15,14 @@ _HEADING = re.compile(
     re.DOTALL,
 )
 _EDGE = re.compile(r"<section\b|</section>")
+_ENTRY = re.compile(
+    r'<dl class="py \w+">\s*<dt class="sig[^>]*>.*?</dt>\s*<dd><p>.*?</p>\s*(?!</dd>)', re.DOTALL
+)
+MOST_NAMES = 8  # of a section of the API reference that stays open
+_NAME = re.compile(r'<dt class="sig[^>]*\bid="(?:labkernels\.)?([\w.]+)"')
+_CHAPTER = re.compile(r"<section\b[^>]*>\s*(?:<span[^>]*></span>\s*)*<h2>")
+_BODY_EDGE = re.compile(r"<dd\b|</dd>")
+_PART = re.compile(r'<dt class="field-\w+">(.*?)<span class="colon">')
 _NOT_TITLE = re.compile(
     r'<span class="section-number">.*?</span>|<a class="headerlink".*?</a>|<[^>]+>'
 )
@@ -25,6 +37,8 @@ def fold(pages: Path) -> None:
     for path in sorted((pages / "notebooks").glob("*.html")):
         titles = folds.get(path.stem, ())
         path.write_text(folded(path.read_text(encoding="utf-8"), titles), encoding="utf-8")
+    reference = pages / "book" / "api.html"
+    reference.write_text(with_lids(reference.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def folded(text: str, titles: tuple[str, ...]) -> str:
@@ -49,11 +63,43 @@ def folded(text: str, titles: tuple[str, ...]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _end(text: str, start: int) -> int:
-    """Returns where the section that holds this place ends."""
+def with_lids(text: str) -> str:
+    """Returns an API reference in which `details` have what is read one name at a time.
+
+    The summary below a name says which parts follow, and that of a section which names.
+    """
+    for found in reversed(list(_ENTRY.finditer(text))):
+        end = _end(text, found.end(), _BODY_EDGE)
+        rest = text[found.end() : end]
+        own = rest.partition('<dl class="py ')[0]
+        parts = _PART.findall(own) + ["example"] * ("doctest" in own)
+        parts += ["members"] * (own != rest)
+        summary = f"<summary>{', '.join(parts) or 'more'}</summary>"
+        lid = f'<details class="lab-more">{summary}{rest}</details>'
+        text = f"{text[: found.end()]}{lid}{text[end:]}"
+    for found in reversed(list(_CHAPTER.finditer(text))):
+        text = _with_many_names(text, found.end())
+    return text
+
+
+def _with_many_names(text: str, start: int) -> str:
+    """Returns the page with the names of a section in a `details`, if they are many."""
+    end = _end(text, start)
+    first = text.find('<dl class="py ', start, end)
+    names = [name for name in _NAME.findall(text, start, end) if first >= 0]
+    own = [name for name in names if name.rpartition(".")[0] not in names]
+    if len(own) <= MOST_NAMES or "<section" in text[first:end]:
+        return text
+    shown = ", ".join(f"<code>{name}</code>" for name in own)
+    lid = f'<details class="lab-more"><summary>{shown}</summary>{text[first:end]}</details>'
+    return f"{text[:first]}{lid}{text[end:]}"
+
+
+def _end(text: str, start: int, edges: re.Pattern[str] = _EDGE) -> int:
+    """Returns where the section, or the element with these edges, that holds this place ends."""
     depth = 1
-    for edge in _EDGE.finditer(text, start):
-        depth += 1 if edge[0].startswith("<section") else -1
+    for edge in edges.finditer(text, start):
+        depth += -1 if edge[0].startswith("</") else 1
         if depth == 0:
             return edge.start()
     raise ValueError("a section has no end")

@@ -42,9 +42,11 @@ def write(folder: Path) -> str:
     said += f"; {page_python.write(folder)}"
     if not npm.is_available():
         return f"{said}; no editor and no compiler, since npm is not installed"
-    (folder / "edit.js").write_text(npm.bundle(WIDGETS / "edit" / "edit.mjs"))
+    n_bytes = page_compiler.write(folder)
+    script = npm.bundle(WIDGETS / "edit" / "edit.mjs", lab_compiler_bytes=n_bytes)
+    (folder / "edit.js").write_text(script)
     (folder / "licences.txt").write_text(npm.licences())
-    return f"{said}\n{page_compiler.write(folder)}"
+    return f"{said}\ncompiler in pages: {n_bytes / 1e6:.1f} MB"
 
 
 def bundle(offers: tuple[Offer, ...]) -> str:

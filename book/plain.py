@@ -22,9 +22,13 @@ FENCE = re.compile(
     r"^(?P<mark>`{3}|:{3})\{(?P<name>[\w-]+)\} ?(?P<words>.*)\n(?P<body>(?:.*\n)*?)(?P=mark)$", re.M
 )
 OPTION = re.compile(r"^:([\w-]+): (.*)\n", re.M)
-FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
-FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell"}
-OPENED = {"hide-cell", "hide-output"}  # under a lid on a page, in a box that scrolls here
+FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell", "evidence"}
+FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell", "evidence"}
+OPENED = {
+    "hide-cell",
+    "hide-output",
+    "evidence",
+}  # under a lid on a page, in a box that scrolls here
 SOLUTION = "#### Solution"
 ANSWER = "your-answer"  # the tag of a cell that a reader fills in, and that nobody has run
 ASKED = re.compile(r'exercises\.check\(\s*"([\w-]+)"')

@@ -14,6 +14,8 @@ _HOMES = {
     "varlen_qkvpacked": "labkernels.ops",
     "with_kvcache": "labkernels.ops",
     "mla_decode": "labkernels.ops",
+    "merge_states": "labkernels.ops",
+    "cascade_decode": "labkernels.ops",
     "backward": "labkernels.ops",
     "attention": "labkernels.ops",
     "PagedKV": "labkernels.kernels.caches.paged",

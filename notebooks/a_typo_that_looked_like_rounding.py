@@ -23,8 +23,8 @@
 # :class: important
 #
 # The kernel: a line for GPUs with some 100 KB of shared memory per SM added an index twice; pull request 951 took it out the same day.
-# In float64 too the slip puts {glue:text}`typo_beyond` of the elements beyond 0.001, and {glue:text}`typo_at_2e2` beyond 2e-2, so that neither format nor tolerance is at fault. A relative L2 error of {glue:text}`typo_l2` says wrong data; bf16 leaves {glue:text}`round_l2`.
-# How sure: both commits were read; the slip was rebuilt in our kernel, on a CPU; no RTX 4090 ran.
+# In float64 too, {glue:text}`typo_beyond` of the elements are then beyond 0.001 and {glue:text}`typo_at_2e2` beyond 2e-2: neither format nor tolerance is at fault. A relative L2 error of {glue:text}`typo_l2` says wrong data; bf16 leaves {glue:text}`round_l2`.
+# How sure: both commits were read, the slip rebuilt in our kernel, on a CPU; no RTX 4090 ran.
 # :::
 
 # %% tags=["remove-cell"]
@@ -157,7 +157,7 @@ labels = "tolerance, absolute and relative", "elements beyond, %"
 curves(pd.DataFrame(curve), labels=labels, log="x", at=(1e-3, 2e-2), origin=HERE)
 plt.show()
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 needed = np.abs(misread - exact) / (1 + np.abs(exact))
 glue("typo_beyond", f"{signs[0]['beyond 1e-3']:.1%}".replace("%", " %"), display=False)
 glue("typo_at_2e2", f"{np.mean(needed > 2e-2):.0%}".replace("%", " %"), display=False)
@@ -269,7 +269,7 @@ curves(line, labels=("heads", "time, µs"), log="xy", mark="s", origin=origin)
 small_card.log.drew("timing", "mla")
 plt.show()
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 small_card.log + bench.log
 
 # %% [markdown]

@@ -323,6 +323,8 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # Three barriers stand in the loop, and the comment behind each says what the barrier is for.
 # In assignment 9 the loop is turned round and a barrier is missing: the CPU machine tells you which threads then disagree.
 #
+# ### A copy that runs ahead
+#
 # This loop loads a KV tile, waits for all of it, and only then computes.
 # A kernel that must keep bytes on their way has room for two KV tiles in shared memory, its *stages*, and starts the copy of the next KV tile before it computes on the present one.
 # Here is that loop for a simpler task, the sum of some tiles; `fetch` starts a copy that runs in the background ({term}`cp.async`), and `consume` adds a tile to the sum.
@@ -341,12 +343,13 @@ plt.show()
 
 # %% [markdown]
 # The same trace in motion (in JupyterLab, run the cell to see it): a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
+# Assignment 10 asks for such a loop with one barrier per tile.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]
-# Assignment 10 asks for such a loop with one barrier per tile.
+# ### The same update in Triton
 #
 # In Triton a program handles whole arrays of numbers, and the compiler decides which thread does what.
 # The same update is:
@@ -362,7 +365,7 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 # Both kernels run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel on the GPU, or interpreted where there is none.
 # Both outputs are compared with float64. Is the error of every number within the bound that rounding must keep?
 
-# %%
+# %% tags=["hide-input"]
 requests = {
     "96 keys": Request("", kv_len=96),
     "75 keys, ragged end": Request("", kv_len=75),
@@ -395,15 +398,15 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
 # A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
-# After a right answer, `check` puts your kernel beside the reference kernel, which has the book's own lines: whether both give the same bits; the {term}`ledger`, which is the registers and bytes of {doc}`a_gpu_in_one_sitting`, beside the compiler's number; and how often lanes waited for each other in shared memory, a {term}`bank conflict`, which {doc}`fragments_and_rounding` explains.
+# After a right answer, `check` puts your kernel beside the book's own: their bits, their {term}`ledgers <ledger>`, and how often lanes waited for each other in shared memory ({term}`bank conflicts <bank conflict>`, which {doc}`fragments_and_rounding` explains).
 #
 # ```{exercise}
 # :label: block-rescale
 #
-# Assignment 2, *Rescale what was summed before*. The starter forgets something:
+# Assignment 2, *Rescale what was summed before*. The starter forgets something; the output has the task and what the check says to the starter.
 # ```
 
-# %%
+# %% tags=["hide-output"]
 rescale = exercises.get("rescale")
 print(rescale, exercises.check("rescale", rescale.starter), sep="\n\n")
 
@@ -437,10 +440,10 @@ assert found.passed
 # ```{exercise}
 # :label: block-barrier
 #
-# Assignment 9, *The missing barrier*. On most days this loop gives the right numbers on a GPU; the CPU machine does not rely on luck:
+# Assignment 9, *The missing barrier*. On most days this loop gives the right numbers on a GPU; the CPU machine does not rely on luck.
 # ```
 
-# %%
+# %% tags=["hide-output"]
 barrier = exercises.get("missing_barrier")
 print(barrier, exercises.check("missing_barrier", barrier.starter), sep="\n\n")
 
@@ -472,7 +475,7 @@ assert found.passed
 # Then assignments 1 and 3 to 8, a phase each; {doc}`/book/assignments` lists them all.
 # ```
 
-# %%
+# %% tags=["hide-output"]
 exercises.get("triton_update")
 
 # %% [markdown]

@@ -119,7 +119,10 @@ plt.show()
 #
 # If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$. {numref}`exp-roof` draws the ratio.
 
-# %% tags=["hide-cell"]
+# %% [markdown] tags=["evidence"]
+# The ratio of clocks for products and for exponentials, for every GPU that the lab knows:
+
+# %% tags=["evidence"]
 rows = []
 for gpu in hardware.GPUS.values():
     rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
@@ -173,9 +176,12 @@ print(smem.table())
 # %% [markdown]
 # The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
 # The thread does not say what the compiler gives the whole kernel; issue 1630 of the same project has the compiler's report for this tile, 255 registers and 172 bytes spilled.
-# With 255 registers every GPU of the folded table holds two blocks by its registers:
+# With 255 registers every GPU holds two blocks by its registers.
 
-# %% tags=["hide-cell"]
+# %% [markdown] tags=["evidence"]
+# Blocks of FlashAttention-2's tile on an SM, with 255 registers of a thread:
+
+# %% tags=["evidence"]
 rows = []
 for gpu in hardware.GPUS.values():
     fit = budget.occupancy(gpu, threads=128, registers=255, smem_bytes=smem.total)
@@ -189,9 +195,12 @@ plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
 # %% [markdown]
 # Where an SM has 100 KiB, shared memory leaves room for two blocks as well; elsewhere it leaves room for more.
 # The sibling report agrees: by shared memory its tile would fit an Orin's SM six times, and its 16.67 % of the warps are two blocks.
-# Do only FlashAttention's kernels take 255 registers? `prefill_mma` can be compiled for the same tile, and takes them on every architecture of the folded table:
+# Do only FlashAttention's kernels take 255 registers? `prefill_mma` can be compiled for the same tile, and takes them on every architecture ({doc}`the tables </book/evidence>`).
 
-# %% tags=["hide-cell"]
+# %% [markdown] tags=["evidence"]
+# The same tile in `prefill_mma`, with the registers and spills that the compiler gives for each architecture:
+
+# %% tags=["evidence"]
 case_tile = with_tile("prefill_mma", "128x128x4x1x2-backward", 64)
 ours = case_tile.instance(case_tile.shape(dtype="bf16", head_dim=64, group=1, layout="ragged"))
 print(case_tile.registers(ours).table(), "\n")
@@ -207,6 +216,8 @@ compiled = pd.DataFrame(rows, columns=[*columns, "blocks by bytes", "blocks by r
 plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 
 # %% [markdown]
+# ### What our kernels take
+#
 # These are the terms of a kernel that was counted, and below what the kernels take on the report's GPUs:
 
 # %% tags=["hide-output"]
@@ -219,8 +230,8 @@ whole.equations("prefill_mma")
 whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Two blocks of prefill_mma fit an SM of the H200, and one fits an SM of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
-Bench(COUNTED[128], kernels=["prefill_mma", "prefill_wgmma"]).plot_occupancy(*REPORTED)
+# %% mystnb={"figure": {"caption": "Two blocks of prefill_mma fit an SM of the H200, and one fits an SM of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs: the blocks of prefill_mma that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+Bench(COUNTED[128], kernels=["prefill_mma"]).plot_occupancy(*REPORTED)
 whole.log.drew("occupancy", "prefill")
 plt.show()
 
@@ -261,6 +272,8 @@ foreseen = pd.DataFrame(rows, columns=columns)
 plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 
 # %% [markdown]
+# The model is rough. For `prefill_mma` at 64 and 128 channels it foresees {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % active, and the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`. For `prefill_wgmma`, on which it was not tuned, it foresees {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
+#
 # ## Code
 #
 # `prefill_mma` begins the products of $P V$ while exponentials are still computed, 16 keys at a time; this is all the overlap that one warp has:
@@ -290,7 +303,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ### What the counter counts
 #
-# The run also counted the FLOPs of the tensor cores. *Counted / formula* is the author's check, and is 1 where no padding of tiles counts as well:
+# The run also counted the FLOPs of the tensor cores. *Counted / formula* is the author's check, and is 1 where no padding of tiles counts as well. These are the rows of 128 channels; {doc}`the evidence </book/evidence>` has the others.
 
 # %% tags=["hide-input"]
 alone = counted[counted.tile.str.endswith("-none")].assign(kernel="prefill_wgmma, no overlap")
@@ -304,9 +317,14 @@ on["clock, GHz"] = on.sm_clock / 1e9
 on["active, %"] = on.tensor_pipe
 names = ["kernel", "head_dim", "active, %", "of the peak, %", "counted / formula", "clock, GHz"]
 digits = {"active, %": "{:.1f}", "of the peak, %": "{:.1f}", "counted / formula": "{:.3f}"}
-plots.table(
-    on[[*names, "TFLOP/s"]], "active", digits | {"clock, GHz": "{:.2f}", "TFLOP/s": "{:.0f}"}
-)
+digits |= {"clock, GHz": "{:.2f}", "TFLOP/s": "{:.0f}"}
+plots.table(on.query("head_dim == 128")[[*names, "TFLOP/s"]], "active", digits)
+
+# %% [markdown] tags=["evidence"]
+# What the profiler counted at all three head_dims:
+
+# %% tags=["evidence"]
+plots.table(on[[*names, "TFLOP/s"]], "active-all", digits)
 
 # %% [markdown]
 # The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`wgmma_active` % with it.
@@ -339,7 +357,10 @@ bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same
 whole.log.drew("timing", "prefill")
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% [markdown] tags=["evidence"]
+# Occupancy beside activity, busiest first:
+
+# %% tags=["evidence"]
 held = forward[["kernel", "head_dim", "threads", "registers", "occupancy", "tensor_pipe"]]
 held = held[held.tensor_pipe > 1].sort_values("tensor_pipe", ascending=False)
 held = held.rename(columns={"occupancy": "occupancy, %", "tensor_pipe": "active, %"})
@@ -347,7 +368,7 @@ digits = {"threads": "{:.0f}", "registers": "{:.0f}", "occupancy, %": "{:.1f}"}
 plots.table(held, "occupancies", digits | {"active, %": "{:.1f}"})
 
 # %% [markdown]
-# Over all channels, attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit (the folded table).
+# Over all channels, attention and matrix product hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that fit.
 # Triton's products here are `wgmma`, whose peak is higher, so that fewer active clocks do more.
 # What hides latency in these kernels is independent work within a warp, and not the number of warps: more warps would share the same 65,536 registers.
 #
@@ -402,7 +423,7 @@ by_place(cells, label="relative L2 error", origin="computed on this machine", lo
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 gemm = forward[forward.kernel == "cublas"].iloc[0]
 at = on.set_index(["kernel", "head_dim"])
 fore = forward.set_index(["kernel", "head_dim"])
@@ -417,7 +438,7 @@ numbers = {
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
 }  # fmt: skip
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 BUSY = {"mma": "prefill_mma", "wgmma": "prefill_wgmma", "cudnn": "torch_cudnn"}
 for name, kernel in BUSY.items():
     numbers[f"{name}_active"] = fore.tensor_pipe[kernel, 128]
@@ -434,7 +455,7 @@ numbers |= {
 for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 whole.log + bench.log
 
 # %% [markdown]
@@ -443,8 +464,6 @@ whole.log + bench.log
 # - **A profile on the report's own GPUs**, which we do not have. They differ from an H200 in their ratio of products to exponentials, their shared memory and their rates.
 # - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
 # - **A causal mask or short sequences**, whose last waves leave SMs empty.
-#
-# The model of a step is rough. For `prefill_mma` at 64 and 128 channels it foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` %, and the profiler found {glue:text}`mma_64` and {glue:text}`mma_active`. For `prefill_wgmma`, on which it was not tuned, it foresaw {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active`.
 #
 # ## Exercises
 #

@@ -17,8 +17,8 @@
 #
 # ## Question
 #
-# **A decode waits for memory. Why, then, does a latent decode with 128 heads need the fastest tensor cores there are?**
 # Multi-head latent attention {cite:p}`deepseek2024` caches one row of 576 channels per key for all heads, so that a step reads little and multiplies much.
+# **A decode waits for memory: why, then, does a latent decode with 128 heads need the fastest tensor cores there are?**
 #
 # :::{admonition} Answer
 # :class: important
@@ -128,7 +128,7 @@ plots.table(floors, "floors", dict.fromkeys(floors.columns[1:3], "{:.1f}"))
 # At the rate of a large matrix product they reach it at {glue:text}`latent_measured` heads, and at that of `mma.sync`, {glue:text}`latent_share` % of the peak ({doc}`half_idle_tensor_cores`), at {glue:text}`latent_mma`: `mla_mma` must fall behind before 128 heads.
 
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 def crossing(flops_per_s):
     """The least number of heads whose products take as long as memory, at this rate."""
     works = {heads: MlaDecode((4096,) * 64, q_heads=heads) for heads in range(1, 257)}
@@ -171,7 +171,7 @@ for heads in (32, 128):
     numbers[f"part_{heads}"] = f"{gain.iloc[:, 3][heads]:.0f}"
 plots.table(gain.rename_axis(columns=None).reset_index(), "gain", digits)
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 for name, text in numbers.items():
     glue(f"latent_{name}", text, display=False)
 
@@ -213,7 +213,7 @@ plt.show()
 ran = latent.run(), bench.run()
 print(f"{len((latent.log + bench.log).runs)} kernels ran, and their outputs were judged")
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 latent.log + bench.log
 
 

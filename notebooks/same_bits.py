@@ -432,7 +432,7 @@ for key in ("rtx4090", "a100", "h100", "h200"):
 # - **Prefill against decode.** Equal bits *between* operations are {doc}`two_roads`'s question, and `batch_invariant=True` does not promise them.
 # - **Shapes of your own.** The program at the foot of this page shows the tables above for other lengths, GPUs and libraries.
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 planned = bits[bits.method != ""]
 differ = decodes.groupby("way").heads_differ.sum() > 0
 by_grid = grids.set_index("name")
@@ -442,7 +442,7 @@ versions = decodes.version[decodes.library.isin(["flashinfer", "torch"])].unique
 glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
 small = price[price.why == "small batch"]
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 numbers = {
     "n_ways": differ.size, "n_change": differ.sum(),
     "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
@@ -458,7 +458,7 @@ numbers = {
 for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "evidence"]
 sized.log + bench.log
 
 # %% [markdown]
@@ -510,6 +510,6 @@ assert exercises.check("bits-state", 4 * (131072 // 256) * 32 * (128 + 2) / 2**2
 #
 # ## Sources
 #
-# The author of {cite:t}`flashattention1897` had measured equal bits; a maintainer answered that the kernel is not batch-invariant unless the size of its splits is fixed. The author of {cite:t}`flashmla212` measured differences of one or two units in the last place, first took them for the cause of other completions at temperature 0, and withdrew this in the thread. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.
+# The author of {cite:t}`flashattention1897` had measured equal bits; a maintainer did not think that the kernel is batch-invariant unless the size of its splits is fixed. The author of {cite:t}`flashmla212` measured differences of one or two units in the last place, first took them for the cause of other completions at temperature 0, and withdrew this in the thread. Split-KV is from {cite:t}`dao2023`, and the online softmax is from {cite:t}`milakov2018`.
 # The planners of FlashInfer {cite:p}`ye2025`, FlashAttention, torch, vLLM and SGLang were read in their sources; each function in `labkernels/planners` names files and commits.
 # {cite:t}`sglang24101` is cited for what one split costs in SGLang, as its author reports.

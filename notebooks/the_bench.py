@@ -108,7 +108,7 @@ plt.show()
 # %% [markdown]
 # ## The log
 #
-# The log says what ran and what was drawn. A notebook keeps it in its outputs, where {doc}`/book/what_each_chapter_runs` and a test read it.
+# The log says what ran and what was drawn. A notebook keeps it in its outputs, where {doc}`/book/evidence` and a test read it.
 
 # %% tags=["nbval-ignore-output"]
 bench.log

@@ -23,9 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Three ideas make the climb: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain` and `wgmma` by {glue:text}`wgmma_gain`. (A kernel in which all warps copy has {glue:text}`mma_rate` TFLOP/s without a TMA.) Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
+# Three ideas do most: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`; if all warps copy, a kernel has {glue:text}`mma_rate` TFLOP/s without a TMA. Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
 # Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
-# How sure: one recording on an H200 (CUDA 13.0), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; errors by CPU builds with its bits.
+# How sure: one run on an H200 (CUDA 13.0), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; errors by CPU builds.
 # :::
 
 # %% tags=["remove-cell"]
@@ -332,22 +332,17 @@ change("P in registers", "backward")
 finished.plot_timing()
 plt.show()
 
-# %% [markdown]
-# The bench runs the same kernels here on small shapes, in CUDA and in Triton; on a machine without a GPU a time is that of a simulation.
+# %% [markdown] tags=["evidence"]
+# The same kernels on small shapes, in CUDA and in Triton:
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 bench.log + finished.log
 
-# %% [markdown]
-# ### The numbers of this page
-#
-# The folded cells compute the numbers of this page from the tables above.
-
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 rung = climbed.set_index("name")
 rate, gains = rung.tflops, steps.set_index("rung")["gain, %"]
 rmse_of = {name: float((error**2).mean() ** 0.5) for name, error in errors.items()}
@@ -362,7 +357,7 @@ numbers = {
     "backward_lines": f"{ladder.difference(ladder.rungs('backward')[-1]).added}",
 }  # fmt: skip
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 # one recording has prefill_mma, and prefill_wgmma with and without overlap, of the same shape
 asked = [r for r in store.read("counters") if "backward" in r["tile"] and r["head_dim"] == 128]
 (run,) = {r["started_utc"] for r in asked if r["tile"].endswith("-none")}
@@ -373,7 +368,7 @@ overlap = of_tiles.filter(like="within").iloc[0] / of_tiles.filter(like="none").
 numbers |= {"mma_rate": f"{aside['prefill_mma'].max():.0f}"}
 numbers |= {"none_gain": f"{100 * (overlap - 1):.0f}"}
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 numbers |= {
     "within_gain": f"{gains['softmax beside products']:.1f}",
     "between_gain": f"{round(gains['ping-pong'], 1) + 0:.1f}",
@@ -387,8 +382,6 @@ numbers |= {
 }  # fmt: skip
 for name, text in numbers.items():
     glue(name, text, display=False)
-listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
-plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
 # The ladder leads from {glue:text}`fma_rate` to {glue:text}`best_rate` TFLOP/s.

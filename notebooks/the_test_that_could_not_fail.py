@@ -236,16 +236,19 @@ for row in upstream[upstream.failing].to_dict("records"):
 #
 # ### Ten bugs, two operations, on and off
 #
-# {numref}`what-shows` shows which bugs the test can see at all. The table has the percentage of outputs beyond each tolerance on random inputs, with tensor cores on:
+# {numref}`what-shows` shows which bugs the test can see at all.
 
-# %% tags=["hide-input"]
+# %% [markdown] tags=["evidence"]
+# The percentage of outputs beyond each tolerance on random inputs, with tensor cores on; *none* is the right kernel:
+
+# %% tags=["evidence"]
 loose = found[(found.inputs == "random") & (found.tensor_cores == "on")].copy()
 loose["bug"] = loose.bug.replace("", "none")
 loose = loose.pivot_table(index=["operation", "bug"], columns="tolerance", values="out", sort=False)
 loose = loose.mul(100).rename(columns="beyond {:g}, %".format)
 plots.table(loose.reset_index(), "loose", dict.fromkeys(loose.columns, "{:.2f}"))
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 strict = found[(found.tolerance == 1e-3) & (found.operation == "prefill")]
 strict = strict[strict.tensor_cores == "on"].set_index(["inputs", "bug"])[["out", "lse"]]
 hidden = {i: int((strict.loc[i].iloc[1:] <= strict.loc[i].iloc[0]).all(axis=1).sum()) for i in INPUTS}  # fmt: skip
@@ -257,7 +260,7 @@ glue("shapes", f"{len(upstream)}", display=False)
 glue("failing_elements", f"{failed['beyond 0.001'].max():.0f} element each", display=False)
 
 # %% [markdown]
-# On random inputs 1e-3 refuses the right kernels (bug *none*), and 1e-2, which accepts them, accepts a decode that sums $O$ in 16 bits, too.
+# On random inputs 1e-3 refuses the right kernels, and 1e-2, which accepts them, accepts a decode that sums $O$ in 16 bits, too ({doc}`the table </book/evidence>`).
 #
 # Recorded runs take more lengths, both formats, both masks and several seeds. They come from the CPU build, which has the bits of an H200:
 
@@ -347,7 +350,7 @@ plt.show()
 full.plot_timing()
 plt.show()
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 full.log + bench.log
 
 # %% [markdown]

@@ -292,23 +292,18 @@ plots.error_spread(spread, origin="computed on this machine")
 bench.log.drew("errors", "prefill")
 plt.show()
 
-# %% [markdown]
-# The bench runs both operations of the forward pass here on small shapes, and the backward pass beside them; without a GPU a time is that of a simulation.
+# %% [markdown] tags=["evidence"]
+# Both operations of the forward pass on small shapes, and the backward pass beside them:
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 runs = pd.concat([bench.run(), both_passes.run().query("operation == 'backward'")])
 plots.table(runs[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 bench.log + both_passes.log
 
-# %% [markdown]
-# ### The numbers of this page
-#
-# The folded cells compute the numbers of this page from the tables above.
-
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 fore, back = (frame.set_index(["kernel", "head_dim"]) for frame in (forward, backward))
 of_wgmma = search[search.kernel == "prefill_wgmma"]
 numbers = {
@@ -323,15 +318,13 @@ numbers = {
     "back_smem": f"{back.smem['torch_fa2 backward', 128]:.0f}",
 }  # fmt: skip
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 price = 1 - wide.backward_wgmma / wide["backward_wgmma ordered"]
 numbers["price"] = f"{100 * price.max():.0f}"
 numbers["price_128"] = f"{100 * price.drop(256, level='head_dim').max():.0f}"
 numbers["ahead"] = f"{100 * ((wide.torch_cudnn / wide.backward_wgmma).median() - 1):.0f}"
 for name, text in numbers.items():
     glue(name, text, display=False)
-listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
-plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
 # ## What would change the answer

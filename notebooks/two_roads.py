@@ -358,6 +358,8 @@ for path, mine in (("kvcache", found), (SPLIT.name, found_split)):
     print(f"{path}: recorded and live counts equal: {(counts.reshape(mine.shape) == mine).all()}")
 
 # %% [markdown]
+# ### Other libraries
+#
 # torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
 # FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own:
 
@@ -383,6 +385,10 @@ plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 
 # %% [markdown]
 # The last column compares the longest sample alone with the same sample in the batch; with `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits.
+#
+# ### The price
+#
+# Equal bits cost time on the H200:
 
 # %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples takes longest with one split and the tile of the full pass. The times include the append of the new keys; medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
 order = [CHOSEN, SPLIT, KVCACHE_FIXED, KVCACHE, ALIGNED]
@@ -395,7 +401,7 @@ bars(price.assign(words=words), label="step, µs", origin=recorded.origin(run.to
 sized.log.drew("timing", "prefill")
 plt.show()
 
-# %% tags=["remove-cell"]
+# %% tags=["evidence"]
 times_of = price.set_index("name").times
 numbers = {
     "right_heads": right.sum(), "all_heads": right.size, "samples": len(given.lengths),
@@ -406,7 +412,7 @@ numbers = {
 for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 sized.log + bench.log
 
 # %% [markdown]

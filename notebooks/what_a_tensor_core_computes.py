@@ -418,7 +418,7 @@ print(f"{ex2_unit.DATA_FILE.stat().st_size:,} bytes hold all of them")
 print(f"largest error {np.abs(error_ulp).max():.2f} ulp, mean {error_ulp.mean():+.2f} ulp; "
       f"correctly rounded {np.mean(np.abs(error_ulp) <= 0.5):.0%}")  # fmt: skip
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 shares = {name: five.differing(bits)[0]["sm_90"] for name, bits in ran.items()}
 numbers = {f"{name}_differ": f"{share:.1f}" for name, share in shares.items()}
 step = np.abs(ran["prefill"]["sm_80"] - ran["prefill"]["sm_90"])
@@ -429,7 +429,7 @@ numbers |= {
     for arch in ("80", "90")
 }
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 bias = chains[chains.k == lengths[-1]].set_index("arch").bias
 numbers |= {
     "outputs": f"{outputs.sum() / 1e6:.0f}", "fma_loop": f"{measured['a loop of FMAs']:.0%}",
@@ -439,7 +439,6 @@ numbers |= {
 }  # fmt: skip
 for name, text in numbers.items():
     glue(f"computes_{name}", text, display=False)
-plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers")
 
 # %% [markdown]
 # ### Five GPUs, one attention
@@ -464,10 +463,10 @@ plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this
 bench.log.drew("errors", "prefill")
 plt.show()
 
-# %% [markdown]
-# The same shapes run with tensor cores off and on, in CUDA and in Triton. Without a GPU a time is that of a simulation, and Triton's interpreter lets NumPy multiply, so that its bits are those of no tensor core.
+# %% [markdown] tags=["evidence"]
+# The same shapes with tensor cores off and on, in CUDA and in Triton, whose interpreter lets NumPy multiply, so that its bits are those of no tensor core:
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
@@ -477,7 +476,7 @@ plots.least_times(pd.DataFrame(five.least_times(large)), origin="computed from t
 bench.log.drew("timing", "prefill")
 plt.show()
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 bench.log + own.log
 
 # %% [markdown]

@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# **My model has windows of 1,024 keys (Gemma 3), or of 128 with sinks (GPT-OSS). What does this save, what does it cost in errors, and why is it not $S$ / window?**
+# **My model has windows of 1,024 keys (Gemma 3), or of 128 with sinks (GPT-OSS): what does this save, what does it cost in errors, and why is it not $S$ / window?**
 # {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter.
 #
 # :::{admonition} Answer
@@ -100,8 +100,10 @@ plt.show()
 # Query $i$ has its place $p$ among the keys; with a window $W$ it sees the keys from $p - W$ to $p$, which are $W + 1$. With the other terms of a variant, for head $h$:
 #
 # $$
-# s_j = c \tanh\!\left(\frac{\tau\, q \cdot k_j}{c}\right) + a_h (j - p), \qquad
-# o = \frac{\sum_{j = p - W}^{p} e^{s_j} v_j}{e^{z_h} + \sum_{j = p - W}^{p} e^{s_j}}
+# \begin{aligned}
+# s_j &= c \tanh\!\left(\frac{\tau\, q \cdot k_j}{c}\right) + a_h (j - p), \\
+# o &= \frac{\sum_{j = p - W}^{p} e^{s_j} v_j}{e^{z_h} + \sum_{j = p - W}^{p} e^{s_j}}
+# \end{aligned}
 # $$ (window-output)
 #
 # | symbol | meaning |
@@ -391,7 +393,7 @@ plots.table(capped, "soft-cap", formats)
 # - **Training.** No backward kernel here has a window.
 # - **Quality.** What a model loses that sees fewer keys is outside of this lab {cite:p}`beltagy2020,xiao2024`: it was trained with its window.
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 gain, us = (ours[ours.window > 0].set_index("window")[name] for name in ("gain", "us"))
 moved = chapter.least_us(chapter.prefill(8192, 128, HEADS, 4))
 read = [chapter.decode(8192, window, HEADS).bytes for window in (None, 1024, 128)]
@@ -406,7 +408,7 @@ numbers = {
 for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "evidence"]
 sized["window and sinks"].log + sized["slopes"].log + bench.log
 
 # %% [markdown]

@@ -16,8 +16,8 @@
 #
 # ## Question
 #
-# **A test of attention passes in fp16 and fails in bf16. Which step of the kernel makes the difference, and what would it cost to remove it?**
-# The test is that of {cite:t}`flashinfer882`, which had a tolerance of 0.001; a maintainer pointed to {cite:t}`golden2024`, a study of flash attention in bf16.
+# A test of attention with a tolerance of 0.001 passes in fp16 and fails in bf16 {cite:p}`flashinfer882`; a maintainer pointed to a study of flash attention in bf16 {cite:p}`golden2024`.
+# **Which step of the kernel makes the difference, and what would it cost to remove it?**
 #
 # :::{admonition} Answer
 # :class: important
@@ -257,10 +257,10 @@ when = f"{first.started_utc[:10]}, commit {first.commit}"
 plots.calibration(trial, origin=f"measured on {first.device}, {when}")
 plt.show()
 
-# %% [markdown]
-# The table has each kernel's least and largest spread, over the heads with most rows.
+# %% [markdown] tags=["evidence"]
+# Each kernel's least and largest spread on the H200, over the heads with most rows:
 
-# %% tags=["hide-input"]
+# %% tags=["evidence"]
 whole = trial[(trial.source == "total") & (trial.other_policy == "") & (trial.samples > 8)]
 spread = np.sqrt(whole.measured_share.astype(float)).groupby(whole.kernel)
 spread = spread.agg(["size", "min", "max"]).reset_index()
@@ -314,7 +314,8 @@ plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}")
 # With promoted sums the default's bias is that of rounding P, within this noise.
 # In fp16 $\beta_P$ is 64 times smaller, so truncation makes the bias there, and promotion divides it.
 #
-# Did promotion fail in bf16, then?
+# ### Did promotion fail in bf16?
+#
 # To see the sums alone, the kernel runs twice in NumPy, on the request of 2048 keys with values of mean 1: with the sources before the sums, and with the sums too.
 # $P$ is the same in both runs, bit for bit, so its rounding drops out.
 
@@ -344,7 +345,7 @@ alone = pd.DataFrame(alone, columns=columns)
 plots.table(alone, "sums-alone", digits)
 
 # %% [markdown]
-# Promotion did not fail: the sums lose nearly all of their bias, in bf16 too.
+# No: the sums lose nearly all of their bias, in bf16 too.
 # In bf16 their bias was the smaller part of the kernel's, and no accumulator can undo what rounding $P$ did.
 
 # %% [markdown]
@@ -376,22 +377,17 @@ plots.error_spread(spreads["prefill"], origin="computed on this machine", log=Tr
 bench.log.drew("errors", "prefill")
 plt.show()
 
-# %% [markdown]
-# The bench runs the default policy on small shapes, in CUDA and in Triton; a time here is that of a simulation.
+# %% [markdown] tags=["evidence"]
+# The default policy on small shapes, in CUDA and in Triton:
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind", "note"]
 plots.table(bench.run()[columns], "ran", {"time_ms": "{:.3g}"})
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "evidence"]
 bench.log
 
-# %% [markdown]
-# ### Five lessons, in numbers
-#
-# The folded cells compute the numbers from the tables above.
-
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 point = of_case.set_index(grid)
 mma = {
     (t, w, v): point.loc[t, w, v, "decode_mma"] for t, w, v, k in point.index if k == "decode_mma"
@@ -406,7 +402,7 @@ numbers = {
 }
 
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 def gain(dtype, words, v, statistic="rmse"):
     """The default's error over that of a policy, on decode_mma."""
     return abs(mma[dtype, "default", v][statistic] / mma[dtype, words, v][statistic])
@@ -423,14 +419,14 @@ numbers |= {
     "both": f"{gain('bf16', both, ONE):.0f}",
 }
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 numbers |= {
     "bf16_bias": f"{gain('bf16', 'promoted sums', ONE, 'bias'):.2f}",
     "bf16_sums_bias": f"{alone.set_index('dtype')['divided by at least']['bf16']:.0f}",
     "bf16_hi_lo_bias": f"{mma['bf16', 'P = hi + lo', ONE].bias / mma['bf16', both, ONE].bias:.0f}",
 }
 
-# %% tags=["hide-cell"]
+# %% tags=["evidence"]
 numbers |= {
     "ulp": f"{rounding.quantum(0.25, 'bf16'):.4f}",
     "rounded": f"{gain('bf16', 'l of rounded P', ONE):.2f}",
@@ -439,10 +435,10 @@ numbers |= {
 }
 for name, text in numbers.items():
     glue(name, text, display=False)
-listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
-plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
+# ### Five lessons, in numbers
+#
 # 1. **Errors do not accumulate over the keys, they average out.**
 #    The root-mean-square error (rmse) of the request of 32 keys is {glue:text}`length` times that of the request of 2048: the weights' roundings are independent, and more of them average out.
 #    What does accumulate is the bias of the tensor cores, which the 16-bit store hides.
@@ -466,8 +462,6 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # - **A prefill.** The cost above holds for a decode, which waits for memory; a prefill does not.
 # - **fp8.** No 8-bit inputs were tried here.
 # - **Another denominator.** With a denominator of rounded $P$, as in FlashInfer's fa2 kernels, values of one sign err less.
-#
-# The model failed once: it took rounding to nearest to be unbiased, the recorded run showed a bias, and {eq}`rounding-bias` is in the budget since.
 #
 # ## Exercises
 #

@@ -7,6 +7,7 @@ import { mount_bits } from "./bits/bits.mjs";
 import { mount_break_kernel } from "./break_kernel.mjs";
 import { mount_budget } from "./budget/budget.mjs";
 import { element } from "./elements.mjs";
+import { keep, restore } from "./form/address.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
 import { mount_batches } from "./read/batches.mjs";
@@ -15,6 +16,7 @@ import { Session } from "./python/session.mjs";
 import { mount_figure } from "./read/figure.mjs";
 import { mount_sort } from "./read/sort.mjs";
 import { mount_tolerance } from "./read/tolerance.mjs";
+import { mount_first_run } from "./run/first_run.mjs";
 import { mount_run_kernel } from "./run_kernel.mjs";
 import { mount_step_kernel } from "./step/step_kernel.mjs";
 
@@ -78,35 +80,72 @@ function serve() {
 /** @type {Session | null} */
 let session = null;
 
+/** Python in this page, which assignments and audits share. */
+function python() {
+  session ??= new Session({ asset: asset_of_page, worker, compiler });
+  return session;
+}
+
+/** @typedef {import("./run_kernel.mjs").Shelf} Shelf */
+
+/** @typedef {Record<string, (root: HTMLElement, shelf: Shelf) => unknown>} Widgets */
+
+/** @type {Widgets} */
+const WIDGETS = {
+  guess: mount_guess,
+  question: mount_question,
+  progress: mount_progress,
+  assignment: (root) => mount_assignment(root, python()),
+  audit: (root) => mount_audit(root, python()),
+  first_run: mount_first_run,
+  edit_kernel: (root, shelf) =>
+    asset_of_page("edit").then(
+      (editor) => editor.mount(root, { ...shelf, here }),
+      () => root.append(element("p", {}, "This build of the book has no editor.")),
+    ),
+};
+/**
+ * Those whose fields are kept in the address of the page, and that can be skipped by keyboard.
+ * @type {Widgets}
+ */
+const STANDING = {
+  run_kernel: mount_run_kernel,
+  step_kernel: mount_step_kernel,
+  break_kernel: async (root, shelf) => mount_break_kernel(root, shelf, await shelf.asset("broken")),
+  budget: async (root, { asset }) => mount_budget(root, await asset("budget")),
+  bits: async (root, { asset }) => mount_bits(root, await asset("bits")),
+  batches: async (root, { asset }) => mount_batches(root, await asset("batches")),
+  tolerance: async (root, shelf) => mount_tolerance(root, shelf, await shelf.asset("tolerances")),
+};
+
 /** @param {HTMLElement} root @param {Assets} asset */
 function mount(root, asset) {
-  const shelf = { ...lab_data, asset, worker };
   root.classList.add("lab-live");
-  const name = root.dataset.labWidget;
-  if (name === "run_kernel") mount_run_kernel(root, shelf);
-  else if (name === "guess") mount_guess(root);
-  else if (name === "question") mount_question(root);
-  else if (name === "assignment" || name === "audit") {
-    session ??= new Session({ asset, worker, compiler });
-    if (name === "audit") mount_audit(root, session);
-    else mount_assignment(root, session);
-  } else if (name === "progress") mount_progress(root);
-  else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
-  else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
-  else if (name === "batches") asset("batches").then((data) => mount_batches(root, data));
-  else if (name === "tolerance")
-    asset("tolerances").then((data) => mount_tolerance(root, shelf, data));
-  else if (name === "step_kernel") mount_step_kernel(root, shelf);
-  else if (name === "edit_kernel")
-    asset("edit").then((editor) => editor.mount(root, { ...shelf, here }));
-  else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
+  const name = /** @type {string} */ (root.dataset.labWidget);
+  return (STANDING[name] ?? WIDGETS[name])(root, { ...lab_data, asset, worker });
+}
+
+/** @param {HTMLElement} root @param {number} i  its number in the page */
+async function mount_in_page(root, i) {
+  const stands = /** @type {string} */ (root.dataset.labWidget) in STANDING;
+  if (stands) {
+    const after = element("span", { id: `lab-after-${i}`, tabIndex: -1 });
+    const words = "Skip this form and its results";
+    root.before(element("a", { class: "lab-skip", href: `#${after.id}` }, words));
+    root.after(after);
+    keep(root);
+  }
+  await mount(root, asset_of_page);
+  if (!stands || !restore(root)) return;
+  root.closest("details")?.setAttribute("open", "");
+  root.scrollIntoView();
 }
 
 function mount_all() {
-  for (const root of /** @type {NodeListOf<HTMLElement>} */ (
+  const roots = /** @type {NodeListOf<HTMLElement>} */ (
     document.querySelectorAll("[data-lab-widget]")
-  ))
-    mount(root, asset_of_page);
+  );
+  roots.forEach(mount_in_page);
   for (const image of /** @type {NodeListOf<HTMLImageElement>} */ (
     document.querySelectorAll("img[data-values]")
   ))

@@ -1,5 +1,7 @@
 // Elements of a page, made in one call each.
 
+const SVG = "http://www.w3.org/2000/svg";
+
 /**
  * @param {string} name
  * @param {Record<string, any>} properties  of the element; `class` and `aria-*` are attributes
@@ -16,21 +18,58 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/**
+ * @param {string} name @param {Record<string, string | number>} attributes @param {string} text
+ */
+export function svg(name, attributes, text = "") {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
+  if (text) made.textContent = text;
+  return made;
+}
+
 let count = 0;
+
+/**
+ * A control of a form below its label. @param {string} label @param {HTMLElement} control
+ * @returns {HTMLElement}
+ */
+export function label_of(label, control) {
+  control.id ||= `lab-${++count}`;
+  return element(
+    "div",
+    { class: "lab-field" },
+    element("label", { for: control.id }, label),
+    control,
+  );
+}
 
 /**
  * A labelled choice. @param {string} label @param {{value: string, text: string}[]} options
  * @param {string} chosen
  */
 export function choice(label, options, chosen = "") {
-  const id = `lab-${++count}`;
-  const select = element("select", { id });
+  const select = element("select");
   set_options(select, options, chosen);
-  return {
-    select,
-    field: element("div", { class: "lab-field" }, element("label", { for: id }, label), select),
-  };
+  return { select, field: label_of(label, select) };
 }
+
+/**
+ * Options whose texts are their values. @param {Iterable<string | number>} values
+ */
+export const options_of = (values) =>
+  [...new Set(values)].map((value) => ({ value: String(value), text: value.toLocaleString("en") }));
+
+/**
+ * Sets the options of a choice, and keeps what was chosen if that is still offered.
+ * @param {HTMLSelectElement} select @param {{value: string, text: string}[]} options
+ */
+export const keep_options = (select, options) =>
+  set_options(
+    select,
+    options,
+    options.some(({ value }) => value === select.value) ? select.value : options[0].value,
+  );
 
 /**
  * @param {HTMLSelectElement} select @param {{value: string, text: string}[]} options
@@ -49,37 +88,13 @@ export function set_options(select, options, chosen) {
  * @param {Record<string, any>} properties  of the input
  */
 export function short_answer(label, properties) {
-  const id = `lab-${++count}`;
-  const input = element("input", { id, required: true, autocomplete: "off", ...properties });
-  return {
-    input,
-    field: element("div", { class: "lab-field" }, element("label", { for: id }, label), input),
-  };
+  const input = element("input", { required: true, autocomplete: "off", ...properties });
+  return { input, field: label_of(label, input) };
 }
 
-/**
- * A labelled whole number. @param {string} label @param {number} value @param {number} min
- * @param {number} max
- */
-export const number = (label, value, min, max) =>
-  short_answer(label, { type: "number", value, min, max, step: 1 });
-
-/**
- * A labelled field for many numbers. @param {string} label @param {string} value
- */
-export function lines(label, value) {
-  const id = `lab-${++count}`;
-  const input = element("textarea", { id, value, rows: 2, spellcheck: false });
-  return {
-    input,
-    field: element(
-      "div",
-      { class: "lab-field lab-wide" },
-      element("label", { for: id }, label),
-      input,
-    ),
-  };
-}
+/** @param {string} title @param {boolean} open @param {...(Node | string)} content */
+export const details = (title, open, ...content) =>
+  element("details", { open }, element("summary", {}, title), ...content);
 
 /**
  * Whether a cell is words or a formula, not a number.

@@ -29,6 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "dq": ("grad_q", "grad_query"),
     "dk": ("grad_k", "grad_key"),
     "dv": ("grad_v", "grad_value"),
+    "dsinks": ("dsink", "grad_sinks"),
     "cu_seqlens_q": ("qo_indptr", "cu_seq_lens_q", "q_indptr", "query_start_loc"),
     "cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv", "cu_seq_lens_k"),
     "cu_seqlens_q_padded": (),

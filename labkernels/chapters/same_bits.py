@@ -4,7 +4,6 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,8 @@ from labkernels.chapters import two_roads
 from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
 from labkernels.numerics.arrays import as_float64
-from labkernels.planners import Cut, NotKnown
-from labkernels.planners.cut import even
 from labkernels.planners.prediction import output
+from labkernels.probing.our_cuts import cut_of
 
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
 SHORT = (640, 384, 300)  # for kernels that an interpreter runs
@@ -83,30 +81,6 @@ def _out(operation: str, found) -> np.ndarray:
 def differing(a: Ran, b: Ran) -> np.ndarray:
     """Return how many outputs of each request and head differ. Shapes: [requests, HEADS]."""
     return (a.out != b.out).sum(axis=(1, 3))
-
-
-def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dtype: str) -> Cut:
-    """Return how a plan of ours cuts a batch.
-
-    Raises: NotKnown for a kernel whose tile the plan alone does not tell.
-    """
-    from labkernels.kernels.registry import discover
-
-    kernel = discover()[plan.kernel]
-    shape, policy = kernel.shape(dtype=dtype, head_dim=head_dim, group=group), kernel.policies[0]
-    tiles = [*kernel.tiles(shape, policy), *kernel.named_tiles(head_dim)]
-    tile = next((tile for tile in tiles if tile.label == plan.tile), None)
-    if tile is None:
-        raise NotKnown(f"tile {plan.tile} of {plan.kernel}")
-    splits = tuple(even(n, plan.keys_per_split) for n in kv_lens)
-    rounded = policy.of(dtype).p
-    how: dict[str, Any] = {"p": rounded if rounded in ("fp16", "bf16") else "fp32"}
-    name = f"{plan.kernel} {plan.tile}"
-    if hasattr(tile, "q_rows"):
-        order = getattr(tile, "key_order", "ascending")
-        return Cut(name, tile.q_rows, tile.keys, splits, order=order, **how)
-    how |= {"order": "ascending", "chains": tile.warps}
-    return Cut(name, kernel.rows_of(shape, tile), tile.warps * tile.keys, splits, **how)
 
 
 def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16") -> np.ndarray:

@@ -4,7 +4,7 @@ Every function takes and returns what its original does: tensors [batch, tokens,
 or [total, heads, head_dim] with cumulative lengths; a causal mask is aligned to the bottom right;
 a window of -1 has no end, a soft cap of 0 is none; softmax_lse is natural, [batch, heads, tokens]
 or [heads, total], and -inf where a query sees no key. All but flash_attn_with_kvcache can be
-differentiated, as far as `labkernels.attention` can.
+differentiated, but slopes have no gradient.
 A dropout, a rotary embedding, left padding, and slopes [batch, heads] are refused by their names.
 max_seqlen_q and max_seqlen_k are not needed: the lab reads the lengths.
 """

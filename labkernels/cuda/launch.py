@@ -53,10 +53,12 @@ class Launch:
         """
         template, at = self._template
         words = type(template).from_buffer_copy(self._with_maps(tensors))
+        # launches of one call may each use only a part of its tensors and of its memory
         for name, tensor in tensors.items():
-            words[at[name]] = tensor.data_ptr()
+            if name in at:
+                words[at[name]] = tensor.data_ptr()
         for name, address in space.addresses.items():
-            if name in at:  # launches that share memory may each use only a part of it
+            if name in at:
                 words[at[name]] = address
         if (listed := _COLLECTING.get()) is not None:
             listed.append(Collected(self, words, tensors, space))

@@ -39,6 +39,15 @@ class Gradients(NamedTuple):
     dv: torch.Tensor
 
 
+class SinkGradients(NamedTuple):
+    """The gradients of attention with sinks. Shapes: as Gradients; dsinks [q_heads] fp32."""
+
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+    dsinks: torch.Tensor
+
+
 Outputs = TypeVar("Outputs")
 Made = TypeVar("Made")
 ALL_KEYS = MAX_KEYS - 1  # an end of a window that hides no key: 32 bits hold a place and this
@@ -311,7 +320,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", *VARIANT_OPTIONS)
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks", *VARIANT_OPTIONS)
 
 
 def in_graph(

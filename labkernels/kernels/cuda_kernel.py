@@ -59,9 +59,12 @@ class CudaKernel(Kernel, Protocol):
         """Return the registers per thread that the algorithm needs, without those of ptxas."""
         title = f"{instance.kernel} {instance.tile.label}: registers per thread"
         lines = self.register_lines(instance)
-        if "alibi" in instance.features:  # as many as m and l, of the same rows
-            of_rows = next(line.quantity for line in lines if line.name == "m and l")
-            lines += (Line("slopes", of_rows, "a slope and a place of each row"),)
+        if "alibi" in instance.features:
+            of_rows = [line.quantity for line in lines if line.name == "m and l"]
+            if of_rows:
+                lines += (Line("slopes", of_rows[0], "a slope and a place of each row"),)
+            else:  # all rows of a step are of one head
+                lines += (Line("slope", number(1)),)
         return Ledger(title, "registers", (*lines, *self.addresses))
 
     def asked(self, instance: Instance, arch: str) -> Asked:

@@ -34,12 +34,12 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
-    variant: the fields of VariantOptions, without gradients. deterministic: of the backward pass;
-    the forward pass always is. batch_invariant: a request's bits, those of its gradients too, must
-    not depend on the other requests; this includes deterministic. q_lens, kv_lens: the lengths of
-    the requests, if the host knows them; then none is read from a GPU. Else cumulative lengths on a
-    GPU are read once, and again after torch has seen them change: a training loop that keeps the
-    two tensors reads nothing after its first step.
+    variant: the fields of VariantOptions; sinks have a gradient, and slopes have none.
+    deterministic: of the backward pass; the forward pass always is. batch_invariant: a request's
+    bits, those of its gradients too, must not depend on the other requests; this includes
+    deterministic. q_lens, kv_lens: the lengths of the requests, if the host knows them; then none
+    is read from a GPU. Else cumulative lengths on a GPU are read once, and again after torch has
+    seen them change: a training loop that keeps the two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
     has no gradient.
@@ -67,35 +67,28 @@ def attention(
             for x in (q, k, v)
         )
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    sinks = None
     if variant:
-        return _with_variant(q, k, v, cu_seqlens_q, cu_seqlens_k, variant, alike | how)
+        how, sinks = how | _checked(variant), variant.get("sinks")
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
         ends = (cu_seqlens_q, cu_seqlens_k)
+        if variant:  # in a graph `prefill` refuses it
+            how |= {"sinks": sinks, **alike}
+            return tuple(run_prefill(q, RaggedKV(k, v, ends[1]), ends[0], **how).outputs())
         how |= {"deterministic": deterministic, **alike}
         return torch.ops.labkernels.prefill(q, k, v, *ends, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
-    return function.apply(q, k, v, asked)
+    return function.apply(q, k, v, sinks, asked)
 
 
-def _with_variant(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    ends_q: torch.Tensor,
-    ends_k: torch.Tensor,
-    variant: VariantOptions,
-    how: dict[str, Any],
-) -> tuple[Any, ...]:
-    """Return the forward pass of a variant, once no gradient is known to be wanted of it."""
+def _checked(variant: VariantOptions) -> dict[str, Any]:
+    """Return the options of a variant, apart from the sinks, which torch differentiates."""
     require_options("attention", variant, VariantOptions)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        words = f"{', '.join(variant)} with gradients, allowed: torch.no_grad()"
-        raise ValueError(f"{words}, since the backward pass has plain and causal attention alone")
-    if not torch.compiler.is_compiling():  # in a graph `prefill` refuses a variant
-        q, k, v = with_rows(q, k, v)
-    return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **variant, **how).outputs())
+    if torch.is_grad_enabled() and getattr(variant.get("alibi"), "requires_grad", False):
+        raise ValueError("alibi.requires_grad = True, allowed: False, or torch.no_grad()")
+    return {name: value for name, value in variant.items() if name != "sinks"}
 
 
 def _check_kinds(tensors: tuple[object, ...], flags: tuple[object, ...]) -> None:
@@ -112,14 +105,20 @@ class _Attention(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
+        asked: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         ends_q, ends_k, alike, *ctx.how = (
             asked  # packed into one argument, since torch inspects each
         )
         q, k, v = with_rows(q, k, v)
-        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **alike, **ctx.how[1]).outputs()
-        ctx.save_for_backward(q, k, v, *done, ends_q, ends_k)
+        how = alike | ctx.how[1] | _of_sinks(sinks)
+        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs()
+        ctx.save_for_backward(q, k, v, *done, ends_q, ends_k, sinks)
         ctx.mark_non_differentiable(done.lse2)
         ctx.set_materialize_grads(False)  # zeros for lse2 would be a launch
         return tuple(done)
@@ -134,9 +133,14 @@ class _Attention(Function):
 
 def _backward(dout: torch.Tensor, *saved: Any) -> tuple[Any, ...]:
     """Return the gradients; saved: the forward pass's tensors and options, as the context has."""
-    *tensors, (deterministic, options) = saved
-    given = (*with_rows(dout), *tensors)
-    return tuple(run_backward(*given, deterministic=deterministic, **options).outputs())
+    *tensors, sinks, (deterministic, options) = saved
+    given, how = (*with_rows(dout), *tensors), options | _of_sinks(sinks)
+    found = run_backward(*given, deterministic=deterministic, **how).outputs()
+    return tuple(found) if sinks is not None else (*found, None)
+
+
+def _of_sinks(sinks: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {} if sinks is None else {"sinks": sinks}
 
 
 def _no_batches(info: object, in_dims: object, *given: object) -> NoReturn:
@@ -180,16 +184,21 @@ class _Transformed(Function):
 
     @staticmethod
     def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
+        asked: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         ends_q, ends_k, alike, _, how = asked
         q, k, v = with_rows(q, k, v)
-        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **alike, **how).outputs())
+        how = alike | how | _of_sinks(sinks)
+        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        q, k, v, (ends_q, ends_k, _, *ctx.how) = inputs
-        ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
+        q, k, v, sinks, (ends_q, ends_k, _, *ctx.how) = inputs
+        ctx.save_for_backward(q, k, v, *output, ends_q, ends_k, sinks)
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod

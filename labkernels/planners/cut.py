@@ -70,8 +70,9 @@ class Cut:
 
     kernel: the arithmetic, by its library. tile_q, tile_keys: rows and keys that a block takes at a
     time. splits: for each request the key ranges whose outputs are merged, for its last query.
-    order, chains: as in numerics.emulation.running_max. p: the format of P. partials: the format in
-    which outputs of several splits wait for their merge. "input" is the format of q, K and V.
+    order, chains: as in numerics.emulation.running_max. p: the format of P, "" if it was not read.
+    partials: the format in which outputs of several splits wait for their merge. "input" is the
+    format of q, K and V.
     """
 
     kernel: str
@@ -114,6 +115,28 @@ def changed(cut: Cut, other: Cut, others: Sequence[int] = ()) -> tuple[int, ...]
     """
     pairs = enumerate(others or range(min(len(cut.splits), len(other.splits))))
     return tuple(i for i, j in pairs if cut.arithmetic(i) != other.arithmetic(j))
+
+
+def because(
+    keys: int, cuts: Sequence[Cut], requests: tuple[int, int], sizes: tuple[int, int]
+) -> str:
+    """Return in words how two batches cut a request of so many keys, the larger batch first.
+
+    requests: its number in each batch. sizes: of the batches.
+
+    >>> cuts = [Cut("fa2", 16, 128, (even(512, size),)) for size in (128, 512)]
+    >>> because(512, cuts, (0, 0), (1, 57))
+    'with 57 requests its 512 keys are not split, alone cut into 4 splits of 128'
+    """
+    told = []
+    for cut, i, size in sorted(zip(cuts, requests, sizes, strict=True), key=lambda x: -x[2]):
+        n, step = len(cut.splits[i]), cut.splits[i][0][1]
+        splits = f"cut into {n} splits of {step:,}" if n > 1 else "not split"
+        where = f"with {size:,} requests" if size > 1 else "alone"
+        told.append((where, splits, f"in tiles of {cut.tile_keys}", f"by {cut.kernel}"))
+    (first, *words), (then, *others) = told
+    word, other = next(((a, b) for a, b in zip(words, others, strict=True) if a != b), ("", ""))
+    return f"{first} its {keys:,} keys are {word}, {then} {other}"
 
 
 def even(n_keys: int, step: int | None = None) -> Splits:

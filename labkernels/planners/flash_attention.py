@@ -41,10 +41,13 @@ def splits_3(units: int, batch: Batch, slots: int, tiles: int, row_tiles: int, k
 
 
 def _nearly_fullest(counts: list[int], units: int, slots: int) -> int:
-    """Return the first count whose waves are 85 % as full as the fullest, in fp32 as theirs."""
+    """Return the first count whose waves are 85 % as full as the fullest.
+
+    As theirs, waves are in fp32, and the comparison is in float64, which decides near ties.
+    """
     waves = (np.array(counts) * units).astype(np.float32) / np.float32(slots)
-    fullness = waves / np.ceil(waves)
-    return counts[int(np.argmax(fullness >= 0.85 * float(fullness.max(initial=0))))]
+    fullness = (waves / np.ceil(waves)).astype(np.float64)
+    return counts[int(np.argmax(fullness >= 0.85 * fullness.max(initial=0)))]
 
 
 def flash_attention_2(
@@ -172,22 +175,29 @@ def flash_attention_4(batch: Batch, gpu: Gpu, *, num_splits: int = 1) -> Cut:
     """Return the cut of flash_attn.cute; its default of one split never looks at the batch.
 
     num_splits: 0 for the heuristic.
-    Raises: ValueError for splits on sm_90, whose kernel has none; NotKnown on other architectures
-    than sm_90 and sm_100, and for splits of different lengths.
-    Source: flash-attn-4 4.0.0b36, flash_attn/cute/{interface,block_info}.py.
+    Raises: ValueError for splits outside sm_100, whose kernels alone have them, and for pages on
+    sm_80 to sm_89 and sm_120; NotKnown on other
+    architectures than sm_80 to sm_90, sm_100 and sm_120, and for splits of different lengths.
+    Source: flash-attn-4 4.0.0b36, flash_attn/cute/{interface,block_info}.py; sm_80 and sm_120:
+    Dao-AILab/flash-attention, the same files, 0251105a.
     """
-    if gpu.arch not in ("sm_90", "sm_100") or batch.head_dim > 256:
+    family = gpu.arch_number // 10
+    if family not in (8, 9, 10, 12) or batch.head_dim > 256:
         raise NotKnown(f"FlashAttention-4's tiles on {gpu.arch} for head_dim {batch.head_dim}")
+    if batch.page_size and family in (8, 12):
+        raise ValueError(f"page_size = {batch.page_size}, allowed on {gpu.arch}: None")
     rows, tile_q, tile_keys = max(batch.queries) * batch.group, 128, 128
-    if gpu.arch == "sm_90":
+    if family == 9:
         tile_q, tile_keys = _tile_4(batch.head_dim, batch.causal)
-    held = tile_q * (2 if gpu.arch == "sm_100" and rows > tile_q and batch.head_dim != 256 else 1)
+    elif family == 8 or (family == 12 and batch.head_dim > 64):
+        tile_keys = 64
+    held = tile_q * (2 if family == 10 and rows > tile_q and batch.head_dim != 256 else 1)
     splits, tiles = num_splits, ceil(max(batch.kv_lens), tile_keys)
     if not splits:
         units = batch.size * batch.kv_heads * ceil(rows, held)
         splits = 1 if tiles <= 4 else max(1, min(gpu.sm_count // units, SPLITS_MAX, tiles))
-    if splits > 1 and gpu.arch == "sm_90":
-        raise ValueError(f"num_splits = {num_splits}, allowed on sm_90: 1")
+    if splits > 1 and family != 10:
+        raise ValueError(f"num_splits = {num_splits}, allowed on {gpu.arch}: 1")
     if splits > 1:
         one_length(batch.kv_lens, "kv_lens")
     ranges = tuple(even_blocks(n, tile_keys, splits) for n in batch.kv_lens)

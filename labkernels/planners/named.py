@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from labkernels.hardware import Gpu
-from labkernels.planners import flash_attention, flashinfer, serving, torch_sdpa
+from labkernels.planners import flash_attention, flash_mla, flashinfer, serving, torch_sdpa
 from labkernels.planners.cut import Batch, Cut, changed
 from labkernels.units import require_choice
 
@@ -21,6 +21,8 @@ PLANNERS: dict[str, Planner] = {
     "flash_attn_2": flash_attention.flash_attention_2,
     "flash_attn_3": flash_attention.flash_attention_3,
     "flash_attn_4": flash_attention.flash_attention_4,
+    "flash_mla": flash_mla.flash_mla,
+    "torch:sdpa": torch_sdpa.sdpa,
     "torch:flash": torch_sdpa.flash,
     "torch:efficient": torch_sdpa.efficient,
     "torch:cudnn": torch_sdpa.cudnn,

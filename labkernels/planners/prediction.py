@@ -4,7 +4,7 @@ import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation.running_max import attend
-from labkernels.planners.cut import Cut
+from labkernels.planners.cut import Cut, NotKnown
 
 
 def changed_heads(
@@ -21,6 +21,7 @@ def changed_heads(
     The prediction rounds P relative to the running maximum, partial outputs and the output, and
     nothing else. A head whose P and partial outputs agree can still change by the order of fp32
     sums; this is rare, and not predicted. requests: the request's number in each cut.
+    Raises: NotKnown for a kernel whose rounding of P was not read.
     Shapes: scores_log2 [..., n] of one query, exact and times the scale; v [..., n, D], broadcast;
     result as scores_log2 without the keys.
     """
@@ -36,6 +37,8 @@ def output(
     scores_log2: np.ndarray, v: np.ndarray, cut: Cut, *, dtype: str, request: int = 0
 ) -> np.ndarray:
     """Return the stored output that a cut predicts. Shapes: as for changed_heads; out [..., D]."""
+    if not cut.p:
+        raise NotKnown(f"how {cut.kernel} rounds P was not read")
     splits = cut.splits[request]
     p, partials = (dtype if x == "input" else x for x in (cut.p, cut.partials))
     out = attend(

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from labkernels.hardware import Gpu
 from labkernels.planners import flashinfer
-from labkernels.planners.cut import Batch, Cut
+from labkernels.planners.cut import Batch, Cut, NotKnown
 from labkernels.planners.flash_attention import flash_attention_3
 
-SGLANG_DECODE_SPLIT = 2048  # keys, as its pages hold one key
+SGLANG_DECODE_SPLIT, SGLANG_PREFILL_SPLIT = 2048, 4096  # keys, as its pages hold one key
 SGLANG_GROUP = 4  # query heads per KV head from which its decode runs on tensor cores
 
 
@@ -46,11 +46,19 @@ def vllm_flash_attention(
 def sglang_flashinfer(
     batch: Batch, gpu: Gpu, *, deterministic: bool = False, cuda_graph: bool = False
 ) -> Cut:
-    """Return the cut of SGLang's decode by FlashInfer, whose pages hold one key.
+    """Return the cut of SGLang's decode by FlashInfer, whose pages hold one key, or of its prefill.
 
+    Raises: NotKnown for a prefill that is not deterministic, which merges two kernels' outputs: of
+    the new tokens, and of the cached ones.
     Source: sgl-project/sglang, python/sglang/srt/layers/attention/flashinfer_backend.py, 0005834c.
     """
     batch = replace(batch, page_size=1)
+    if max(batch.queries) > 1:
+        if not deterministic:
+            raise NotKnown(
+                "SGLang's prefill merges new and cached keys; its parts were not emulated"
+            )
+        return flashinfer.fa2(batch, gpu, fixed_split_size=SGLANG_PREFILL_SPLIT)
     if not deterministic and batch.group < SGLANG_GROUP:
         return flashinfer.decode_cuda_cores(batch, gpu, cuda_graph=cuda_graph)
     if deterministic and cuda_graph:

@@ -35,7 +35,6 @@ from labkernels.plots.performance.counters import (
 )
 from labkernels.plots.performance.least import least_times
 from labkernels.plots.performance.mla import read_counts, roof_by_heads
-from labkernels.plots.performance.resources import blocks_per_sm
 from labkernels.plots.performance.scores import ratios_by_part
 from labkernels.plots.performance.times import (
     case_times,
@@ -50,7 +49,6 @@ __all__ = [
     "alignment",
     "batch_map",
     "best_by_runs",
-    "blocks_per_sm",
     "budget_by_group",
     "budget_shares",
     "busy",

@@ -46,13 +46,14 @@ NAMES = {
     "torch_fa2 backward": "FlashAttention-2",
     "torch_cudnn backward": "cuDNN",
     "flash_attention_4": "FlashAttention-4",
+    "flex_attention": "FlexAttention",
     "gluon_prefill": "Gluon",
     "flash_attention_4_ordered": "FlashAttention-4, ordered",
     "cublas": "cuBLAS",
 }
 CEILING = "#56606d"
 RULE = "#d5dae1"
-ERROR_MAP = "cividis"
+ERROR_MAP = "cividis_r"  # large errors stand out: dark on a white page, bright on a dark one
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under this style: @plt.rc_context(style.HOUSE).

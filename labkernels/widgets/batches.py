@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from labkernels import hardware
 from labkernels.planners import Batch, Cut, NotKnown, changed, named
+from labkernels.probing.our_cuts import labkernels
 
 GPUS = ("rtx4090", "a100", "h100", "h200", "b200")
 LENGTHS = (512, 2048, 8192, 32768, 131072)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 # How long the requests of a batch are, as parts of the longest: request n has part n % len(parts).
 MIXES = {"all as long": (1,), "whole, half and quarter": (1, 2, 4)}
+WAYS = {
+    "labkernels": labkernels,
+    "labkernels, batch_invariant": partial(labkernels, batch_invariant=True),
+    **named.WAYS,
+}
 ONE = Batch((1,), 32, 8, 128, page_size=16)
 
 
@@ -23,19 +30,17 @@ def data() -> dict[str, Any]:
     whether the cut is another one; or it is the number of the reason why the cut is not known.
     """
     labels: dict[str, int] = {}
-    cuts = {
-        hardware.gpu(key).name: {name: _of(name, key, labels) for name in named.WAYS}
-        for key in GPUS
-    }
+    cuts = {hardware.gpu(key).name: {name: _of(name, key, labels) for name in WAYS} for key in GPUS}
     head = {"mixes": list(MIXES), "lengths": LENGTHS, "sizes": SIZES, "labels": list(labels)}
     parts = {name: list(of) for name, of in MIXES.items()}
     heads = f"{ONE.q_heads} query and {ONE.kv_heads} KV heads of {ONE.head_dim}"
-    said = f"decode, bf16, {heads}, pages of {ONE.page_size}; computed from the libraries' sources"
+    rules = "computed from the libraries' sources and from our plans"
+    said = f"decode, bf16, {heads}, pages of {ONE.page_size}; {rules}"
     return {**head, "parts": parts, "cuts": cuts, "said": said}
 
 
 def _of(name: str, key: str, labels: dict[str, int]) -> Any:
-    gpu, planner = hardware.gpu(key), named.WAYS[name]
+    gpu, planner = hardware.gpu(key), WAYS[name]
 
     def number(cut: Cut, request: int) -> int:
         return labels.setdefault(cut.label(request), len(labels))

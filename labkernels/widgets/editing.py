@@ -16,7 +16,7 @@ from labkernels.widgets.steps import broken, smem_map
 from labkernels.widgets.steps.stepped import DECODE_MMA, OTHERS, Stepped, original
 
 NAME = "editing"  # of the asset
-EDITED = ("decode_mma", "decode_fma", "prefill_mma")
+EDITED = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
 GPU, ARCH = "h200", "sm_90a"  # whose limits, and whose compiler's report, are shown
 
 

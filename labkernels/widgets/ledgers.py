@@ -7,8 +7,9 @@ from typing import Any
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.hardware import GPUS, Gpu
+from labkernels.kernels.choice import missing
 from labkernels.kernels.cuda_kernel import CudaKernel
-from labkernels.kernels.kernel import Instance
+from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.registry import discover
 
 DTYPE = "fp16"  # bf16 has the same bytes and registers
@@ -84,9 +85,19 @@ def data() -> dict[str, Any]:
                     seen.add((head_dim, instance.tile.label))
                     legends[kernel.name] = instance.tile.legend
                     entries.append(_with_places(entry(kernel, instance), rows))
-    gpus = [limits(gpu) for gpu in GPUS.values()]
-    texts = [json.loads(row) for row in rows]
-    return {"gpus": gpus, "entries": entries, "legends": legends, "rows": texts}
+    return {
+        "gpus": [limits(gpu) for gpu in GPUS.values()],
+        "entries": entries,
+        "legends": legends,
+        "lacks": {name: lacks(discover()[name]) for name in legends},
+        "rows": [json.loads(row) for row in rows],
+    }
+
+
+def lacks(kernel: Kernel) -> dict[str, str]:
+    """Return why GPUs cannot run a kernel, as a phrase for each of these by its name."""
+    reasons = {gpu.name: missing(kernel, gpu) for gpu in GPUS.values()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _with_places(entry: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def empty_book(folder, monkeypatch):
         "book/_config.yml": "repository: {url: h/owner/name, branch: b}\nsphinx: {config: {}}\n",
         "book/_toc.yml": "root: book/intro\nparts: [{chapters: [{file: notebooks/idea}]}]\n",
         "book/intro.md": "# Intro\n",
-        "book/what_each_chapter_runs.md": "# Runs\n",
+        "book/evidence.md": "# Runs\n",
         "notebooks/idea.py": "# %%\n",
         "notebooks/idea.ipynb": "{}",
         "labkernels/units.py": "",

@@ -48,6 +48,16 @@ def test_a_frame_is_whole(chapter):
     assert set(chapter.further) <= known
 
 
+def test_every_later_chapter_points_into_the_picture_of_the_first(chapter):
+    known = chapter_frame.LAUNCHED + chapter_frame.RUNS_ON
+    marked = re.findall("<b>(.*?)</b>", chapter_frame.locator(chapter))
+    assert set(chapter.where) <= set(known)
+    assert marked == [part for part in known if part in chapter.where]
+    assert bool(marked) == (chapter is not CHAPTERS[0])
+    name = chapter_frame.PICTURE.partition("#")[2]
+    assert f'"name": "{name}"' in read(f"notebooks/{NAMES[0]}.py")
+
+
 def test_a_framed_notebook_has_its_header_below_the_title():
     name = "attention_block_by_block"
     notebook = jupytext.read(ROOT / "notebooks" / f"{name}.py")
@@ -55,7 +65,8 @@ def test_a_framed_notebook_has_its_header_below_the_title():
     framed = chapter_frame.framed(notebook, name)
     first, last = framed.cells[0].source, framed.cells[-1].source
     minutes = next(c.read_minutes for c in CHAPTERS if c.file == name)
-    assert first.startswith(f"{title}\n\n:::{{admonition}} {minutes} minutes to read")
+    assert first.startswith(f'{title}\n\n```{{raw}} html\n<p class="lab-where">')
+    assert f":::{{admonition}} {minutes} minutes to read" in first
     assert first.index(":::{admonition}") < first.index("## Question")
     assert "It needs: {doc}`a_gpu_in_one_sitting`." in first
     assert "1. A row of attention" in last

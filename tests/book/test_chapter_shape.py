@@ -18,7 +18,7 @@ CHAPTERS_PART = "Chapters"
 BOX = re.compile(r"^:::\{admonition\} Answer\n:class: important\n\n(.*?)\n:::$", re.M | re.S)
 SURE = "How sure: "
 ROLE = re.compile(r"\{glue:text\}`\w+`")
-ANSWER_LINES_MAX, QUESTION_LINES_MAX, WORDS_MAX = 5, 2, 3500
+ANSWER_LINES_MAX, QUESTION_SENTENCES_MAX, WORDS_MAX = 5, 2, 3500
 ANSWER_LETTERS_MAX = 450  # five lines of a page's column
 COLUMN_WIDTH, SCREEN_HEIGHT = 736, 900  # pixels of a page's text in a window of 1300 x 900
 SECTIONS = [
@@ -71,7 +71,7 @@ def test_the_answer_stands_below_the_question_and_says_how_sure_it_is(path):
     assert lines[-1].startswith(SURE)
     assert len(ROLE.sub("12.3", " ".join(lines))) <= ANSWER_LETTERS_MAX
     asked = first[first.index("## Question") + len("## Question") : box.start()].strip()
-    assert len(asked.splitlines()) <= QUESTION_LINES_MAX
+    assert len(re.findall(r"[.?!]\**(?=\s|$)", asked)) <= QUESTION_SENTENCES_MAX
 
 
 @each_chapter

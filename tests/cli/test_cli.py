@@ -75,7 +75,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("budget", "nope"), "kernel = 'nope', allowed: append, decode_fma"),
+        (("budget", "nope"), "kernel = 'nope', allowed: append, merge_states"),
         (("budget", "decode_mma", "--gpu", "gtx"), "gpu = 'gtx', allowed: t4, a100"),
         (("budget", "decode_mma", "--gpu", "a100", "--arch", "sm_90"), "allowed for gpu = 'a100'"),
         (("budget", "decode_mma", "--tile", "9x9"), "tile = '9x9', allowed for decode_mma"),
@@ -85,7 +85,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "decode_mma", "--published", "fa2"), "allowed: a name, or --published"),
         (("budget", "--published", "fa2", "--tile", "64"), "allowed: rows x keys x warps"),
         (("budget", "decode_mma", "--batch", "4"), "allowed: both or neither"),
-        (("run", "nope"), "kernel = 'nope', allowed: append, decode_fma"),
+        (("run", "nope"), "kernel = 'nope', allowed: append, merge_states"),
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),

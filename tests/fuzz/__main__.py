@@ -22,19 +22,22 @@ def main() -> int:
     verbs, counts = options.verbs or list(VERBS), Counter()
     print(f"fuzz on {options.device}, from seed {options.seed}", flush=True)
     end_s, seed = time.monotonic() + options.seconds, options.seed
-    while seed == options.seed or (time.monotonic() < end_s and not options.once):
+    last = options.seed + options.seeds if options.seeds else None
+    while seed == options.seed or (
+        (time.monotonic() < end_s if last is None else seed < last) and not options.once
+    ):
         for verb in verbs:
-            counts[judged(verb, seed, options.device)] += 1
+            counts[judged(verb, Seeded(seed, options.device, wide=not options.narrow))] += 1
         seed += 1
     told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
     print(f"{sum(counts.values())} calls, seeds {options.seed} to {seed - 1}: {told}")
     return 1 if counts["wrong"] else 0
 
 
-def judged(verb: str, seed: int, device: str) -> str:
+def judged(verb: str, choose: Seeded) -> str:
     """Call a verb as a seed says; return "right", "refused" or "wrong"."""
     try:
-        VERBS[verb](Seeded(seed, device))
+        VERBS[verb](choose)
     except ValueError as refusal:
         if REFUSED in str(refusal):
             return "refused"
@@ -45,10 +48,9 @@ def judged(verb: str, seed: int, device: str) -> str:
         return "right"
     lines = "".join(traceback.format_exception(problem)).splitlines()
     print("\n".join(lines[-12:]))
-    print(
-        f"wrong: python3 -m tests.fuzz --once --verbs {verb} --seed {seed} --device {device}",
-        flush=True,
-    )
+    narrow = "" if choose.wide else " --narrow"
+    where = f"--seed {choose.seed} --device {choose.device}{narrow}"
+    print(f"wrong: python3 -m tests.fuzz --once --verbs {verb} {where}", flush=True)
     return "wrong"
 
 
@@ -58,6 +60,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--verbs", nargs="*", choices=list(VERBS))
+    parser.add_argument("--seeds", type=int, help="calls of each verb, in place of --seconds")
+    parser.add_argument("--narrow", action="store_true", help="one policy and head_dim, no checks")
     parser.add_argument("--once", action="store_true", help="one call of each verb")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()

@@ -61,7 +61,8 @@ def attention(operation: str, choose) -> None:
     if operation == "mla":
         shape["heads"] = choose.pick((1, 3, 5, 16))
     else:
-        shape["head_dim"] = choose.pick(spec.head_dims if choose.wide else spec.head_dims[:1])
+        every_dim = choose.wide or choose.device == "cuda"
+        shape["head_dim"] = choose.pick(spec.head_dims if every_dim else spec.head_dims[:1])
         shape["group"] = choose.pick(GROUPS[:3] if operation == "backward" else GROUPS)
         shape["kv_heads"] = choose.pick((1, 2, 3) if operation == "decode" else (1, 2))
     paged = "paged" in spec.layouts and (spec.layouts == ("paged",) or choose.pick((False, True)))
@@ -74,7 +75,8 @@ def attention(operation: str, choose) -> None:
         lengths = tuple(choose.integer(MOST_TOKENS[operation]) for _ in kv_lens), kv_lens
     case = CASES[operation](*lengths, **shape)
     if choose.varied and spec.features:
-        case = varied(case, spec.name, seed=shape["seed"], **variant(choose))
+        vary = backward_cases.varied_backward if operation == "backward" else varied
+        case = vary(case, spec.name, seed=shape["seed"], **variant(choose))
     if operation == "backward":
         backward_cases.run_checked(case, spec, deterministic=choose.pick((False, True)), **how)
     else:

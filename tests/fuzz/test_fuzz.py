@@ -45,7 +45,7 @@ def test_a_random_call_keeps_its_contract(verb):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["decode", "prefill"])
+@pytest.mark.parametrize("verb", ["decode", "prefill", "backward"])
 def test_a_random_variant_keeps_its_contract(verb):
     for seed in range(40):
         VERBS[verb](Seeded(seed, wide=False))

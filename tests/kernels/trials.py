@@ -91,6 +91,8 @@ class Trial:
         plain = self.scores == 1 and self.scale is None
         if operation == "backward":
             run = backward_cases.run_checked
+            if self.variant:
+                case = backward_cases.varied_backward(case, self.kernel, **self.variant)
         else:
             case = case if self.scores == 1 else case.with_scores(self.scores)
             case = case if self.scale is None else case.changed(scale=self.scale)

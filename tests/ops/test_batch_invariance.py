@@ -40,12 +40,30 @@ def test_an_mla_decode_has_splits_of_one_size():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"splits": 2}, "splits = 2 and batch_invariant"), ({"batch_invariant": 1}, "True, False")],
+    [
+        ({"splits": 2}, "splits = 2 and batch_invariant"),
+        ({"keys_per_split": 64, "window_left": 9}, "keys_per_split = 64 with window_left"),
+        ({"batch_invariant": 1}, "True, False"),
+    ],
 )
 def test_what_would_look_at_the_batch_is_refused(options, words):
     case = prefill_case((3, 5), (30, 40))
     with pytest.raises(ValueError, match=words):
         case.run(None, **{"batch_invariant": True, **options})
+
+
+def test_splits_that_begin_with_a_window_make_no_promise():
+    """They begin with the window of a tile's first row, which a chunk moves."""
+    whole = prefill_case((90,), (600,))
+    how = {"keys_per_split": 128, "window_left": 270}
+    found, chunk = (
+        case.run("prefill_mma", tile="128x64x4x2x2-backward", **how)
+        for case in (whole, whole.changed(q=whole.q[-1:], cu_seqlens_q=sums((1,))))
+    )
+    assert not torch.equal(bits(chunk.out), bits(found.out[-1:]))
+    assert not found.plan.batch_invariant
+    how["keys_per_split"] = None
+    assert whole.run(None, batch_invariant=True, **how).plan.batch_invariant
 
 
 def test_gradients_are_those_of_the_request_alone():

@@ -24,6 +24,7 @@ CASE, PREFILL, GRADIENT = decode_case((7, 40)), prefill_case((3,), (9,)), backwa
 PAGED, LATENT = prefill_case((3,), (9,), page_size=16), mla_case((1, 2), (7, 40))
 GROWN = append_case((7, 3), (40, 2), group=2)
 CACHE = CASE.cache
+PREFIX = PagedKV(CACHE.k, CACHE.v, CACHE.page_table[:1], CACHE.kv_len[:1])
 
 PACKED = sorted(PackedOptions.__optional_keys__)
 OF_ATTENTION = ["causal", "deterministic", "kv_lens", "q_lens", "scale"]
@@ -69,6 +70,16 @@ VERBS = {
         ops.with_kvcache,
         named("kvcache", (GROWN.k_new.contiguous(), *GROWN.arguments)),
         PACKED,
+    ),
+    "merge_states": (
+        ops.merge_states,
+        {"outs": torch.zeros(2, 3, 4, 64), "lse2s": torch.zeros(2, 3, 4)},
+        ["checks", "lse2", "out", "target"],
+    ),
+    "cascade_decode": (
+        ops.cascade_decode,
+        {"q": CASE.q, "prefix": PREFIX, "cache": CACHE},
+        ["checks", "lse2", "out", "scale", "target"],
     ),
     "PagedKV": (PagedKV, CACHE.tensors, []),
     "LatentKV": (LatentKV, LATENT.kv.tensors, []),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from labkernels.hardware import gpu
@@ -10,11 +11,13 @@ from labkernels.planners import (
     NotKnown,
     changed,
     flash_attention,
+    flash_mla,
     flashinfer,
     serving,
     torch_sdpa,
 )
 from labkernels.planners.cut import even, even_blocks
+from labkernels.planners.prediction import changed_heads
 
 H200, A100 = gpu("h200"), gpu("a100")
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -88,6 +91,14 @@ def test_tiles_of_fa2(head_dim, tile_q, key, keys):
     assert (cut.tile_q, cut.tile_keys) == (tile_q, keys)
 
 
+def test_plans_of_cuda_cores_have_the_blocks_that_an_h200_reported():
+    """Chunks of all requests per KV head, the first number of a plan of FlashInfer 0.7.2.post1."""
+    reported = {(16, 2048): 144, (4, 8192): 148, (8, 8192): 144, (16, 8192): 144, (64, 512): 128}
+    for (size, keys), chunks in reported.items():
+        cut = flashinfer.decode_cuda_cores(decode(size, keys), H200)
+        assert sum(map(len, cut.splits)) == chunks
+
+
 def test_the_case_of_57_requests_is_split_on_cuda_cores_by_132_sms_and_not_by_108():
     """An older kernel with 66 registers, so that 7 blocks fit an SM."""
     older = {"registers": 66}
@@ -125,11 +136,75 @@ def test_chunks_of_mla_follow_the_sum_of_all_lengths():
         flashinfer.mla(Batch((1,), 16, 1, 576), H200, backend="cutlass")
 
 
+def test_flash_attention_4_has_a_tile_for_each_generation_and_splits_on_blackwell_alone():
+    """Its own comment: 512 keys of 128 channels are never split."""
+    wide, narrow = (Batch((8192,), 32, 8, head_dim) for head_dim in (128, 64))
+    cut = flash_attention.flash_attention_4
+    labels = {
+        key: [cut(batch, gpu(key)).label() for batch in (narrow, wide)]
+        for key in ("a100", "h200", "b200", "rtx5090")
+    }
+    assert labels == {
+        "a100": ["128 x 64, no split"] * 2,
+        "h200": ["192 x 128, no split", "128 x 128, no split"],
+        "b200": ["128 x 128, no split"] * 2,
+        "rtx5090": ["128 x 128, no split", "128 x 64, no split"],
+    }
+    b200 = gpu("b200")
+    # 148 SMs for 8 blocks: 18 splits of 4 tiles, of which 16 have keys
+    assert cut(wide, b200, num_splits=0).splits[0] == even(8192, 512)
+    assert cut(replace(wide, kv_lens=(512,)), b200, num_splits=0).splits[0] == even(512)
+    with pytest.raises(ValueError, match="page_size = 16, allowed on sm_120: None"):
+        cut(replace(wide, page_size=16), gpu("rtx5090"))
+
+
+def test_torch_takes_cudnn_first_where_it_prefers_it_and_never_for_one_key():
+    batch = Batch((512,) * 4, 32, 32, 128)
+    choose = torch_sdpa.backend
+    assert [choose(batch, gpu(key)) for key in ("rtx4090", "h100", "b200", "rtx5090")] == [
+        "flash",
+        "cudnn",
+        "cudnn",
+        "flash",
+    ]
+    assert choose(batch, H200, prefers_cudnn=False) == "flash"
+    assert choose(batch, H200, deterministic=True) == "flash"
+    assert choose(replace(batch, kv_lens=(1,) * 4), H200) == "flash"
+    assert choose(replace(batch, causal=True), A100) == "efficient"  # one query of 512 keys
+    assert choose(replace(batch, head_dim=320), H200) == "efficient"
+    assert choose(replace(batch, head_dim=100), H200) == "flash"
+    assert choose(replace(batch, head_dim=300), A100) == "math"
+    assert torch_sdpa.sdpa(batch, A100) == torch_sdpa.flash(batch, A100)
+    with pytest.raises(NotKnown, match="cuDNN's version decides"):
+        choose(replace(batch, head_dim=256), H200)
+
+
+def test_requests_before_one_move_its_splits_in_flash_mla():
+    """66 parts of an H200 for 128 heads; a piece of a request counts five blocks more.
+
+    Alone, 64 blocks and 5 are 2 for a part. Eight requests have 552, of which a part takes 9: the
+    first part leaves off in the first request, and the second request begins within a part.
+    """
+    alone, eight = (flash_mla.flash_mla(Batch((4096,) * n, 128, 1, 576), H200) for n in (1, 8))
+    assert alone.splits[0] == even(4096, 128)
+    assert eight.splits[0] == even(4096, 9 * 64)
+    assert eight.splits[1][:2] == ((0, 3 * 64), (3 * 64, 12 * 64))
+    assert all(splits[-1][1] == 4096 for splits in eight.splits)
+    assert changed(alone, eight) == (0,)
+    assert changed(eight, eight, (1,) * 8) == (0, 2, 4, 6)  # all are cut as 0 or as 1
+    empty = flash_mla.flash_mla(Batch((0, 64), 128, 1, 576), H200)
+    assert empty.splits == (((0, 0),), ((0, 64),))
+    with pytest.raises(NotKnown, match="how FlashMLA rounds P"):
+        changed_heads(np.zeros((1, 4096)), np.zeros((4096, 8)), alone, eight, dtype="bf16")
+
+
 def test_fewer_splits_of_flash_attention_2_are_taken_where_nearly_as_full():
     """Its own example: 48 units on 108 places take 2 splits, which fill 0.89, and not 3."""
     assert flash_attention.splits_2(48, 108, 1000) == 2
     assert flash_attention.splits_2(87, 108, 1000) == 1  # four fifths of the places are enough
     assert flash_attention.splits_2(1, 264, 3) == 3
+    # 85 of 132 places are not quite 85 % of 100 in float64, and are in fp32
+    assert flash_attention.splits_3(1, Batch((1,), 1, 1, 64), 132, 100, 1, 1) == 86
     assert even_blocks(8192, 128, 7) == even(8192, 1280)
 
 
@@ -190,12 +265,17 @@ def test_promises_of_the_servers_keep_a_decode_whatever_the_batch():
         for captured in (False, True)
     )
     assert (eager.splits[0], graph.splits[0]) == (even(8192, 2048), even(8192))
+    prefill = Batch((8192,) * 3, 32, 8, 128, (512,) * 3, causal=True)
+    chunk = serving.sglang_flashinfer(prefill, H200, deterministic=True)
+    assert chunk.splits[0] == even(8192, 4096)
+    with pytest.raises(NotKnown, match="SGLang's prefill merges"):
+        serving.sglang_flashinfer(prefill, H200)
 
 
 def test_what_no_source_tells_is_refused_by_name():
     batch = decode(2, 512)
     refused = {
-        "cuDNN chooses": lambda: torch_sdpa.cudnn(batch, H200),
+        "cuDNN chooses": lambda: torch_sdpa.sdpa(batch, H200),
         "cuBLAS chooses": lambda: torch_sdpa.math(batch, H200),
         "registers of the kernel": lambda: flashinfer.decode_cuda_cores(batch, A100),
         "head_dim = 512": lambda: flashinfer.fa2(Batch((5,), 1, 1, 512), H200),

@@ -10,6 +10,7 @@ __all__ = ["browser", "opened"]  # fixtures
 pytestmark = pytest.mark.site
 PAGE = "book/edit_a_kernel.html"
 SOURCE = "decode/mma/kernel.cuh"
+TYPO = "sync_blok();"
 SLOW_MS = 60_000  # a first compile on two busy cores
 
 
@@ -68,14 +69,16 @@ def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
     page = widget.page
     plant = editing.data()["kernels"][0]["plants"][0]
     widget.get_by_label("Plant a mistake").select_option("1")
-    page.keyboard.type("syntx")
+    page.keyboard.type(TYPO)
     press(widget, "Compile")
     says(widget, "The compiler found 1 error.")
+    widget.get_by_role("button", name="did you mean 'sync_block'").wait_for()
     line = editing.original(SOURCE).split(plant["old"])[0].count("\n") + 1
     error = widget.get_by_role("alert").get_by_role("button").first
-    playwright.expect(error).to_contain_text(f"{SOURCE}:{line}: error")
+    playwright.expect(error).to_contain_text(f"{SOURCE}:{line}: error: use of undeclared")
     error.press("Enter")  # leads to the line
-    page.keyboard.press("Control+Z")
+    for _ in TYPO:
+        page.keyboard.press("Delete")
     press(widget, "Check")
     says(widget, "The checks stop the kernel.")
     widget.get_by_text("which no thread wrote").first.wait_for()

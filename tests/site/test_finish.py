@@ -10,10 +10,11 @@ import lighten
 import mend
 import nbformat
 import pytest
+import search_sentences
 import search_words
 from PIL import Image, ImageDraw
 
-DID_YOU_MEAN = mend.Path(mend.__file__).parent / "_static" / "did_you_mean.js"
+SCRIPTS = mend.Path(mend.__file__).parent / "_static"
 DESIGN = (
     '<link href="../_static/sphinx-design.min.css?v=1" />'
     '<script data-sd-tabs="a" src="../_static/design-tabs.js?v=1"></script>'
@@ -47,6 +48,10 @@ def mended(pages, text, name="index.html"):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        (
+            '<p class="collapsed admonition-title">Show code cell source</p>',
+            '<p class="collapsed admonition-title">Code</p>',
+        ),
         (THEBE + "a" + THEBE, "a"),
         ('<th class="head"><p></p></th>', '<td class="head"></td>'),
         ("<th>name</th>", "<th>name</th>"),
@@ -152,10 +157,60 @@ def test_a_notebook_to_download_has_no_outputs(pages):
     ],
 )
 def test_search_survives_a_typo(query, offered):
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed")
     words = json.dumps(["tensor", "register", "occupancy"])
     call = f"console.log(JSON.stringify(did_you_mean({json.dumps(query)}, {words})))"
-    program = f"{DID_YOU_MEAN.read_text()}\n{call}"
+    assert printed("did_you_mean.js", call) == offered
+
+
+def printed(script, call):
+    """Return what a call prints after a script of the pages, in node."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    program = f"{(SCRIPTS / script).read_text()}\n{call}"
     answer = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
-    assert json.loads(answer.stdout) == offered
+    return json.loads(answer.stdout)
+
+
+ARTICLE = """<nav><p>Contents of it all</p></nav><article><p>Before all.</p>
+<section id="banks"><h2>Banks<a class="headerlink">#</a></h2>
+<p>Shared memory has banks. Two lanes may want <b>one</b> bank:<br>they take turns.</p>
+<table><tr><td><p>12 banks</p></td></tr></table><pre>banks()</pre>
+<dl><dt id="term-wave">wave</dt><dd><p>As many blocks as fit.</p></dd></dl><p>After it.</p>
+</section><p>Last words.</p></article>"""
+
+
+def test_texts_of_an_article_are_its_sentences_by_section():
+    assert search_sentences.Texts(ARTICLE).found == [
+        ("", "Before all."),
+        ("banks", "Shared memory has banks. Two lanes may want one bank: they take turns."),
+        ("term-wave", "As many blocks as fit."),
+        ("banks", "After it."),
+        ("", "Last words."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["bank", "turns"], "Two lanes may want one bank: they take turns."),
+        (["memories"], "Shared memory has banks."),
+        (["nowhere"], "This is what the page is about, in one sentence."),
+    ],
+)
+def test_search_shows_the_sentence_that_has_the_words(words, sentence):
+    about = "Label. This is what the page is about, in one sentence."
+    texts = [
+        ["", about],
+        ["banks", "Shared memory has banks. Two lanes may want one bank: they take turns."],
+    ]
+    call = f"console.log(JSON.stringify(sentence_of({json.dumps(texts)}, {json.dumps(words)})))"
+    assert printed("sentences.js", call) == sentence
+
+
+def test_a_long_sentence_is_cut_around_its_word():
+    sentence = f"{'before ' * 60}needle {'after ' * 60}end."
+    call = f"console.log(JSON.stringify(shortened({json.dumps(sentence)}, ['needle'])))"
+    shown = printed("sentences.js", call)
+    assert "needle" in shown
+    assert len(shown) <= 264
+    assert shown[0] == shown[-1] == "…"

@@ -9,13 +9,13 @@ import node
 import pytest
 
 from labkernels import hardware
-from labkernels.planners import changed, named
+from labkernels.planners import changed
 from labkernels.widgets import batches
 
 CHOICES = [
     {"gpu": hardware.gpu(key).name, "library": library, "mix": mix, "keys": "2048", "size": size}
     for key, library, mix, size in itertools.product(
-        ("h200", "a100"), named.WAYS, batches.MIXES, ("2", "8", "64")
+        ("h200", "a100"), batches.WAYS, batches.MIXES, ("2", "8", "64")
     )
 ]
 
@@ -30,7 +30,7 @@ def test_a_page_shows_what_the_planners_say(found):
     said = {"parts": 0, "reasons": 0}
     for choice, page in zip(CHOICES, found, strict=True):
         gpu = next(g for g in map(hardware.gpu, batches.GPUS) if g.name == choice["gpu"])
-        planner, parts = named.WAYS[choice["library"]], batches.MIXES[choice["mix"]]
+        planner, parts = batches.WAYS[choice["library"]], batches.MIXES[choice["mix"]]
         lengths = tuple(2048 // parts[i % len(parts)] for i in range(int(choice["size"])))
         batch = replace(batches.ONE, kv_lens=lengths)
         if page["reason"]:

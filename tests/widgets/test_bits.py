@@ -61,7 +61,8 @@ def found(needs_node, given):
 
 
 def test_a_page_rounds_as_python_does(found, given):
-    for name, page, _ in found["rounded"]:
+    for name, page, _, turned_back in found["rounded"]:
+        assert turned_back == page, name  # a press of a bit begins and ends at such bits
         right = rounding.round_to(np.array(given["numbers"]), name)
         wanted = [x if math.isfinite(x) else ("Infinity" if x > 0 else "-Infinity") for x in right]
         assert page == wanted, name

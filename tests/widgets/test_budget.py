@@ -2,15 +2,18 @@
 
 import itertools
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import node
 import pytest
 
+from labkernels import hardware
 from labkernels.budget.occupancy import occupancy, registers_allowed
 from labkernels.budget.roofline import least_time
 from labkernels.hardware import GPUS
+from labkernels.kernels.choice import missing
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
@@ -18,7 +21,15 @@ from labkernels.widgets import ledgers
 
 HERE = Path(__file__).parent
 SEED, N_BLOCKS, N_SHAPES = 20, 2000, 500
-FREE_VALUES = {"W": (1, 2, 3, 4, 8), "T": (8, 16, 32, 48, 128), "d": (1, 2, 3, 4)}
+LIMITS = {
+    "requests": (1, 65536), "tokens": (1, 2**20), "keys": (1, 2**24),
+    "q_heads": (1, 1024), "kv_heads": (1, 1024),
+}  # fmt: skip
+FREE_VALUES = {
+    "W": (1, 2, 3, 4, 8, 33),
+    "T": (1, 7, 8, 16, 32, 48, 128, 1000),
+    "d": (1, 2, 4, 1024),
+}
 
 
 def random_blocks():
@@ -96,21 +107,41 @@ def right_ledgers(kernel, instance, values):
         return None
 
 
-def test_any_tile_has_the_ledgers_of_the_budget(needs_node):
-    tiles, right = [], []
+def test_any_tile_has_the_ledgers_of_the_budget_or_names_what_is_wrong(needs_node):
+    tiles, right, gpu = [], [], hardware.gpu("h200")
     for kernel, instance in instances():
         entry = ledgers.entry(kernel, instance)
         for choice in itertools.product(*(FREE_VALUES[symbol] for symbol in entry["free"])):
             values = dict(zip(entry["free"], choice, strict=True))
-            tiles.append({"entry": entry, "values": values})
+            tiles.append({"entry": entry, "values": values, "gpu": ledgers.limits(gpu)})
             right.append(right_ledgers(kernel, instance, values))
     found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"tiles": tiles})["tiles"]
-    assert sum(pair is not None for pair in right) > len(right) / 2
+    wrong = set()
     for case, page, python in zip(tiles, found, right, strict=True):
-        assert (page is None) == (python is None), case["values"]
-        for mine, ledger in zip(page or (), python or (), strict=True):
-            assert [row["amount"] for row in mine["rows"]] == [line.amount for line in ledger.lines]
-            assert mine["total"] == ledger.total
+        warps = case["values"].get("W", 1)
+        threads = case["entry"]["threads"] * warps // case["entry"]["values"].get("W", 1)
+        if threads > gpu.threads_per_block_max:
+            assert page["symbol"] == "W"
+            assert page["words"].startswith(f"{warps} warps are {threads:,} threads")
+        elif python is None:
+            assert "is not a multiple of" in page["words"]
+            wrong.add(page["symbol"])
+        else:
+            for mine, ledger in zip((page["smem"], page["thread"]), python, strict=True):
+                amounts = [row["amount"] for row in mine["rows"]]
+                assert amounts == [line.amount for line in ledger.lines]
+                assert mine["total"] == ledger.total
+            assert page["threads"] == threads
+    assert wrong == {"W", "T"}  # the symbol that is to blame
+
+
+def test_kernel_and_gpu_that_cannot_run_are_refused_with_the_reason():
+    lacks = ledgers.data()["lacks"]
+    for kernel, reasons in lacks.items():
+        for gpu in GPUS.values():
+            assert reasons.get(gpu.name) == missing(discover()[kernel], gpu)
+    assert lacks["prefill_wgmma"][hardware.gpu("a100").name] == "needs sm_90a"
+    assert lacks["decode_fma"] == {}
 
 
 def random_shape(draw):
@@ -149,3 +180,28 @@ def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
         right = least_time(workload, gpu, **how)
         assert page["least"]["bound"] == right.bound
         assert page["least"]["time"] == pytest.approx(right.time_s, rel=1e-14)
+
+
+def test_extreme_shapes_give_plain_positive_numbers(needs_node):
+    corners = itertools.product(*({low, high} for low, high in LIMITS.values()))
+    shapes = [dict(zip(LIMITS, corner, strict=True)) for corner in corners]
+    shapes = [s | {"head_dim": 128} for s in shapes if s["q_heads"] % s["kv_heads"] == 0]
+    entries = [
+        {"operation": operation, "rows": rows, "tensor_cores": cores}
+        for operation, rows in (("decode", 1), ("decode", 16), ("prefill", 1))
+        for cores in (False, True)
+    ]
+    given = [
+        {"shape": shape, "entry": entry, "gpu": ledgers.limits(gpu)}
+        for shape, entry, gpu in itertools.product(shapes, entries, GPUS.values())
+    ]
+    found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"extremes": given})[
+        "extremes"
+    ]
+    for words, case in zip(found, given, strict=True):
+        numbers = re.findall(r"(?:least|has|do) (\S+)", words)
+        assert len(numbers) == 3, words
+        for number in numbers:
+            assert re.fullmatch(r"[\d,]*\.?\d+(e\+\d+)?", number), words
+            assert float(number.replace(",", "")) > 0, (words, case)
+            assert "e" not in number or float(number) >= 1e15, words

@@ -13,11 +13,15 @@ KEYS = "64"
 SAID = {
     ("q", "1"): "taken: 512",
     ("k", " ".join(["1"] * 64)): "taken: 8192",
-    ("k", "1 2 3"): "K has 3 numbers, allowed: 1, 64 (a row) or 8,192 (64 keys x 2 heads x 64",
-    ("v", ""): "V has 0 numbers, allowed: 1, 64",
-    ("v", "1, two"): 'V has "two" as its number 2, allowed: finite numbers',
-    ("q", "nan"): 'q has "nan" as its number 1, allowed: finite numbers',
-    ("q", "1e5"): "q has 1e5 as its number 1, allowed in fp16: up to 65504",
+    (
+        "k",
+        "1 2 3",
+    ): "3 numbers are given; this field takes 1, 64 (a row) or 8,192 (64 keys x 2 heads",
+    ("v", ""): "Nothing is given; this field takes 1, 64",
+    ("v", "1, two"): '"two" is given as number 2; this field takes',
+    ("q", "nan"): '"nan" is given; this field takes',
+    ("q", "0x10"): '"0x10" is given; this field takes',
+    ("q", "1e5"): "numbers from -65,504 to 65,504.",
 }
 
 

@@ -12,6 +12,7 @@ from labkernels.records import store
 from labkernels.widgets import tolerances
 
 SEED, N_CASES, N_ELEMENTS = 3, 60, 50
+LINE, N_BINS, PER_DECADE = 24, 40, 4  # bins of a histogram: six decades within, four outside
 SELECTIONS = [("all", "all"), ("bf16", "all"), ("fp16", "8177")]
 COLUMNS = [
     {"texts": ["10", "9", "–", "1e3", "-2"], "down": False},
@@ -91,6 +92,20 @@ def test_a_page_judges_as_numpy_does(found):
         close = np.isclose(case["found"], case["right"], case["rtol"], case["atol"])
         assert page == N_ELEMENTS - close.sum()
     assert len(set(found["outside"])) > N_CASES // 4
+
+
+def test_a_histogram_has_every_element_on_its_side_of_the_tolerance(found):
+    edges = 10 ** (
+        np.arange(LINE + 1, N_BINS) / PER_DECADE - LINE / PER_DECADE
+    )  # right of the line
+    for bins, outside, case in zip(found["bins"], found["outside"], cases(), strict=True):
+        assert sum(bins) == N_ELEMENTS
+        assert sum(bins[LINE:]) == outside
+        allowed = case["atol"] + case["rtol"] * np.abs(case["right"])
+        share = np.abs(case["found"] - case["right"]) / allowed
+        share = np.nan_to_num(share, nan=np.inf)[~(share <= 1)]
+        right = np.bincount(np.searchsorted(edges, share), minlength=N_BINS - LINE)
+        assert bins[LINE:] == right.tolist()
 
 
 def test_a_page_orders_a_table_and_finds_its_way_in_a_figure(found):

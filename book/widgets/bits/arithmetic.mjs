@@ -57,6 +57,24 @@ export function fields(x, format) {
   };
 }
 
+/**
+ * The number whose fields these are, in bits; infinity or NaN for those that are none.
+ * @param {{sign: string, exponent: string, fraction: string}} bits @param {Format} format
+ */
+export function number_of({ sign, exponent, fraction }, { emin, fraction_bits, has_inf }) {
+  const raw = parseInt(exponent, 2),
+    steps = parseInt(fraction, 2),
+    full = !exponent.includes("0");
+  const size =
+    full && has_inf && steps === 0
+      ? Infinity
+      : full && (has_inf || !fraction.includes("0"))
+        ? NaN
+        : (raw === 0 ? steps : steps + 2 ** fraction_bits) *
+          2 ** (Math.max(raw, 1) + emin - 1 - fraction_bits);
+  return sign === "1" ? -size : size;
+}
+
 /** Cut toward zero to fp32's exponents. @param {number} x @param {number} fraction_bits */
 function cut(x, fraction_bits) {
   if (!(Math.abs(x) < 2 ** 128)) return x < 0 ? -Infinity : x > 0 ? Infinity : x;

@@ -1,8 +1,11 @@
 // "Bits and sums": what each format holds of a number, and the results of a sum in several ways.
-import { choice, element, lines, table } from "../elements.mjs";
+import { choice, element, table } from "../elements.mjs";
+import { Entry } from "../form/entry.mjs";
+import { FIELDS } from "../form/fields.mjs";
 import { fields, round_to, spacing, sum_in_order, tensor_core_sum } from "./arithmetic.mjs";
+import { board_of } from "./board.mjs";
 import { mount_products } from "./products.mjs";
-import { names_of, numbers_of, short } from "./numbers.mjs";
+import { names_of, short } from "./numbers.mjs";
 
 /**
  * @typedef {import("./arithmetic.mjs").Format} Format
@@ -11,43 +14,41 @@ import { names_of, numbers_of, short } from "./numbers.mjs";
  */
 
 const FIRST_NUMBER = "0.1",
-  FIRST_SUM = "32768 0.0029296875 0.0029296875 -32768";
+  FIRST_SUM = "32768 0.0029296875 0.0029296875 -32768",
+  EXACT = 17; // digits that tell all numbers of float64 apart
 
 /** @param {HTMLElement} root @param {Data} data */
 export function mount_bits(root, data) {
-  const number = lines("A number", FIRST_NUMBER),
-    sum = lines("A sum", FIRST_SUM);
-  number.input.rows = 1;
-  const format = choice(
-    "Its numbers are rounded to",
-    names_of(data),
-    "fp16",
-  );
+  const number = new Entry(FIELDS.number, FIRST_NUMBER, { rows: 1 }),
+    sum = new Entry(FIELDS.sum, FIRST_SUM, { rows: 2 });
+  const format = choice("Its numbers are rounded to", names_of(data), "fp16");
   const shown = element("div", {}),
     summed = element("div", {}),
     product = element("div", {});
   const group = (/** @type {string} */ label, /** @type {Node[]} */ ...fields) =>
     element("div", { class: "lab-form", role: "group", "aria-label": label }, ...fields);
+  const draw_number = () => {
+    const x = number.number();
+    shown.replaceChildren(...(x === null ? [] : [bits_table(x, data)]));
+    if (x !== null) board.show(x);
+  };
+  const board = board_of(data.formats, (x) => {
+    number.set(Object.is(x, -0) ? "-0" : short(x, EXACT));
+    number.input.dispatchEvent(new Event("input", { bubbles: true })); // as if it was typed
+  });
+  const draw_sum = () => {
+    const terms = sum.numbers();
+    summed.replaceChildren(...(terms ? sums(terms, format.select.value, data) : []));
+  };
   root.replaceChildren(
     group("what each format holds", number.field),
+    board.root,
     shown,
     group("what becomes of it", sum.field, format.field),
     summed,
     product,
   );
   mount_products(product, data);
-  const draw = (/** @type {HTMLElement} */ place, /** @type {() => Node[]} */ make) => {
-    try {
-      place.replaceChildren(...make());
-    } catch (error) {
-      const words = error instanceof Error ? error.message : String(error);
-      place.replaceChildren(element("p", { class: "lab-error", role: "status" }, words));
-    }
-  };
-  const draw_number = () =>
-    draw(shown, () => [bits_table(numbers_of(number.input.value)[0], data)]);
-  const draw_sum = () =>
-    draw(summed, () => sums(numbers_of(sum.input.value), format.select.value, data));
   number.input.addEventListener("input", draw_number);
   sum.input.addEventListener("input", draw_sum);
   format.select.addEventListener("change", draw_sum);

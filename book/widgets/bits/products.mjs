@@ -1,7 +1,9 @@
 // "A product": one element of A B + C in the tensor cores of five generations.
-import { choice, element, lines, table } from "../elements.mjs";
+import { choice, element, table } from "../elements.mjs";
+import { Entry } from "../form/entry.mjs";
+import { FIELDS } from "../form/fields.mjs";
 import { dot_in_order, round_to, tensor_core_dot } from "./arithmetic.mjs";
-import { names_of, numbers_of, short } from "./numbers.mjs";
+import { names_of, short } from "./numbers.mjs";
 
 const FIRST_ROW = "256 0.03125 0.03125 -256",
   FIRST_COLUMN = "128 0.09375 0.09375 128",
@@ -32,10 +34,9 @@ export function products(given, name, { formats, units }) {
 
 /** @param {HTMLElement} root @param {import("./bits.mjs").Data} data */
 export function mount_products(root, data) {
-  const row = lines("A row of A", FIRST_ROW),
-    column = lines("A column of B", FIRST_COLUMN),
-    start = lines("The element of C", FIRST_START);
-  start.input.rows = 1;
+  const row = new Entry(FIELDS.row, FIRST_ROW, { rows: 2 }),
+    column = new Entry(FIELDS.column, FIRST_COLUMN, { rows: 2 }),
+    start = new Entry(FIELDS.start, FIRST_START, { rows: 1 });
   const format = choice("A and B are rounded to", names_of(data), "fp16");
   const shown = element("div", {});
   const label = "what becomes of a product";
@@ -45,22 +46,16 @@ export function mount_products(root, data) {
     shown,
   );
   const draw = () => {
-    try {
-      const given = { row: numbers_of(row.input.value), column: numbers_of(column.input.value) };
-      if (given.row.length !== given.column.length)
-        throw new Error(
-          `the column has ${given.column.length} numbers, allowed: ${given.row.length}, as the row`,
-        );
-      const [first] = numbers_of(start.input.value);
-      const rows = products({ ...given, start: first }, format.select.value, data).map(
-        ([how, ...numbers]) => [how, ...numbers.map((x) => short(x))],
-      );
-      const caption = "The same product in several ways";
-      shown.replaceChildren(table(caption, ["multiplied and added in", "result", "error"], rows));
-    } catch (error) {
-      const words = error instanceof Error ? error.message : String(error);
-      shown.replaceChildren(element("p", { class: "lab-error", role: "status" }, words));
-    }
+    const [a, b, c] = [row.numbers(), column.numbers(), start.number()];
+    shown.replaceChildren();
+    if (a && b && a.length !== b.length)
+      column.refuse(`The row has ${a.length} numbers, and the column has ${b.length}.`);
+    if (!a || c === null || b?.length !== a.length) return;
+    const rows = products({ row: a, column: b, start: c }, format.select.value, data).map(
+      ([how, ...numbers]) => [how, ...numbers.map((x) => short(x))],
+    );
+    const caption = "The same product in several ways";
+    shown.append(table(caption, ["multiplied and added in", "result", "error"], rows));
   };
   for (const { input } of [row, column, start]) input.addEventListener("input", draw);
   format.select.addEventListener("change", draw);

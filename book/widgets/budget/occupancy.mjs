@@ -21,9 +21,6 @@ const rounded_up = (value, unit) => Math.ceil(value / unit) * unit;
  * @param {Block} block
  */
 export function limits(gpu, { threads, registers, smem_bytes }) {
-  require_whole("threads", threads, 1, gpu.threads_per_block_max);
-  require_whole("registers", registers, 1, gpu.registers_per_thread_max);
-  require_whole("smem_bytes", smem_bytes, 0, Number.MAX_SAFE_INTEGER);
   const warps = Math.ceil(threads / WARP),
     granularity = gpu.warp_allocation_granularity;
   const per_warp = rounded_up(registers * WARP, gpu.register_allocation_unit_per_warp);
@@ -78,10 +75,4 @@ export function for_one_more(gpu, block, what) {
     else high = middle - 1;
   }
   return low;
-}
-
-/** @param {string} name @param {number} value @param {number} min @param {number} max */
-function require_whole(name, value, min, max) {
-  if (!(Number.isInteger(value) && value >= min && value <= max))
-    throw new RangeError(`${name} is ${value}; allowed: whole numbers from ${min} to ${max}`);
 }

@@ -13,10 +13,6 @@ const ELEMENT_BYTES = 2, // of fp16 and bf16
 
 /** Bytes, FLOPs, exponentials and group of a shape. @param {Shape} shape */
 export function work_of({ requests, tokens, keys, q_heads, kv_heads, head_dim }) {
-  if (q_heads % kv_heads !== 0)
-    throw new RangeError(
-      `query heads are ${q_heads}; allowed: a multiple of the ${kv_heads} KV heads`,
-    );
   const rows = requests * tokens * q_heads;
   const bytes =
     2 * (rows + requests * keys * kv_heads) * head_dim * ELEMENT_BYTES + rows * LSE_BYTES;

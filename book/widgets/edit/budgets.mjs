@@ -1,8 +1,7 @@
 // Both budgets of a block beside the editor: shared memory as the compiler counts it, registers as
 // the book's formula does.
-import { element, table } from "../elements.mjs";
+import { details, element, table } from "../elements.mjs";
 import { occupancy, registers_allowed } from "../budget/occupancy.mjs";
-import { details } from "../step/tables.mjs";
 
 /** @typedef {import("./edit_kernel.mjs").Entry} Entry */
 

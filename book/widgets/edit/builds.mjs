@@ -37,7 +37,10 @@ export class Builds {
     if (this.#compiler === null) this.#loading = null;
   }
 
-  /** What was built of these texts before, or undefined. @param {Entry} entry @param {Record<string, string>} texts @param {boolean} checked */
+  /**
+   * What was built of these texts before, or undefined.
+   * @param {Entry} entry @param {Record<string, string>} texts @param {boolean} checked
+   */
   known(entry, texts, checked) {
     const key = key_of(entry, texts, checked);
     return this.#made.find((one) => one.key === key)?.built;
@@ -69,7 +72,10 @@ export class Builds {
     return built;
   }
 
-  /** @param {Compiler} compiler @param {Entry} entry @param {Record<string, string>} texts @param {boolean} checked */
+  /**
+   * @param {Compiler} compiler @param {Entry} entry @param {Record<string, string>} texts
+   * @param {boolean} checked
+   */
   async #build(compiler, entry, texts, checked) {
     let smem_bytes = entry.launch.smem_bytes;
     for (;;) {

@@ -20,7 +20,10 @@ function path_of(entry, place) {
   return Object.keys(entry.files).find((path) => path.endsWith(end));
 }
 
-/** Lines that the reader has changed, in words. @param {Entry} entry @param {Record<string, string>} texts */
+/**
+ * Lines that the reader has changed, in words.
+ * @param {Entry} entry @param {Record<string, string>} texts
+ */
 export function changed_lines(entry, texts) {
   const places = Object.entries(changed(entry.files, texts)).flatMap(([path, text]) => {
     let moved = 0;
@@ -96,8 +99,8 @@ export function steppable(entry, texts, built, events) {
   let { maps, barriers, rows } = entry;
   if (built.smem_bytes !== entry.launch.smem_bytes) {
     missing.push(
-      "The struct in shared memory is another one, so its buffers have no names here: the picture " +
-        "shows rows of 128 bytes.",
+      "The struct in shared memory is another one, so its buffers have no names here: the " +
+        "picture shows rows of 128 bytes.",
     );
     const whole = { name: "shared memory", byte: 0, line: 0, swizzled: false };
     const n = Math.floor(built.smem_bytes / CHUNK_BYTES / CHUNKS);

@@ -4,8 +4,9 @@ import { mount_edit_kernel } from "./edit_kernel.mjs";
 
 /** @param {HTMLElement} root @param {any} shelf */
 async function mount(root, shelf) {
-  const compiler = (/** @type {any} */ on) => Compiler.load(shelf.here, on);
-  await mount_edit_kernel(root, { ...shelf, compiler }, await shelf.asset("editing"));
+  const compiler = (/** @type {any} */ on) => Compiler.load(shelf.here, on),
+    download = `The first compile downloads the compiler: ${(lab_compiler_bytes / 1e6).toFixed(0)} MB.`;
+  await mount_edit_kernel(root, { ...shelf, compiler, download }, await shelf.asset("editing"));
 }
 
 (/** @type {any} */ (globalThis).lab_assets ??= {}).edit = { mount, Compiler };

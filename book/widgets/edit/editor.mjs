@@ -46,7 +46,10 @@ export class Editor {
     ];
   }
 
-  /** Begins anew with these files; shows the one of the path. @param {Record<string, string>} texts @param {string} path */
+  /**
+   * Begins anew with these files, and shows the one of the path.
+   * @param {Record<string, string>} texts @param {string} path
+   */
   load(texts, path) {
     const made = Object.entries(texts).map(([name, doc]) => [name, this.#state(name, doc)]);
     this.#states = Object.fromEntries(made);
@@ -99,7 +102,10 @@ export class Editor {
     this.view.dispatch({ changes });
   }
 
-  /** Puts the cursor on a line, in the middle of the window. @param {string} path @param {number} line */
+  /**
+   * Puts the cursor on a line, in the middle of the window.
+   * @param {string} path @param {number} line
+   */
   go(path, line, column = 1) {
     this.show(path);
     const { doc } = this.view.state,
@@ -110,7 +116,7 @@ export class Editor {
     this.view.focus();
   }
 
-  /** Marks lines in the gutter and in the text, and takes away the old marks. @param {Mark[]} marks */
+  /** Marks lines, and takes away the old marks. @param {Mark[]} marks */
   mark(marks) {
     this.#marks = marks;
     this.#draw_marks();

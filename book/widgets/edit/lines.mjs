@@ -42,7 +42,10 @@ export function hunks(before, after) {
   return found;
 }
 
-/** The longest common lines of the ends from each i and j. @param {string[]} a @param {string[]} b */
+/**
+ * How many lines the ends from each i and j have in common.
+ * @param {string[]} a @param {string[]} b
+ */
 function lengths(a, b) {
   const table = Array.from({ length: a.length + 1 }, () => new Int32Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; --i)
@@ -59,7 +62,10 @@ export function applied(before, changes) {
   return lines.join("\n");
 }
 
-/** Lines that differ: those that left or those that came, whichever are more. @param {Hunk[]} all */
+/**
+ * Lines that differ: those that left or those that came, whichever are more.
+ * @param {Hunk[]} all
+ */
 export const count_of = (all) => all.reduce((n, [, out, put]) => n + Math.max(out, put.length), 0);
 
 /**
@@ -116,11 +122,12 @@ export async function to_fragment(kernel, originals, texts) {
  * @param {string} fragment @param {(kernel: string) => Texts | undefined} originals_of
  */
 export async function from_fragment(fragment, originals_of) {
-  if (!fragment.startsWith("#edit=")) return null;
+  const packed = new URLSearchParams(fragment.slice(1)).get("edit");
+  if (packed === null) return null;
   const unreadable = "The link's end has no edit that this page can read.";
   let kernel, files;
   try {
-    const text = atob(fragment.slice(6).replaceAll("-", "+").replaceAll("_", "/"));
+    const text = atob(packed.replaceAll("-", "+").replaceAll("_", "/"));
     const bytes = await through(
       Uint8Array.from(text, (c) => c.charCodeAt(0)),
       "DecompressionStream",

@@ -1,9 +1,8 @@
 // What a run of edited code gave, beside the run before it: errors under their bounds, and bits
 // beside those of the unchanged kernel.
-import { element, table } from "../elements.mjs";
+import { details, element, svg, table } from "../elements.mjs";
 import { encode } from "../machine/formats.mjs";
-import { svg } from "../step/smem_map.mjs";
-import { details } from "../step/tables.mjs";
+import { decades_of, errors_chart } from "../run/chart.mjs";
 
 /**
  * @typedef {import("../machine/jobs.mjs").Result} Result
@@ -17,11 +16,8 @@ import { details } from "../step/tables.mjs";
  *   recorded: an H200 ran the same inputs; equal: every bit is that of the unchanged kernel
  */
 
-const ROW = 11, // height of a head in the picture of errors
-  LEFT = 30,
-  WIDTH = 320,
-  SMALLEST = 1e-9, // of the picture's scale
-  CELL = 12;
+const LEFT = 30,
+  CELL = 12; // of a picture of bits
 
 /** A 16-bit number's place among all numbers of its format. @param {number} bits */
 const place = (bits) => (bits & 0x8000 ? -(bits & 0x7fff) : bits);
@@ -102,42 +98,6 @@ export function verdict_in_words({ heads, error }) {
   );
 }
 
-/** The errors of all heads on a logarithmic scale, each under its bound. @param {Result["heads"]} heads */
-export function error_picture(heads) {
-  const finite = heads.flatMap(({ error, bound }) => [error, bound]).filter(Number.isFinite);
-  const low = Math.floor(Math.log10(Math.max(SMALLEST, Math.min(...finite.filter((x) => x > 0))))),
-    high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(SMALLEST, ...finite))));
-  const at = (/** @type {number} */ x) => {
-    const part = (Math.log10(Math.max(x, 10 ** low)) - low) / (high - low);
-    return Number.isFinite(x) ? Math.min(1, part) * (WIDTH - LEFT - 8) : WIDTH - LEFT - 8;
-  };
-  const height = heads.length * ROW + 20;
-  const picture = svg("svg", {
-    viewBox: `0 0 ${WIDTH} ${height}`,
-    class: "lab-errors",
-    role: "img",
-    "aria-label": "Error of each head and its bound; the table below has the numbers",
-  });
-  heads.forEach(({ name, error, bound, inside }, i) => {
-    const y = i * ROW;
-    picture.append(svg("text", { x: LEFT - 6, y: y + 9, "text-anchor": "end" }, String(name)));
-    picture.append(
-      svg("rect", {
-        class: inside ? "lab-inside" : "lab-outside",
-        ...{ x: LEFT, y: y + 2, width: Math.max(1, at(error)), height: ROW - 4 },
-      }),
-    );
-    const x = LEFT + at(bound);
-    picture.append(svg("path", { class: "lab-bound", d: `M${x} ${y + 1}v${ROW - 2}` }));
-  });
-  for (const [power, anchor, x] of /** @type {const} */ ([
-    [low, "start", LEFT],
-    [high, "end", WIDTH - 8],
-  ]))
-    picture.append(svg("text", { x, y: height - 4, "text-anchor": anchor }, `1e${power}`));
-  return picture;
-}
-
 /** Which heads part, in which requests. @param {Parted} parted */
 function bits_picture({ cells, in_cell }) {
   const heads = cells[0].length,
@@ -168,8 +128,11 @@ function bits_picture({ cells, in_cell }) {
 /** @param {number} x */
 const short = (x) => (x === 0 ? "0" : x.toExponential(2));
 
-/** One run, to stand beside another. @param {Shown} shown @param {string} when */
-function panel(shown, when) {
+/**
+ * One run, to stand beside another.
+ * @param {Shown} shown @param {string} when @param {[number, number]} decades  of both pictures
+ */
+function panel(shown, when, decades) {
   const { label, inputs, built, result, equal, parted: of } = shown,
     { heads, error } = result;
   const head = element("p", { class: "lab-title" }, `${when}: ${label}`);
@@ -184,7 +147,6 @@ function panel(shown, when) {
     inside ? "rounding can do this" : "a bug",
   ]);
   const columns = ["rows", "largest error", "largest bound", "error / bound", "verdict"];
-  const key = "bar: the largest error of a head; line: the largest bound of the head";
   return element(
     "section",
     {},
@@ -198,16 +160,15 @@ function panel(shown, when) {
     element("p", { class: equal ? "lab-good" : "lab-apart" }, bits_in_words(shown)),
     of && of.count > 0 ? bits_picture(of) : "",
     element("p", { class: good ? "" : "lab-error" }, verdict_in_words(result)),
-    error_picture(heads),
-    element("p", { class: "lab-note" }, key),
+    errors_chart(heads, decades, "head"),
     details("Error of each head", false, table("Error of each head", columns, rows)),
   );
 }
 
 /** The last run and the one before it. @param {Shown[]} runs  the last one comes first */
-export const side_by_side = (runs) =>
-  element(
-    "div",
-    { class: "lab-sides" },
-    ...runs.toReversed().map((run, i) => panel(run, i === runs.length - 1 ? "Now" : "Before")),
-  );
+export function side_by_side(runs) {
+  const decades = decades_of(runs.map(({ result }) => result.heads)),
+    when = ["Now", "Before"];
+  const panels = runs.map((run, i) => panel(run, when[i], decades));
+  return element("div", { class: "lab-sides" }, ...panels.toReversed());
+}

@@ -1,5 +1,5 @@
 // "Which requests part": how a library cuts a batch, beside each of its requests alone.
-import { choice, element, table } from "../elements.mjs";
+import { choice, element, options_of, table } from "../elements.mjs";
 
 /**
  * @typedef {[number, number, number][] | number} Entry  labels alone and in the batch, and whether
@@ -34,14 +34,12 @@ export function rows_of(data, { gpu, library, mix, keys, size }) {
 
 /** @param {HTMLElement} root @param {Batches} data */
 export function mount_batches(root, data) {
-  const options = (/** @type {(string | number)[]} */ values) =>
-    values.map((value) => ({ value: String(value), text: value.toLocaleString("en") }));
   const gpus = Object.keys(data.cuts),
-    gpu = choice("GPU", options(gpus), gpus.find((name) => name.includes("H200")) ?? gpus[0]);
-  const library = choice("library", options(Object.keys(data.cuts[gpus[0]])), "FlashInfer fa2"),
-    size = choice("requests", options(data.sizes), "8"),
-    keys = choice("keys of the longest", options(data.lengths), "2048"),
-    mix = choice("lengths", options(data.mixes), data.mixes[0]);
+    gpu = choice("GPU", options_of(gpus), gpus.find((name) => name.includes("H200")) ?? gpus[0]);
+  const library = choice("library", options_of(Object.keys(data.cuts[gpus[0]])), "FlashInfer fa2"),
+    size = choice("requests", options_of(data.sizes), "8"),
+    keys = choice("keys of the longest", options_of(data.lengths), "2048"),
+    mix = choice("lengths", options_of(data.mixes), data.mixes[0]);
   const all = [gpu, library, size, keys, mix],
     status = element("p", { class: "lab-status", role: "status" }),
     shown = element("div", {});

@@ -1,7 +1,8 @@
 // "Choose a tolerance": which kernels that run in this page an atol and rtol let through, and which
 // recorded outputs of a GPU the rules in use let through.
-import { choice, element, table } from "../elements.mjs";
-import { run_apart } from "../run_kernel.mjs";
+import { choice, details, element, options_of, table } from "../elements.mjs";
+import { run_apart, run_form, runner } from "../form/runner.mjs";
+import { HISTOGRAM_WORDS, histogram, named_histogram } from "./histogram.mjs";
 import { mount_sort } from "./sort.mjs";
 
 /**
@@ -9,8 +10,8 @@ import { mount_sort } from "./sort.mjs";
  * @typedef {[string, number, string, ...Count[]]} Row  dtype, keys, bug, and the counts by rule
  * @typedef {{rules: {name: string, meaning: string}[], rows: Row[], origin: string}} Recorded
  * @typedef {import("../machine/jobs.mjs").Elements} Elements
- * @typedef {{words: string, error: string | null, inside: boolean,
- *   elements: Elements | null}} Ran  inside: every error is inside the bound of rounding
+ * @typedef {{words: string, inside: boolean, elements: Elements}} Ran  inside: every error is
+ *   inside the bound of rounding
  */
 
 const LOWEST = -6, // powers of ten of the sliders
@@ -60,11 +61,11 @@ function percent(part, all) {
 
 /** @param {HTMLElement} root @param {Recorded} recorded */
 function mount_recorded(root, { rules, rows, origin }) {
-  const every = (/** @type {number} */ column) => [...new Set(rows.map((row) => row[column]))];
-  const options = (/** @type {any[]} */ values) =>
-    [ANY, ...values].map((value) => ({ value: String(value), text: String(value) }));
-  const dtype = choice("dtype", options(every(0).sort()), ANY);
-  const keys = choice("keys", options(every(1).sort((a, b) => Number(a) - Number(b))), ANY);
+  const every = (/** @type {number} */ column) =>
+    rows.map((row) => /** @type {any} */ (row[column]));
+  const dtype = choice("dtype", options_of([ANY, ...every(0).sort()]), ANY);
+  const sizes = every(1).sort((a, b) => a - b);
+  const keys = choice("keys", options_of([ANY, ...sizes]), ANY);
   const shown = element("div", {});
   const label = "which recorded outputs";
   const group = { class: "lab-form", role: "group", "aria-label": label };
@@ -72,10 +73,9 @@ function mount_recorded(root, { rules, rows, origin }) {
   root.replaceChildren(
     element("div", group, dtype.field, keys.field),
     shown,
-    element(
-      "details",
-      {},
-      element("summary", {}, "What each rule asks"),
+    details(
+      "What each rule asks",
+      false,
       table("What each rule asks", ["rule", "passes if"], meanings),
     ),
     element("p", { class: "lab-note" }, origin),
@@ -126,63 +126,54 @@ function slider(label, changed) {
 function mount_live(root, shelf) {
   /** @type {Ran[]} */
   let ran = [];
-  const shown = element("div", { class: "lab-judged" }),
-    status = element("p", { class: "lab-status", role: "status" });
+  const shown = element("div", { class: "lab-judged" });
   const draw = () => {
     if (ran.length === 0) return;
-    const rows = ran.map((each) => judged(each, atol.size(), rtol.size()));
+    const [a, r] = [atol.size(), rtol.size()];
+    const rows = ran.map((each) => judged(each, a, r));
     const through = rows.filter(([, , test, bound]) => test === "passes" && bound === "wrong");
     const refused = rows[0][2] !== "passes";
-    status.textContent =
-      `A test with atol ${atol.size().toExponential(1)} and rtol ${rtol.size().toExponential(1)} ` +
-      `lets ${through.length} of ${ran.length - 1} bugs through and ` +
-      `${refused ? "refuses" : "passes"} the right kernel.`;
+    running.say(
+      `A test with atol ${a.toExponential(1)} and rtol ${r.toExponential(1)} ` +
+        `lets ${through.length} of ${ran.length - 1} bugs through and ` +
+        `${refused ? "refuses" : "passes"} the right kernel.`,
+    );
     const heads = ["kernel", "elements outside", "your test", "the bound of rounding"];
-    shown.replaceChildren(table("What your tolerance says of each kernel", heads, rows));
+    const pictured = rows.map(([words, ...cells], i) => [
+      named_histogram(words, histogram(ran[i].elements, a, r)),
+      ...cells,
+    ]);
+    shown.replaceChildren(
+      element("p", { class: "lab-note" }, HISTOGRAM_WORDS),
+      table("What your tolerance says of each kernel", heads, pictured),
+    );
   };
+  const running = runner("Run the bugs", async (of) => {
+    ran = await run_all(shelf, of);
+    draw();
+  });
   const atol = slider("atol", draw),
     rtol = slider("rtol", draw);
-  const button = element("button", { type: "button", class: "lab-button" }, "Run the bugs");
-  root.replaceChildren(
-    element(
-      "div",
-      { class: "lab-form", role: "group", "aria-label": "the tolerance" },
-      atol.field,
-      rtol.field,
-      button,
-    ),
-    status,
-    shown,
-  );
+  const form = run_form("the tolerance", running, atol.field, rtol.field);
+  root.replaceChildren(form, running.bar, running.status, shown);
   atol.say();
   rtol.say();
-  button.addEventListener("click", async () => {
-    button.disabled = true;
-    try {
-      ran = await run_all(shelf, (words) => (status.textContent = words));
-      draw();
-    } catch (error) {
-      status.textContent = `The run failed: ${error instanceof Error ? error.message : error}`;
-    } finally {
-      button.disabled = false;
-    }
-  });
 }
 
 /** @param {Ran} ran @param {number} atol @param {number} rtol @returns {string[]} */
 function judged({ words, elements, inside }, atol, rtol) {
-  const { found } = /** @type {Elements} */ (elements),
-    n = outside(/** @type {Elements} */ (elements), atol, rtol);
+  const n = outside(elements, atol, rtol);
   const test = n === 0 ? "passes" : "refuses";
-  return [words, `${n} of ${found.length}`, test, inside ? "right" : "wrong"];
+  return [words, `${n} of ${elements.found.length}`, test, inside ? "right" : "wrong"];
 }
 
 /**
  * decode_mma as it is, and with each bug that the checks of memory do not stop.
- * @param {import("../run_kernel.mjs").Shelf} shelf @param {(words: string) => void} say
+ * @param {import("../run_kernel.mjs").Shelf} shelf
+ * @param {import("../form/runner.mjs").Running} running
  * @returns {Promise<Ran[]>}
  */
-async function run_all(shelf, say) {
+async function run_all(shelf, { say, signal }) {
   const { module, cases, parts } = /** @type {import("../step/step_kernel.mjs").Broken} */ (
     await shelf.asset("broken")
   );
@@ -192,9 +183,8 @@ async function run_all(shelf, say) {
   for (const [off, words] of all.entries()) {
     say(`Kernel ${off + 1} of ${all.length} runs.`);
     const job = { module, plan: cases.recorded, seed: 0, kind: "normal", off, whole: true };
-    const { error, heads, elements } = await run_apart(job, shelf, () => {});
-    if (elements)
-      ran.push({ words, error, elements, inside: heads.every((head) => head.inside) });
+    const { heads, elements } = await run_apart(job, shelf, () => {}, signal);
+    if (elements) ran.push({ words, elements, inside: heads.every((head) => head.inside) });
   }
   return ran;
 }

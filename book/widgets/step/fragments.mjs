@@ -1,7 +1,7 @@
 // The operands of one product, mma_m16n8k16, and which lane holds which element in which register.
-import { element, table } from "../elements.mjs";
+import { element, svg, table } from "../elements.mjs";
+import { figures } from "../form/fields.mjs";
 import { decode } from "../machine/formats.mjs";
-import { svg } from "./smem_map.mjs";
 import { LANES, REGISTERS, elements_of } from "../machine/trace.mjs";
 
 /** @typedef {"a" | "b" | "d"} Operand */
@@ -63,7 +63,7 @@ export function fragments(lanes, chosen, dtype) {
         .map(({ row, column }) => `row ${row}, column ${column}`)
         .join("; "),
       values(lanes, operand, register, chosen, dtype)
-        .map((x) => x.toPrecision(4))
+        .map((x) => figures(x))
         .join("; "),
     ]),
   );

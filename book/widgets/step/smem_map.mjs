@@ -1,5 +1,5 @@
 // Shared memory as a picture: a square per 16 bytes, drawn buffer by buffer.
-import { element } from "../elements.mjs";
+import { element, svg } from "../elements.mjs";
 import { IN_FLIGHT, UNWRITTEN, state_of, thread_of } from "../machine/trace.mjs";
 
 /**
@@ -14,17 +14,8 @@ const CELL = 10,
   GAP = 14,
   TITLE = 17,
   TITLE_WIDTH = 66,
+  GAP_OF_SQUARES = 0.5,
   CHUNK = 16;
-const SVG = "http://www.w3.org/2000/svg";
-
-/** @param {string} name @param {Record<string, string | number>} attributes @param {string} text */
-export function svg(name, attributes, text = "") {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
-  if (text) made.textContent = text;
-  return made;
-}
-
 /** The number of a tile's 16-byte row. @param {Spot} spot */
 export const row_of = ({ tile, row, chunk }) => tile.byte / CHUNK + row * tile.chunks + chunk;
 
@@ -58,9 +49,31 @@ function places_of(tiles, cell) {
   return { places, width: width + 1, height: y };
 }
 
-/** @param {number} x @param {number} y @param {number} inset @param {number} cell  its height */
-const square = (x, y, inset, cell = CELL) =>
-  `M${x + inset} ${y + inset}h${CELL - 2 * inset}v${cell - 2 * inset}h${2 * inset - CELL}z`;
+/** @param {number} x @param {number} y @param {number} gap  on each side @param {number} cell */
+const square = (x, y, gap, cell = CELL) =>
+  `M${x + gap} ${y + gap}h${CELL - 2 * gap}v${cell - 2 * gap}h${2 * gap - CELL}z`;
+
+/**
+ * The outline of what has changed in a tile: the sides between a row that has and one that has not.
+ * @param {Tile} tile @param {Set<number>} changed @param {number} x @param {number} y
+ * @param {number} cell  its height
+ */
+function outline({ byte, rows, chunks }, changed, x, y, cell) {
+  const has = (/** @type {number} */ row, /** @type {number} */ chunk) =>
+    chunk >= 0 &&
+    chunk < chunks &&
+    row >= 0 &&
+    row < rows &&
+    changed.has(byte / CHUNK + row * chunks + chunk);
+  let path = "";
+  for (let row = 0; row <= rows; ++row)
+    for (let chunk = 0; chunk <= chunks; ++chunk) {
+      const at = `M${x + chunk * CELL} ${y + row * cell}`;
+      if (has(row, chunk) !== has(row - 1, chunk)) path += `${at}h${CELL}`;
+      if (has(row, chunk) !== has(row, chunk - 1)) path += `${at}v${cell}`;
+    }
+  return path;
+}
 
 /**
  * @param {Tile[]} tiles @param {Uint32Array} seen @param {Set<number>} changed
@@ -68,6 +81,7 @@ const square = (x, y, inset, cell = CELL) =>
  */
 export function draw_map(tiles, seen, changed, chosen, choose) {
   const cell = height_of_row(tiles),
+    gap = cell === CELL ? GAP_OF_SQUARES : 0, // gaps between low squares would shimmer
     { places, width, height } = places_of(tiles, cell);
   /** @type {Record<string, string>} */
   const paths = {};
@@ -77,18 +91,21 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
     viewBox: `0 0 ${width} ${height}`,
     class: "lab-map",
     role: "img",
-    "aria-label": "Shared memory; the table below says the same in words",
+    "aria-label": "Shared memory; a table below says the same in words",
   });
   for (const { tile, x, y } of places) {
     picture.append(svg("text", { x, y: y - 4 }, tile.name.replace(" of warp ", ", w")));
+    const size = { width: tile.chunks * CELL, height: tile.rows * cell };
+    picture.append(svg("rect", { class: "lab-unwritten", x, y, ...size }));
     for (let row = 0; row < tile.rows; ++row)
       for (let chunk = 0; chunk < tile.chunks; ++chunk) {
         const number = row_of({ tile, row, chunk }),
-          place = /** @type {const} */ ([x + chunk * CELL, y + row * cell]);
-        add(kind_of(seen[number]), square(...place, cell / 20, cell));
-        if (changed.has(number)) add("lab-changed", square(...place, cell / 4, cell));
+          place = /** @type {const} */ ([x + chunk * CELL, y + row * cell]),
+          kind = kind_of(seen[number]);
+        if (kind !== "lab-unwritten") add(kind, square(...place, gap, cell));
         if (chosen && number === row_of(chosen)) add("lab-chosen", square(...place, 0, cell));
       }
+    add("lab-changed", outline(tile, changed, x, y, cell));
   }
   const first = ["lab-changed", "lab-chosen"]; // drawn above the others
   const kinds = Object.keys(paths).sort((a, b) => first.indexOf(a) - first.indexOf(b));
@@ -121,9 +138,7 @@ export function legend(warps, wrote) {
     { class: "lab-legend" },
     ...kinds.map(([kind, text]) => {
       const sign = svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-      sign.append(
-        svg("path", { class: kind, d: square(0, 0, kind === "lab-changed" ? 2.5 : 0.5) }),
-      );
+      sign.append(svg("path", { class: kind, d: square(0, 0, 0.5) }));
       return element("span", {}, sign, ` ${text}`);
     }),
   );

@@ -1,6 +1,7 @@
 // "Step it": one block from barrier to barrier, or word to word, forward and back.
 import { choice, element, set_options } from "../elements.mjs";
-import { run_apart } from "../run_kernel.mjs";
+import { restore } from "../form/address.mjs";
+import { run_apart, run_form, runner } from "../form/runner.mjs";
 import { Stepper } from "./stepper.mjs";
 
 /**
@@ -26,16 +27,7 @@ export function mount_step_kernel(root, shelf) {
     root.dataset.kernel,
   );
   const part = choice("What is broken", []);
-  const form = element(
-    "form",
-    { class: "lab-form", "aria-label": "what to step through" },
-    kernel.field,
-    part.field,
-    element("button", { type: "submit", class: "lab-button" }, "Record a run"),
-  );
-  const status = element("p", { role: "status", class: "lab-status" });
   const stepper = element("div", { class: "lab-results" });
-  root.replaceChildren(form, status, stepper);
   const chosen = () => {
     const name = kernel.select.value;
     return shelf.asset(/** @type {any} */ (shelf.steps.find((s) => s.kernel === name)).asset);
@@ -44,41 +36,38 @@ export function mount_step_kernel(root, shelf) {
     const broken = /** @type {Partial<Broken>} */ (await chosen());
     part.field.hidden = !broken.parts;
     set_options(part.select, part_options(broken.parts ?? []), "0");
+    restore(part.field, root.dataset.labWidget);
   };
-  let runs = 0; // only the last run that was asked for is shown
-  const record = async () => {
-    const run = ++runs;
-    status.textContent = "The kernel runs.";
+  let first = true; // the first run may begin where an address says
+  const running = runner("Record a run", async ({ say, signal, progress }) => {
+    say("The kernel runs.");
     stepper.replaceChildren();
-    try {
-      const stepped = /** @type {Stepped & Partial<Broken>} */ (await chosen());
-      const off = stepped.parts ? Number(part.select.value) : undefined;
-      const job = { module: stepped.module, plan: stepped.cases.recorded, seed: 0, off };
-      const asked = { ...job, kind: "normal", traced: true };
-      const { events, error } = await run_apart(asked, shelf, () => {});
-      if (run !== runs) return;
-      status.textContent =
-        error === null
-          ? `The run of ${stepped.kernel} has ${events.length} words in which threads met.`
-          : `The checks have stopped the kernel: ${error}`;
-      new Stepper(stepper, stepped, events, error);
-    } catch (error) {
-      status.textContent = `The run failed: ${error instanceof Error ? error.message : error}`;
-    }
-  };
-  form.addEventListener("submit", (/** @type {Event} */ event) => {
-    event.preventDefault();
-    record();
+    const stepped = /** @type {Stepped & Partial<Broken>} */ (await chosen());
+    const off = stepped.parts ? Number(part.select.value) : undefined;
+    const job = { module: stepped.module, plan: stepped.cases.recorded, seed: 0, off };
+    const asked = { ...job, kind: "normal", traced: true };
+    const { events, error } = await run_apart(asked, shelf, progress, signal);
+    say(
+      error === null
+        ? `The run of ${stepped.kernel} has ${events.length} words in which threads met.`
+        : `The checks have stopped the kernel: ${error}`,
+    );
+    new Stepper(stepper, stepped, events, error);
+    if (first) restore(stepper, root.dataset.labWidget);
+    first = false;
   });
+  const form = run_form("what to step through", running, kernel.field, part.field);
+  root.replaceChildren(form, running.bar, running.status, stepper);
   kernel.select.addEventListener("change", async () => {
+    running.halt();
     stepper.replaceChildren();
-    status.textContent = "";
+    running.say("");
     await show_parts();
   });
   new IntersectionObserver(async (seen, observer) => {
     if (!seen.some((one) => one.isIntersecting)) return;
     observer.disconnect();
     await show_parts();
-    if (runs === 0) record();
+    running.start();
   }).observe(root);
 }

@@ -1,8 +1,11 @@
 // What a stepper shows of a recorded run: the source, shared memory, fragments and the softmax.
-import { choice, element, number, set_options, table } from "../elements.mjs";
+import { choice, details, element, set_options, table } from "../elements.mjs";
+import { Entry, numbers_of } from "../form/entry.mjs";
+import { FIELDS, figures } from "../form/fields.mjs";
 import { decode } from "../machine/formats.mjs";
 import { fragments } from "./fragments.mjs";
-import { barriers_table, details, softmax_table } from "./tables.mjs";
+import { BARRIERS, MEANING } from "./meanings.mjs";
+import { barriers_table, softmax_table } from "./tables.mjs";
 import { counts, draw_map, legend, row_of } from "./smem_map.mjs";
 import {
   IN_FLIGHT,
@@ -18,32 +21,9 @@ import {
 
 const AROUND = 2, // lines of source before and after the one that is shown
   FEWEST_PIXELS = 50, // of a swipe
+  PLAY_MS = 800, // at a stop
   PRODUCERS = 3, // warps of prefill_wgmma that ask for copies; no other warp writes tiles
   NAMED = 4; // buffers in a sentence
-const BARRIERS = ["sync_block", "sync_warp", "mbarrier_wait", "named_sync", "end"];
-const MEANING = /** @type {Record<string, string>} */ ({
-  sync_block: "all threads of the block have met",
-  sync_warp: "the lanes of the warp have met",
-  shfl: "lanes have exchanged a number",
-  warp_any: "the warp has asked whether any lane says yes",
-  warp_uniform: "all lanes of the warp have the same number",
-  ldmatrix_x4: "four 8 x 8 matrices went from shared memory into registers",
-  ldmatrix_x4_trans: "four 8 x 8 matrices went from shared memory into registers, transposed",
-  movmatrix_trans: "the lanes' registers have changed places: an 8 x 8 matrix is transposed",
-  "mma_m16n8k16<f16>": "the tensor core has multiplied 16 x 16 by 16 x 8",
-  tma_load: "the TMA was asked for a box, which is in flight",
-  mbarrier_wait: "the warp goes on, since a phase has ended: that of the mbarrier",
-  named_sync: "the warp has come to a named barrier",
-  named_arrive: "the warp has told a named barrier that it came, and goes on",
-  setmaxnreg_inc: "the warp takes the registers that others gave up",
-  setmaxnreg_dec: "the warp gives up registers",
-  wgmma_fence: "what the warp wrote to its registers is known to wgmma",
-  wgmma: "the tensor core has got the warp's part of a product",
-  wgmma_commit: "the products since the last commit are a group",
-  wgmma_wait: "the warp waits for groups of products",
-  end: "the checks have stopped the kernel",
-});
-
 /** The part below the form: the controls, and what they show of a recorded run. */
 export class Stepper {
   at = 0;
@@ -54,11 +34,16 @@ export class Stepper {
   tiles = [];
   slider = element("input", { type: "range", min: 0, value: 0, "aria-label": "stop" });
   words = element("div", { role: "status", class: "lab-status" });
+  brief = element("span", { class: "lab-brief", "aria-hidden": "true" }); // the words say it too
+  memory = element("figure", { class: "lab-memory" });
+  beside = element("div", {});
   shown = element("div", {});
-  lane = number("Lane", 0, 0, 31);
+  lane = new Entry(FIELDS.lane, 0);
   buffer = choice("Buffer", []);
-  buffer_row = number("Row", 0, 0, 15);
-  piece = number("Piece of 16 bytes", 0, 0, 16);
+  place = { row: new Entry(FIELDS.buffer_row, 0), chunk: new Entry(FIELDS.piece, 0) };
+  play = element("button", { type: "button", class: "lab-button" }, "Play");
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  timer;
 
   /**
    * @param {HTMLElement} root
@@ -77,7 +62,17 @@ export class Stepper {
       stepped.rows.map(({ name }, i) => ({ value: String(i), text: name })),
     );
     this.#listen();
-    root.replaceChildren(this.#bar(), this.words, this.shown);
+    root.replaceChildren(
+      this.#which(),
+      this.#bar(),
+      element(
+        "div",
+        { class: "lab-sides" },
+        this.memory,
+        element("div", {}, this.words, this.beside),
+      ),
+      this.shown,
+    );
     this.#mark_error(error);
     this.go(error === null ? 0 : this.stops.length - 1);
   }
@@ -91,7 +86,8 @@ export class Stepper {
     });
   }
 
-  #bar() {
+  /** The choice of the stops. */
+  #which() {
     const what = choice("Stop at", [
       { value: "barriers", text: "every barrier" },
       { value: "words", text: "every word in which threads meet" },
@@ -100,11 +96,6 @@ export class Stepper {
       { value: "all", text: "all" },
       ...Array.from({ length: this.warps }, (_, w) => ({ value: String(w), text: String(w) })),
     ]);
-    const button = (/** @type {string} */ text, /** @type {() => number} */ to) => {
-      const made = element("button", { type: "button", class: "lab-button" }, text);
-      made.addEventListener("click", () => this.go(to()));
-      return made;
-    };
     const again = () => {
       const here = this.stops[this.at];
       this.stops = this.#stops(what.select.value, warp.select.value);
@@ -112,14 +103,25 @@ export class Stepper {
       this.go(next < 0 ? this.stops.length - 1 : next);
     };
     for (const { select } of [what, warp]) select.addEventListener("change", again);
+    const label = { role: "group", "aria-label": "where to stop" };
+    return element("div", { class: "lab-form", ...label }, what.field, warp.field);
+  }
+
+  /** The controls, which stay in sight while the picture is. */
+  #bar() {
+    const button = (/** @type {string} */ text, /** @type {number} */ by) => {
+      const made = element("button", { type: "button", class: "lab-button" }, text);
+      made.addEventListener("click", () => this.turn(by));
+      return made;
+    };
     const bar = element(
       "div",
       { class: "lab-form lab-stepper", role: "group", "aria-label": "steps" },
-      button("Back", () => this.at - 1),
-      button("Forward", () => this.at + 1),
+      button("Back", -1),
+      button("Forward", 1),
+      this.play,
       this.slider,
-      what.field,
-      warp.field,
+      this.brief,
     );
     bar.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       const by = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1 })[
@@ -127,29 +129,47 @@ export class Stepper {
       ];
       if (by === undefined || /** @type {Element} */ (event.target).tagName !== "BUTTON") return;
       event.preventDefault();
-      this.go(this.at + by);
+      this.turn(by);
     });
     return bar;
   }
 
+  /** Goes on by itself, or no longer. @param {boolean} on */
+  #playing(on) {
+    clearInterval(this.timer);
+    this.play.textContent = on ? "Pause" : "Play";
+    this.words.setAttribute("aria-live", on ? "off" : "polite");
+    if (!on) return;
+    if (this.at === this.stops.length - 1) this.go(0);
+    this.timer = setInterval(() => {
+      if (this.at < this.stops.length - 1 && this.play.isConnected) this.go(this.at + 1);
+      else this.#playing(false);
+    }, PLAY_MS);
+  }
+
+  /** A step that the reader asks for, which ends the play. @param {number} by */
+  turn(by) {
+    this.#playing(false);
+    this.go(this.at + by);
+  }
+
   #listen() {
     this.#swipes();
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    this.play.addEventListener("click", () => this.#playing(this.play.textContent === "Play"));
+    this.slider.addEventListener("input", () => this.turn(Number(this.slider.value) - this.at));
     for (const field of [this.lane.input, this.row.select])
       field.addEventListener("input", () => this.draw());
     const look = () => {
       const tile = this.tiles.find((one) => one.name === this.buffer.select.value);
       if (!tile) return;
-      const within = (/** @type {any} */ input, /** @type {number} */ n) =>
-        Math.min(Math.max(0, Math.trunc(Number(input.value))), n - 1);
-      this.spot = {
-        tile,
-        row: within(this.buffer_row.input, tile.rows),
-        chunk: within(this.piece.input, tile.chunks),
-      };
+      this.place.row.limit({ max: tile.rows - 1 });
+      this.place.chunk.limit({ max: tile.chunks - 1 });
+      const place = numbers_of(this.place);
+      if (!place) return;
+      this.spot = { tile, ...place };
       this.draw();
     };
-    for (const field of [this.buffer.select, this.buffer_row.input, this.piece.input])
+    for (const field of [this.buffer.select, this.place.row.input, this.place.chunk.input])
       field.addEventListener("input", look);
   }
 
@@ -176,13 +196,13 @@ export class Stepper {
   /** A swipe to the left on the picture goes forward, as a page is turned. */
   #swipes() {
     let began = 0;
-    this.shown.addEventListener("touchstart", (/** @type {TouchEvent} */ event) => {
+    this.memory.addEventListener("touchstart", (/** @type {TouchEvent} */ event) => {
       began = event.touches[0].clientX;
     });
-    this.shown.addEventListener("touchend", (/** @type {TouchEvent} */ event) => {
+    this.memory.addEventListener("touchend", (/** @type {TouchEvent} */ event) => {
       const by = event.changedTouches[0].clientX - began,
         on_map = /** @type {Element} */ (event.target).closest(".lab-map");
-      if (on_map && Math.abs(by) > FEWEST_PIXELS) this.go(this.at - Math.sign(by));
+      if (on_map && Math.abs(by) > FEWEST_PIXELS) this.turn(-Math.sign(by));
     });
   }
 
@@ -194,6 +214,7 @@ export class Stepper {
     const event = this.events[this.stops[this.at]],
       who = event.warp < 0 ? "the block" : `warp ${event.warp}`;
     const place = event.file ? ` at ${event.file}:${event.line}` : "";
+    this.brief.textContent = `${this.at + 1} of ${this.stops.length}: ${event.word}, ${who}`;
     this.slider.setAttribute("aria-valuetext", `${this.at + 1}: ${event.word}, ${who}`);
     this.draw();
     this.words.replaceChildren(
@@ -222,29 +243,29 @@ export class Stepper {
       this.spot = spot;
       this.draw();
     });
+    const lane = this.lane.number();
     const product = event.lanes
       ? element(
           "div",
           {},
           this.lane.field,
-          fragments(event.lanes, Number(this.lane.input.value) & 31, this.plan.attention.dtype),
+          lane === null ? "" : fragments(event.lanes, lane, this.plan.attention.dtype),
         )
       : "";
-    const parts = [
+    const focus = document.activeElement;
+    this.memory.replaceChildren(map, this.#legend());
+    this.beside.replaceChildren(
       this.#source(event),
-      element(
-        "div",
-        { class: "lab-sides" },
-        element("figure", { class: "lab-memory" }, map, this.#legend()),
-        element("div", {}, softmax_table(memory, this.stepped.rows, this.row), product),
-      ),
+      softmax_table(memory, this.stepped.rows, this.row),
+      product,
+    );
+    this.shown.replaceChildren(
       this.#spot(memory),
       barriers_table(memory, this.stepped.barriers),
       this.#counts(memory),
-    ];
-    const focus = document.activeElement;
-    this.shown.replaceChildren(...parts);
-    if (focus instanceof HTMLElement && this.shown.contains(focus)) focus.focus();
+    );
+    const again = [this.beside, this.shown].some((part) => part.contains(focus));
+    if (focus instanceof HTMLElement && again) focus.focus();
   }
 
   /**
@@ -291,7 +312,7 @@ export class Stepper {
 
   /** @param {import("../machine/trace.mjs").Memory} memory */
   #spot({ seen, bytes, barriers }) {
-    const { buffer, buffer_row, piece } = this;
+    const { buffer, place } = this;
     set_options(
       buffer.select,
       this.tiles.map(({ name }) => ({ value: name, text: name })),
@@ -301,12 +322,12 @@ export class Stepper {
       "div",
       { class: "lab-form" },
       buffer.field,
-      buffer_row.field,
-      piece.field,
+      place.row.field,
+      place.chunk.field,
     );
     if (!this.spot) return details("Look at 16 bytes", false, fields);
-    buffer_row.input.value = this.spot.row;
-    piece.input.value = this.spot.chunk;
+    place.row.set(this.spot.row);
+    place.chunk.set(this.spot.chunk);
     const number = row_of(this.spot),
       code = seen[number],
       format = this.spot.tile.format,
@@ -316,7 +337,7 @@ export class Stepper {
       format === "u64"
         ? this.stepped.barriers.filter((_, i) => barriers[i] && lies(barriers[i].byte))
         : Array.from(decode(format, bytes.slice(number * ROW, (number + 1) * ROW)), (x) =>
-            x.toPrecision(4),
+            figures(x),
           );
     const column =
       (this.spot.tile.swizzled ? this.spot.chunk ^ (this.spot.row & 7) : this.spot.chunk) * size;

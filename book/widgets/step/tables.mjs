@@ -1,15 +1,12 @@
 // What a stepper says in tables: the online softmax of a row, and the block's mbarriers.
-import { element, table } from "../elements.mjs";
+import { details, element, table } from "../elements.mjs";
+import { figures } from "../form/fields.mjs";
 import { merged, softmax_of } from "../machine/trace.mjs";
 
 /** @typedef {import("../machine/trace.mjs").Memory} Memory */
 
-/** @param {string} title @param {boolean} open @param {...Node} content */
-export const details = (title, open, ...content) =>
-  element("details", { open }, element("summary", {}, title), ...content);
-
 /** @param {number} x */
-const short = (x) => x.toPrecision(6);
+const short = (x) => figures(x, 6);
 
 /**
  * @param {Memory} memory @param {import("../machine/trace.mjs").Row[]} all

@@ -8,6 +8,7 @@ only other backends have, are refused by their names.
 """
 
 from labkernels.compat.flashinfer import mla
+from labkernels.compat.flashinfer.cascade import merge_state, merge_states
 from labkernels.compat.flashinfer.decode import (
     BatchDecodeWithPagedKVCacheWrapper,
     single_decode_with_kv_cache,
@@ -22,6 +23,8 @@ __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper",
     "BatchPrefillWithPagedKVCacheWrapper",
     "BatchPrefillWithRaggedKVCacheWrapper",
+    "merge_state",
+    "merge_states",
     "mla",
     "single_decode_with_kv_cache",
     "single_prefill_with_kv_cache",

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from labkernels.chapters import same_bits
 from labkernels.kernels.call import Plan
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
 from labkernels.measure.peers import flash_attention, flashinfer, peer, torch_sdpa
@@ -14,6 +13,7 @@ from labkernels.planners import Batch, Cut
 from labkernels.planners import flash_attention as flash_attention_cuts
 from labkernels.planners import flashinfer as flashinfer_cuts
 from labkernels.planners import torch_sdpa as torch_cuts
+from labkernels.probing import our_cuts
 
 KEYS_PER_SPLIT = INVARIANT_KEYS_PER_SPLIT  # of the ways with splits of one size
 
@@ -176,4 +176,4 @@ def cut_of(way: Way, ran: Ran, t: Tensors, dtype: str, gpu) -> Cut:
     if ran.plan is None:
         return way.cut(way.batch(t, dtype), gpu)
     heads = {"head_dim": t.q.shape[3], "group": t.q.shape[2] // t.k.shape[2]}
-    return same_bits.cut_of(ran.plan, (t.k.shape[1],) * len(t.q), dtype=dtype, **heads)
+    return our_cuts.cut_of(ran.plan, (t.k.shape[1],) * len(t.q), dtype=dtype, **heads)

@@ -1,11 +1,14 @@
-"""What windows, soft caps, slopes and sinks cost: decode and prefill, ours and the peers that have
-them, on the shapes of published models.
+"""What windows, soft caps, slopes and sinks cost: decode, prefill and backward, ours and the peers
+that have them, on the shapes of published models.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from labkernels.experiments.performance.backward import gradient_rows
 from labkernels.experiments.timed import GridCell, Timed
+from labkernels.kernels.backward.operation import OPERATION as BACKWARD
+from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.operation import OPERATION as DECODE
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.operation import OPERATION as PREFILL
@@ -22,6 +25,7 @@ GPT_OSS = AttentionVariant(window_left=128, sinks=True)
 # requests, length, query heads, KV heads, head_dim
 LONG, LONGER = (4, 8192, 32, 8, 128), (1, 32768, 32, 8, 128)
 GPT_OSS_SHAPE, GEMMA_SHAPE = (4, 8192, 64, 8, 64), (2, 8192, 16, 8, 256)
+MANY_HEADS = (4, 8192, 16, 16, 128)  # torch's backends are timed without groups of heads
 DECODES = {(57, 8192, 32, 8, 128): "", (8, 32768, 32, 8, 128): ""}
 DECODES |= {(64, 8192, 64, 8, 64): "GPT-OSS", (32, 8192, 16, 8, 256): "Gemma 3"}
 
@@ -49,6 +53,27 @@ def of_prefill(*, quick: bool = False) -> list[GridCell]:
     return cells
 
 
+def of_backward(*, quick: bool = False) -> list[GridCell]:
+    """Return the cells of the backward pass, all causal; `quick` keeps each, at 512 tokens."""
+    both = replace(windowed(1024)[0], soft_cap=CAP)
+    every = {
+        MANY_HEADS: ("", [FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, both]),
+        LONGER: ("", [FULL, *windowed(*WINDOWS)]),
+        GPT_OSS_SHAPE: ("GPT-OSS", [FULL, GPT_OSS]),
+        GEMMA_SHAPE: ("Gemma 3", [FULL, *windowed(1024), CAPPED]),
+    }
+    cells = []
+    for (batch, length, *heads), (why, variants) in every.items():
+        n = ((512,) if quick else (length,)) * batch
+        cells += [
+            GridCell(
+                Backward(n, n, *heads, causal=True, variant=replace(variant, causal=True)), why
+            )
+            for variant in variants
+        ]
+    return cells
+
+
 def of_decode(*, quick: bool = False) -> list[GridCell]:
     """Return the cells of the decode; `quick` keeps each variant, with 1024 keys."""
     cells: dict[Decode, GridCell] = {}
@@ -64,8 +89,9 @@ def of_decode(*, quick: bool = False) -> list[GridCell]:
 def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
     """Yield what can run here; long prefills without a window have tensor cores on alone."""
     work = cell.workload
-    slow = isinstance(work, Prefill) and "window" not in work.variant.features
-    for item in implementations("prefill" if isinstance(work, Prefill) else "decode").values():
+    operation = {Prefill: "prefill", Decode: "decode", Backward: "backward"}[type(work)]
+    slow = operation != "decode" and "window" not in work.variant.features
+    for item in implementations(operation).values():
         cannot = missing.get(item.library) or item.missing()
         if not cannot and not (slow and item.tensor_cores == "off"):
             yield item
@@ -81,7 +107,17 @@ _DECODE = Timed(
     by_name=True,
     table=schema.MEASUREMENTS,
 )
+_BACKWARD = Timed(
+    BACKWARD,
+    "performance/backward_variants.parquet",
+    of_backward,
+    chosen,
+    by_name=True,
+    columns=lambda item: {},
+    errors=gradient_rows,
+)
 EXPERIMENTS = (
     _PREFILL.experiment("Prefill of windows, soft caps, slopes and sinks", "prefill_variants"),
+    _BACKWARD.experiment("Gradients of windows, soft caps, slopes and sinks", "backward_variants"),
     _DECODE.experiment("Decode of windows, soft caps, slopes and sinks", "decode_variants"),
 )

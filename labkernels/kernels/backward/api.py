@@ -1,6 +1,7 @@
 """The verb `backward`: the gradients of a prefill over ragged K and V."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -10,16 +11,21 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.backward.call import BackwardCall
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
+    PLAIN,
+    VARIANT_OPTIONS,
     Asked,
     Gradients,
     Options,
+    SinkGradients,
     Step,
+    VariantOptions,
     check_option,
     check_options,
     in_graph,
     keep,
     kept,
     require_options,
+    variant_of,
 )
 from labkernels.kernels.checks import (
     DTYPES,
@@ -29,29 +35,35 @@ from labkernels.kernels.checks import (
     require_rows,
 )
 from labkernels.kernels.choice import Ask, choose
-from labkernels.kernels.kernel import MANY_ROWS, Kernel, Shape
+from labkernels.kernels.kernel import MANY_ROWS, Shape
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.schedule import Lengths
-from labkernels.policy import NumericPolicy
-from labkernels.variant import CAUSAL, FULL
+from labkernels.variant import AttentionVariant
 
 
-class BackwardOptions(Options, total=False):
-    """The options of a backward pass.
+class BackwardStepOptions(Options, VariantOptions, total=False):
+    """The options of a backward pass, apart from the mask, the outputs and the lengths."""
+
+    scale: float | None
+
+
+class BackwardOptions(BackwardStepOptions, total=False):
+    """The options of a backward pass; those of a variant are the forward pass's.
 
     deterministic: every sum has one order, so that the same call gives the same bits; this costs up
     to two more products. Otherwise the GPU's timing decides the order in which tiles of keys are
-    added to dq. dq, dk, dv: tensors for the gradients; the default is fresh ones. q_lens, kv_lens:
-    the lengths of the requests, if the caller's host knows them; they are then not read from a GPU.
+    added to dq. dq, dk, dv, and dsinks with sinks: tensors for the gradients; the default is fresh
+    ones. q_lens, kv_lens: the lengths of the requests, if the caller's host knows them; they are
+    then not read from a GPU.
     Units: scale multiplies q k, by default 1 / sqrt(head_dim).
     """
 
     causal: bool
     deterministic: bool
-    scale: float | None
     dq: torch.Tensor | None
     dk: torch.Tensor | None
     dv: torch.Tensor | None
+    dsinks: torch.Tensor | None
     q_lens: Sequence[int] | None
     kv_lens: Sequence[int] | None
 
@@ -66,8 +78,8 @@ def backward(
     cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor,
     **options: Unpack[BackwardOptions],
-) -> Step[Gradients]:
-    """Gradients of q, K and V, given dout, the gradient of a prefill's output.
+) -> Step[Gradients | SinkGradients]:
+    """Gradients of q, K and V, and of sinks, given dout, the gradient of a prefill's output.
 
     Shapes: q, out, dout [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or
     bf16; lse2 [total_q, q_heads] fp32, as `prefill` gives it with out; cu_seqlens_q, cu_seqlens_k
@@ -108,18 +120,14 @@ def backward_step(
     *,
     causal: bool = False,
     deterministic: bool = False,
-    kernel: str | Kernel | None = None,
-    tile: str | None = None,
-    policy: NumericPolicy | None = None,
-    scale: float | None = None,
     dq: torch.Tensor | None = None,
     dk: torch.Tensor | None = None,
     dv: torch.Tensor | None = None,
+    dsinks: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    target: str | None = None,
-    checks: bool = False,
-) -> Step[Gradients]:
+    **options: Unpack[BackwardStepOptions],
+) -> Step[Gradients | SinkGradients]:
     """Prepare a backward pass that can run many times; the lengths are fixed here.
 
     Raises: ValueError naming the argument, its value and what is allowed.
@@ -132,15 +140,24 @@ def backward_step(
     >>> step.dq.shape
     torch.Size([8, 2, 64])
     """
+    if not options.keys() <= BackwardStepOptions.__annotations__.keys():
+        require_options("backward_step", options, BackwardStepOptions)
+    variant, of_variant, others = (*PLAIN, options)
+    if not VARIANT_OPTIONS.isdisjoint(options):
+        variant, of_variant, others = variant_of(q, options)
+    asked = Asked(causal, **others, variant=variant)
     if not isinstance(cu_seqlens_k, torch.Tensor):
         arguments.require_tensor("cu_seqlens_k", cu_seqlens_k)
     kv, given = RaggedKV(k, v, cu_seqlens_k), {"dout": dout, "q": q, "out": out}
-    every = given | {"k": k, "v": v, "lse2": lse2}
+    every = given | {"k": k, "v": v, "lse2": lse2, **of_variant}
     arguments.require_no_gradient("backward", **every)
-    outputs = {"dq": dq, "dk": dk, "dv": dv}
+    outputs = {"dq": dq, "dk": dk, "dv": dv, "dsinks": dsinks}
+    if dsinks is not None and not variant.sinks:
+        raise ValueError("dsinks without sinks, allowed: None")
     require_apart(outputs, every)
     names = (*given, "lse2", "cu_seqlens_q")
     of_q = arguments.facts(*given.values(), lse2, cu_seqlens_q, names=names)
+    target = asked.target
     found = ("backward", target, *of_q, kv.facts)
     tensors = arguments.once_per_facts(
         found, lambda: _check_tensors(q, kv, lse2, cu_seqlens_q, target, dout=dout, out=out)
@@ -149,12 +166,16 @@ def backward_step(
         arguments.require_place(name, tensor)
     q_lengths = read_lengths("cu_seqlens_q", cu_seqlens_q, len(q), q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
-    asked = Asked(causal, kernel, tile, policy=policy, scale=scale, target=target, checks=checks)
     facts, key = (tensors, lengths.q.tobytes(), lengths.kv.tobytes()), (*asked, deterministic)
     checked = (dout, q, kv, lengths, asked, deterministic)
     call = kept(facts, key) or keep(facts, key, _checked(*checked))
-    made = {name: arguments.output(name, to, getattr(call, name)) for name, to in outputs.items()}
-    call = call.on(**given, kv=kv, lse2=lse2, cu_seqlens_q=cu_seqlens_q, **made)
+    made = {
+        name: arguments.output(name, to, like)
+        for name, to in outputs.items()
+        if (like := getattr(call, name)) is not None
+    }
+    made |= {"cu_seqlens_q": cu_seqlens_q, "variant_tensors": of_variant}
+    call = call.on(**given, kv=kv, lse2=lse2, **made)
     return call.choice.kernel.prepare(call)
 
 
@@ -169,10 +190,12 @@ def _checked(
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
     check_option("deterministic", deterministic)
-    gpu, shape = arguments.target_gpu(q.device, asked.target), _shape(dout, q, kv, asked.causal)
+    variant = replace(asked.variant, causal=asked.causal)
+    gpu, shape = arguments.target_gpu(q.device, asked.target), _shape(dout, q, kv, variant)
     ask = Ask(asked.kernel, asked.tile, asked.policy, deterministic)
     choice = choose("backward", shape, gpu, ask)
     found = {"dq": q.shape, "dk": kv.k.shape, "dv": kv.v.shape}
+    sinks = blank((q.shape[1],), torch.float32, q.device) if variant.sinks else None
     return BackwardCall(
         choice=choice,
         gpu=gpu,
@@ -184,11 +207,12 @@ def _checked(
         kv_heads=kv.kv_heads,
         ordered=choice.instance.tile.dq == "ordered",
         scale=arguments.scale_of(asked.scale, shape.head_dim),
+        dsinks=sinks,
         **{name: blank(tuple(shape), q.dtype, q.device) for name, shape in found.items()},
     )
 
 
-def _shape(dout: torch.Tensor, q: torch.Tensor, kv: RaggedKV, causal: bool) -> Shape:
+def _shape(dout: torch.Tensor, q: torch.Tensor, kv: RaggedKV, variant: AttentionVariant) -> Shape:
     _, kv_heads, head_dim = kv.k.shape
     return Shape(
         dtype=DTYPES[q.dtype],
@@ -197,7 +221,7 @@ def _shape(dout: torch.Tensor, q: torch.Tensor, kv: RaggedKV, causal: bool) -> S
         group=q.shape[1] // kv_heads,
         rows=MANY_ROWS,
         layout="ragged",
-        variant=CAUSAL if causal else FULL,
+        variant=variant,
         positive_strides=arguments.has_positive_strides(q, kv.k, kv.v, dout),
     )
 

@@ -1,13 +1,14 @@
 """A backward pass that has been checked, and its schedule and plan."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from labkernels.kernels.backward import schedule
 from labkernels.kernels.backward.schedule import BackwardSchedule
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Call, Gradients, Plan, plan_of
+from labkernels.kernels.call import Call, Gradients, Plan, SinkGradients, plan_of
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
 
@@ -17,7 +18,7 @@ class BackwardCall(Call):
     """A backward pass that has been checked: tensors, and the lengths as numbers.
 
     group: query heads per KV head. ordered: every sum has one order, so that the same call gives
-    the same bits. A call that is kept for later has blank dq, dk and dv.
+    the same bits. A call that is kept for later has blank gradients; dsinks is None without sinks.
     """
 
     lengths: Lengths
@@ -29,16 +30,20 @@ class BackwardCall(Call):
     dq: torch.Tensor
     dk: torch.Tensor
     dv: torch.Tensor
+    dsinks: torch.Tensor | None = None
     dout: torch.Tensor | None = None
     q: torch.Tensor | None = None
     kv: RaggedKV | None = None
     out: torch.Tensor | None = None
     lse2: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
+    variant_tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
-    def outputs(self) -> Gradients:
+    def outputs(self) -> Gradients | SinkGradients:
         """Return the tensors that a run writes."""
-        return Gradients(self.dq, self.dk, self.dv)
+        if self.dsinks is None:
+            return Gradients(self.dq, self.dk, self.dv)
+        return SinkGradients(self.dq, self.dk, self.dv, self.dsinks)
 
 
 def schedule_of(call: BackwardCall, **how: bool) -> BackwardSchedule:

@@ -13,7 +13,7 @@ from labkernels.cuda.workspace import Workspace
 from labkernels.kernels.backward.call import BackwardCall, plan_backward, schedule_of
 from labkernels.kernels.backward.schedule import BackwardSchedule
 from labkernels.kernels.call import Gradients, Step
-from labkernels.kernels.program import FP32_BYTES, Program, launch_of
+from labkernels.kernels.program import FP32_BYTES, Program, launch_of, with_variant
 from labkernels.units import LOG2_E
 
 POINTERS = ("q", "dout", "out", "k", "v", "lse2", "cu_seqlens_q", "cu_seqlens_k")
@@ -36,6 +36,16 @@ class BackwardParams(ctypes.Structure):
     )
 
 
+class SinkParams(ctypes.Structure):
+    """Mirrors lab::SinkParams."""
+
+    _fields_ = (
+        ("problem", BackwardParams),
+        *((name, ctypes.c_void_p) for name in ("tiles", "sinks", "dsinks")),
+        ("n_tiles", ctypes.c_int),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
@@ -53,12 +63,13 @@ class Stage:
 
 def _program(call: BackwardCall) -> Program:
     made = schedule_of(call)
-    main, before, after = call.choice.specializations
+    main, before, after = call.choice.specializations[:3]
     adds = not call.ordered  # an ordered dq is computed by the third launch
+    shaped = {"params": shaped_params(call, made.padded_rows)}
     stages = (
         Stage(before, made.padded, ROWS),
-        Stage(main, made.keys, ("dk", "dv", "dq_accum")),
-        Stage(after, made.padded if adds else made.rows, ("dq",)),
+        Stage(main, made.keys, ("dk", "dv", "dq_accum"), shaped),
+        Stage(after, made.padded, ("dq",)) if adds else Stage(after, made.rows, ("dq",), shaped),
     )
     return program(call, made, stages, workspace(call, made, adds=adds))
 
@@ -74,6 +85,9 @@ def prepare(
     given = (call.q, call.dout, call.out, kv.k, kv.v, call.lse2, call.cu_seqlens_q, kv.cu_seqlens)
     found = (call.dq, call.dk, call.dv)
     tensors = dict(zip((*POINTERS, *OUTPUTS), (*given, *found), strict=True))
+    tensors |= call.variant_tensors
+    if call.dsinks is not None:
+        tensors["dsinks"] = call.dsinks
     return call.once(make).step(tensors, call.outputs)
 
 
@@ -82,7 +96,7 @@ def program(
 ) -> Program:
     """Launches that run in order; the plan describes the second one."""
     common, launches = params_of(call, made.padded_rows), []
-    for stage in stages:
+    for stage in (*stages, *_of_sinks(call, made, common)):
         if len(stage.work):
             own = {"work": stage.work, **stage.own}
             launch = launch_of(
@@ -98,6 +112,21 @@ def program(
             launches.append(launch)
     plan = plan_backward(call, blocks=len(stages[1].work), launches=len(launches))
     return Program(plan, tuple(launches), space)
+
+
+def _of_sinks(
+    call: BackwardCall, made: BackwardSchedule, common: BackwardParams
+) -> tuple[Stage, ...]:
+    """Return the launch for the gradient of the sinks, with a block for each head, if any."""
+    if not call.variant.sinks:
+        return ()
+    heads, n_heads = made.padded[:, 2], call.q.shape[1]
+    tiles = np.ascontiguousarray(made.padded[heads == 0])
+    work = np.zeros((n_heads, 4), np.int32)
+    work[:, 2] = np.arange(n_heads)
+    params = SinkParams(problem=common, n_tiles=len(tiles))
+    how, own = {"params": params}, {"tiles": tiles}
+    return (Stage(call.choice.specializations[3], work, ("dsinks",), how, own),)
 
 
 def workspace(
@@ -125,3 +154,8 @@ def params_of(call: BackwardCall, padded_rows: int) -> BackwardParams:
         *(call.q.shape[1], call.kv_heads, call.group, int(call.variant.causal)),
         *(call.scale, call.scale * LOG2_E),
     )
+
+
+def shaped_params(call: BackwardCall, padded_rows: int) -> BackwardParams:
+    """Return the same for the kernels that compute scores: with the numbers of the variant."""
+    return with_variant(params_of(call, padded_rows), call.variant, scale=call.scale)

@@ -32,7 +32,7 @@ class BackwardInputs:
 
     @property
     def variant(self) -> AttentionVariant:
-        """Which keys a query sees."""
+        """Which attention the workload asks for."""
         return self.forward.variant
 
     @property
@@ -59,9 +59,10 @@ def backward_inputs(workload: Backward, draw: Draw) -> BackwardInputs:
     """
     w = workload
     lengths, heads = (w.q_lens, w.kv_lens), (w.q_heads, w.kv_heads)
-    like = Prefill(*lengths, *heads, w.head_dim, causal=w.causal, dtype=w.dtype)
+    like = Prefill(*lengths, *heads, w.head_dim, dtype=w.dtype, variant=w.variant)
     forward = prefill_inputs(like, draw)
     how = {"causal": w.causal, "scale": forward.scale, "kernel": FORWARD, "target": DEFAULT_TARGET}
+    how |= forward.options
     done = prefill(*forward.arguments, q_lens=w.q_lens, kv_lens=w.kv_lens, **how)
     dout = draw.next().tensor(w.dtype, *forward.q.shape)
     return BackwardInputs(w, forward, dout, done.out, done.lse2)

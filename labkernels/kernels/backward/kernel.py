@@ -7,6 +7,7 @@ from typing import Protocol
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity, number, quantity
+from labkernels.budget.registers import WARP_THREADS
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels.cuda_kernel import (
     FP32,
@@ -17,6 +18,7 @@ from labkernels.kernels.cuda_kernel import (
 )
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.tile import RowTile
+from labkernels.variant import FEATURES
 
 ADDRESSES = Line(
     "addresses",
@@ -65,6 +67,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
     numbers: Mapping[str, int] = MappingProxyType(NUMBERS)
+    features: tuple[str, ...] = FEATURES
     dq_by_rows: bool = False
 
     def template(self, instance: Instance) -> str:
@@ -72,14 +75,14 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         return cpp_instance(instance)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """Return the kernels to compile: for dK and dV, to prepare rows, and to finish dq."""
+        """Return the kernels to compile: for dK and dV, before and after it, and of sinks."""
         keeps_rows = self.dq_by_rows and instance.tile.dq == "ordered"
         before = self._row_kernel(instance, "backward_prepare", "false" if keeps_rows else "true")
         if keeps_rows:
             after = Specialization(
                 header=self.header,
                 instance=cpp_instance(instance, "ordered_dq"),
-                params=PARAMS,
+                params=CudaKernel.params_of(self, instance),
                 threads=instance.tile.threads,
                 smem_bytes=ordered_dq_bytes(instance),
                 include_dirs=self.include_dirs,
@@ -87,7 +90,14 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
             )
         else:
             after = self._row_kernel(instance, "backward_convert")
-        return self.specialization(instance), before, after
+        return (self.specialization(instance), before, after, *self._of_sinks(instance))
+
+    def _of_sinks(self, instance: Instance) -> tuple[Specialization, ...]:
+        if "sinks" not in instance.features:
+            return ()
+        warps, numbers = ROW_THREADS // WARP_THREADS, tuple(NUMBERS.items())
+        how = ("lab::SinkParams", ROW_THREADS, warps * FP32.value, self.include_dirs, numbers)
+        return (Specialization(ROW_HEADER, f"lab::backward_sinks<{warps}>", *how),)
 
     def _row_kernel(self, instance: Instance, function: str, *more: str) -> Specialization:
         arguments = ", ".join((cpp_type(instance.dtype), str(instance.head_dim), *more))

@@ -9,15 +9,17 @@ namespace lab {
 // This is a block's tile of keys, with the rows that see it.
 struct BackwardKeys {
   BackwardRequest request;
-  int key, n_keys, kv_head, first_row, steps;  // steps: over all heads of the group
+  int key, n_keys, kv_head, first_row, end_row;
+  int steps;  // over all heads of the group
 };
-template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const BackwardParams& p) {
+template <int Rows, int Keys, class V, class Params>
+LAB_DEVICE BackwardKeys backward_keys(const Params& p) {
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
-  const int key = work.tile * Keys, seen_from = request.first_row(p, key);
-  const int first_row = seen_from / Rows * Rows;
-  const int tiles = seen_from < request.q_len ? (request.q_len - first_row + Rows - 1) / Rows : 0;
-  return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
+  const int key = work.tile * Keys, seen_from = first_seeing<V>(p, request, key);
+  const int first_row = seen_from / Rows * Rows, end_row = end_seeing<V>(p, request, key, Keys);
+  const int tiles = seen_from < end_row ? (end_row - first_row + Rows - 1) / Rows : 0;
+  return {request, key, request.kv_len - key, work.head, first_row, end_row, tiles * p.group};
 }
 
 // RowBlocks goes through the blocks of rows that see the tile, one head of the group after the
@@ -28,7 +30,7 @@ template <int Rows> struct RowBlocks {
       : head(b.kv_head * p.group), row(b.first_row) {}
   LAB_DEVICE void next(const BackwardKeys& b) {
     row += Rows;
-    if (row < b.request.q_len) return;
+    if (row < b.end_row) return;
     row = b.first_row;
     head += 1;
   }
@@ -41,10 +43,10 @@ template <int Rows> struct RowBlocks {
 // that the rows see adds first. Under a causal mask a block begins with the rows at the diagonal.
 // The block of the next tile begins with rows that this block reaches Keys / Rows steps later, and
 // adds to them first.
-template <int Rows, int Keys>
-LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int row) {
+template <int Rows, int Keys, class V, class Params>
+LAB_DEVICE int tiles_before(const Params& p, const BackwardKeys& b, int row) {
   const int end_row = least(row + Rows, b.request.q_len);
-  return (row_limit(p, b.request, end_row - 1) - 1) / Keys - b.key / Keys;
+  return (row_limit<V>(p, b.request, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
 // With this a thread keeps the fixed order of additions to dq_accum. A semaphore counts the tiles
@@ -60,12 +62,12 @@ struct DqSemaphore {
     while (atomic_add_global(taken, 0) != before) {}
     fence_global();
   }
-  // Lets the next tile add, once this block's additions are in global memory. The first tile adds
-  // last, and resets the semaphore for the next launch.
-  LAB_DEVICE void release(const BackwardKeys& b) {
+  // Lets the next tile add, once this block's additions are in global memory. The first tile that
+  // the rows see adds last, and resets the semaphore for the next launch.
+  LAB_DEVICE void release(bool is_first_tile) {
     bulk_wait<0>();
     fence_global();
-    atomic_add_global(taken, b.key == 0 ? -before : 1);
+    atomic_add_global(taken, is_first_tile ? -before : 1);
   }
 };
 

@@ -16,6 +16,7 @@ def step(inputs: BackwardInputs, **options):
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
+    how |= inputs.forward.options
     return backward_step(*inputs.arguments, **how, **options)
 
 

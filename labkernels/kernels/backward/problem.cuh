@@ -58,8 +58,37 @@ struct BackwardRequest {
 // A select takes the place of the branch there: with the branch, ptxas spills more registers, and
 // backward_mma takes 1 to 12 % more time on an H200 (data/performance/backward.parquet, commits
 // 2fd0b7d and 4a14f10184).
-LAB_DEVICE int row_limit(const BackwardParams& p, const BackwardRequest& r, int row) {
+template <class V = Plain, class Params>
+LAB_DEVICE int row_limit(const Params& p, const BackwardRequest& r, int row) {
+  if constexpr (V::window)
+    return most(0, least(r.past + row + 1 + p.variant.window_right, r.kv_len));
   return p.causal ? most(0, least(r.past + row + 1, r.kv_len)) : r.kv_len;
+}
+
+// A row sees the keys from this number on.
+template <class V, class Params>
+LAB_DEVICE int row_begin(const Params& p, const BackwardRequest& r, int row) {
+  if constexpr (V::window) return most(0, r.past + row - p.variant.window_left);
+  return 0;
+}
+// Rows from first_seeing to before end_seeing see some of `n` keys from `key` on.
+template <class V, class Params>
+LAB_DEVICE int first_seeing(const Params& p, const BackwardRequest& r, int key) {
+  if constexpr (V::window) return most(0, key - r.past - p.variant.window_right);
+  return r.first_row(p, key);
+}
+template <class V, class Params>
+LAB_DEVICE int end_seeing(const Params& p, const BackwardRequest& r, int key, int n) {
+  if constexpr (V::window)
+    return least(r.q_len, least(key + n, r.kv_len) - r.past + p.variant.window_left);
+  return r.q_len;
+}
+// Returns how many of `n` keys from `key` on lie before the window of the request's first row. No
+// row sees them, and they may be NaN.
+template <class V, class Params>
+LAB_DEVICE int keys_before(const Params& p, const BackwardRequest& r, int key, int n) {
+  if constexpr (V::window) return most(0, least(row_begin<V>(p, r, 0) - key, n));
+  return 0;
 }
 
 LAB_DEVICE BackwardRequest backward_request(const BackwardParams& p, int request) {

@@ -1,6 +1,6 @@
 // One kernel runs before the backward kernel and computes values of each row; another runs after it
 // and makes dq from the fp32 sums. A block takes row_padding rows of a query head, which its work
-// item names.
+// item names. A last one, for attention with sinks, sums over all rows of a head.
 #pragma once
 #include "backward/overlap.cuh"
 #include "lab/core/warp.cuh"
@@ -114,5 +114,46 @@ LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) 
   if (work.awaits > 0 && block_x() == 0) wait_previous_launch();  // so that it ends first
 }
 // [/lab: convert dq]
+
+struct SinkParams {
+  BackwardParams problem;     // of whose work an item names the block's head
+  const BackwardWork* tiles;  // [n_tiles]: all tiles of row_padding rows of a head
+  const float* sinks;         // [q_heads]
+  float* dsinks;              // [q_heads]
+  int n_tiles;
+};
+
+// [lab: gradient of sinks]
+// A sink is a key with a value of 0, so that its dP is 0. Its gradient is -P delta, summed over the
+// head's rows in one order. Padding has a P of 0.
+template <int Warps>
+LAB_KERNEL(32 * Warps, 4) backward_sinks(LAB_GRID_CONSTANT SinkParams params) {
+  static_assert(row_padding == 32 * 4, "a lane takes four rows of a tile");
+  static_assert(sizeof(float[Warps]) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
+  auto& sums = shared_memory<float[Warps]>();
+  const BackwardParams& p = params.problem;
+  const int head = backward_work(p).head, lane = thread_x() & 31, warp = thread_x() / 32;
+  const float sink = load_constant(params.sinks + head) * log2_e;
+  float sum = 0.f;
+  wait_previous_launch();
+#pragma unroll 2
+  for (int i = warp; i < params.n_tiles; i += Warps) {
+    const BackwardWork work = load_work(params.tiles + i);
+    const i64 row = head * p.padded_rows + backward_request(p, work.request).first_padded +
+                    work.tile * row_padding + lane * 4;
+    const f32x4 lse2 = load_global(reinterpret_cast<const f32x4*>(p.row_lse2 + row));
+    const f32x4 delta = load_global(reinterpret_cast<const f32x4*>(p.row_delta + row));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum = fma_rn(-ex2_approx(sink - lse2.v[j]), delta.v[j], sum);
+  }
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) sum = sum + shfl_xor(sum, mask);
+  if (lane == 0) sums[warp] = sum;
+  sync_block();
+  if (thread_x() > 0) return;
+  for (int i = 1; i < Warps; ++i) sum = sum + sums[i];
+  store_global(params.dsinks + head, sum);
+}
+// [/lab: gradient of sinks]
 
 }  // namespace lab

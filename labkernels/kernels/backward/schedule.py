@@ -78,7 +78,7 @@ def _schedule(
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
-    steps = steps_of_keys(lengths, tile, variant.causal)
+    steps = steps_of_keys(lengths, tile, variant)
     section_bytes = int(L2_SHARE * l2_bytes)
     shortest = SHORTEST_OF_OVERLAP if overlaps else 0
     how = {"last_first": last_keys_first, "shortest": shortest}
@@ -96,13 +96,21 @@ def padded_rows(lengths: Lengths) -> int:
     return total // ROW_PADDING * ROW_PADDING
 
 
-def steps_of_keys(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[np.ndarray]:
+def steps_of_keys(
+    lengths: Lengths, tile: BackwardTile, variant: AttentionVariant
+) -> list[np.ndarray]:
     """Return the row tiles of a head that see each key tile, for each request."""
-    found = []
+    found, right = [], 0 if variant.causal else variant.window_right
     for q_len, kv_len in zip(lengths.q, lengths.kv, strict=True):
-        first_key = np.arange(-(-kv_len // tile.keys)) * tile.keys
-        first_row = np.clip(first_key - (kv_len - q_len), 0, None) if causal else 0 * first_key
-        found.append(-(-q_len // tile.q_rows) - np.minimum(first_row, q_len) // tile.q_rows)
+        first_key, past = np.arange(-(-kv_len // tile.keys)) * tile.keys, kv_len - q_len
+        first_row, end_row = 0 * first_key, q_len + 0 * first_key
+        if right is not None:
+            first_row = np.clip(first_key - past - right, 0, q_len)
+        if variant.window_left is not None:
+            end = np.minimum(first_key + tile.keys, kv_len) - past + variant.window_left
+            end_row = np.clip(end, 0, q_len)
+        steps = -(-end_row // tile.q_rows) - first_row // tile.q_rows
+        found.append(np.where(first_row < end_row, steps, 0))
     return found
 
 
@@ -112,9 +120,10 @@ def _steps_of_rows(
     """Return the key tiles that each row tile sees, for each request."""
     found = []
     for q_len, kv_len in zip(lengths.q, lengths.kv, strict=True):
-        last_row = (np.arange(-(-q_len // tile.q_rows)) + 1) * tile.q_rows - 1
-        keys = variant.end(np.minimum(last_row, q_len - 1), q_len, kv_len)
-        found.append(-(-keys // tile.keys))
+        first_row = np.arange(-(-q_len // tile.q_rows)) * tile.q_rows
+        end = variant.end(np.minimum(first_row + tile.q_rows, q_len) - 1, q_len, kv_len)
+        begin = variant.begin(first_row, q_len, kv_len)
+        found.append(np.clip(-(-end // tile.keys) - begin // tile.keys, 0, None))
     return found
 
 

@@ -4,31 +4,30 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from labkernels.formats import named
-from labkernels.kernels.workload import LSE_BYTES, Tokens
+from labkernels.kernels.workload import LSE_BYTES, VARIANT_BYTES, Tokens
 
 
 @dataclass(frozen=True)
 class Backward(Tokens):
     """The gradients of a prefill: dq, dK and dV from q, K, V, out, the LSE and d_out.
 
-    variant: full or causal attention. page_size: None, as in a prefill with ragged K and V.
+    page_size: None, as in a prefill with ragged K and V.
     Shapes: as Prefill; every gradient has the shape of its tensor.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
     page_size: ClassVar[None] = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant.features:
-            raise ValueError(f"variant = {self.variant.label}, allowed: causal, or none")
-
     @property
     def bytes(self) -> int:
-        """Bytes of q, out, d_out, dq, K, V, dK, dV and the fp32 LSE, each moved once."""
-        q_rows, kv_rows = self._rows()
-        tensors = 4 * (q_rows + kv_rows) * self.head_dim * named(self.dtype).bytes
-        return tensors + q_rows * LSE_BYTES
+        """Bytes of q, out, d_out, dq, K, V, dK, dV, the fp32 LSE, slopes, sinks and the gradient of
+        the sinks, each moved once.
+        """
+        (q_rows, kv_rows), written = self._rows(), sum(self.kv_lens) * self.kv_heads
+        rows = 4 * q_rows + 2 * (kv_rows + written)
+        sinks = self.variant.sinks * VARIANT_BYTES * self.q_heads
+        tensors = rows * self.head_dim * named(self.dtype).bytes
+        return tensors + q_rows * LSE_BYTES + self.variant_bytes + sinks
 
     @property
     def flops(self) -> int:

@@ -38,7 +38,8 @@ class DecodeOptions(AttentionOptions, VariantOptions, total=False):
 
     keys_per_split: by default chosen from the shapes. batch_invariant: a request's bits must not
     depend on the other requests; without keys_per_split each split then has
-    INVARIANT_KEYS_PER_SPLIT keys. kv_lens: the values of cache.kv_len, if the
+    INVARIANT_KEYS_PER_SPLIT keys. A `prefill` of one token has other bits: here warps divide the
+    keys, there the rows. kv_lens: the values of cache.kv_len, if the
     caller's host knows them; then nothing is read from a GPU, and the caller must keep lengths and
     pages in range.
     """

@@ -29,7 +29,7 @@ class SplitOptions(AttentionOptions, total=False):
     lengths. batch_invariant: a row's bits must not depend on the other requests, nor on the chunks
     in which its request's tokens come. Kernel and tile then follow from the heads alone. Without
     splits or keys_per_split a prefill is not split, and each split of an MLA decode has
-    INVARIANT_KEYS_PER_SPLIT keys.
+    INVARIANT_KEYS_PER_SPLIT keys. With window_left it refuses keys_per_split.
     """
 
     splits: int | None
@@ -103,6 +103,13 @@ def packed_call(
     """
     check_options(asked)
     arguments.check_splits(asked.splits, asked.keys_per_split, asked.batch_invariant)
+    moves = asked.keys_per_split is not None and asked.variant.window_left is not None
+    if moves and asked.batch_invariant:
+        raise ValueError(
+            f"keys_per_split = {asked.keys_per_split} with window_left and batch_invariant = True,"
+            " allowed: splits = 1, since splits begin with the window of a tile's first row, which"
+            " the chunks of a prefill move"
+        )
     if asked.batch_invariant and asked.splits is None and asked.keys_per_split is None:
         asked = asked._replace(**invariant_split)
     gpu, group = arguments.target_gpu(q.device, asked.target), q.shape[1] // kv_heads
@@ -116,7 +123,7 @@ def packed_call(
     )
     ask = Ask(asked.kernel, asked.tile, asked.policy)
     choice = choose(operation, shape, gpu, ask)
-    fixed = asked.keys_per_split is not None or asked.splits == 1
+    fixed = (asked.keys_per_split is not None and not moves) or asked.splits == 1
     scale = default_scale if asked.scale is None else asked.scale
     return of(
         choice=choice,

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkernels.kernels.backward.inputs import BackwardInputs
+from labkernels.kernels.random_inputs import variant_tensors
 from labkernels.measure.judge.elements import Elements, over
 from labkernels.numerics.arrays import as_float64
-from labkernels.numerics.error.gradient_bounds import gradient_bounds
-from labkernels.numerics.truth.gradients import Given, gradients
+from labkernels.numerics.error.gradient_bounds import gradient_bounds, sink_bound
+from labkernels.numerics.truth.gradients import Given, gradients, sink_gradient
 from labkernels.numerics.truth.oracle import attention
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -35,7 +36,7 @@ class HeadErrors:
 
 
 class GradientErrors(dict[str, HeadErrors]):
-    """Errors of dq, dk and dv, by name."""
+    """Errors of dq, dk and dv, and of dsinks, by name."""
 
     @property
     def passed(self) -> bool:
@@ -71,7 +72,7 @@ class GradientJudge:
         self._samples = [_sample(inputs, request, judged) for request in requests]
 
     def __call__(self, outputs, policy: NumericPolicy, forward=None) -> GradientErrors:
-        """Return the errors of dq, dk and dv.
+        """Return the errors of dq, dk and dv, and of dsinks where the outputs have them.
 
         forward: the forward pass that the gradients belong to, by default that of the inputs. The
         bound for P and dS in 16 bits also holds for kernels that keep them in fp32.
@@ -81,7 +82,7 @@ class GradientJudge:
             errors[name].append(off)
             ratios[name].append(_worst(off, bound))
         last = self._samples[-1]
-        return GradientErrors(
+        found = GradientErrors(
             {
                 name: _errors(
                     last.q_heads if name == "dq" else last.kv_heads,
@@ -89,9 +90,23 @@ class GradientJudge:
                     # Elements that are not judged must at least have been written.
                     [*ratios[name], 0.0 if bool(tensor.isfinite().all()) else np.nan],
                 )
-                for name, tensor in zip(GRADIENTS, outputs, strict=True)
+                for name, tensor in zip(GRADIENTS, outputs[: len(GRADIENTS)], strict=True)
             }
         )
+        if self._inputs.variant.sinks and len(outputs) > len(GRADIENTS):
+            found["dsinks"] = self._of_sinks(outputs[-1], forward)
+        return found
+
+    def _of_sinks(self, dsinks, forward) -> HeadErrors:
+        """Return the errors of dsinks, which sums over all rows and needs no scores."""
+        out, lse2 = forward or (self._inputs.out, self._inputs.lse2)
+        lse2 = self._inputs.lse2 if lse2 is None else lse2
+        sinks = self._inputs.forward.options["sinks"]
+        given = [x.double() for x in (sinks, self._inputs.dout, out, lse2)]
+        error, bound = dsinks.double() - sink_gradient(*given), sink_bound(*given)
+        heads = tuple(range(len(sinks)))
+        size = error.abs()
+        return HeadErrors(heads, tuple(size.tolist()), float(size.max()), _worst(error, bound))
 
     def elements(self, outputs, policy: NumericPolicy, forward=None) -> list[Elements]:
         """Return every judged element of the gradients, a part for each request and gradient."""
@@ -111,7 +126,8 @@ class GradientJudge:
         for sample in self._samples:
             given = self._given(sample, out, lse2)
             exact, allowed = gradients(given), gradient_bounds(given, told)
-            for name, tensor, truth, bound in zip(GRADIENTS, outputs, exact, allowed, strict=True):
+            every = zip(GRADIENTS, outputs[:3], exact[:3], allowed[:3], strict=True)
+            for name, tensor, truth, bound in every:
                 yield sample, name, truth, _part(sample, name, tensor).double() - truth, bound
 
     def _given(self, sample: _Sample, out, lse2) -> Given:
@@ -141,6 +157,7 @@ def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
     group = work.group
     kv_heads = tuple(int(h) for h in np.unique(np.linspace(0, work.kv_heads - 1, judged).round()))
     q_heads = tuple(h * group + i for h in kv_heads for i in range(group))
+    variant = variant_tensors(forward.options)
     problem = Problem.packed(
         _wide(forward.q[rows][:, list(q_heads)]),
         *(_wide(x[keys][:, list(kv_heads)]) for x in (forward.kv.k, forward.kv.v)),
@@ -148,6 +165,7 @@ def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
         scale=forward.scale,
         cu_seqlens_q=np.array([0, rows.stop - rows.start]),
         causal=work.causal,
+        variant=variant and variant.part(np.arange(rows.start, rows.stop), np.array(q_heads), 0),
     )
     return _Sample(rows, keys, kv_heads, q_heads, problem)
 

@@ -5,7 +5,7 @@ from importlib import metadata
 from typing import Any
 
 from labkernels.kernels.backward.inputs import BackwardInputs
-from labkernels.kernels.call import Attention, Gradients, Step
+from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
 
@@ -35,8 +35,7 @@ def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
 
     work = inputs.workload
-    how = {"causal": inputs.variant.causal, "softmax_scale": inputs.scale, **how}
-    how |= _variant(inputs)
+    how = {"softmax_scale": inputs.scale, "causal": inputs.variant.causal} | _variant(inputs) | how
     if len({*work.q_lens, *work.kv_lens}) == 1:
         out, _ = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
         return out.flatten(0, 1)
@@ -88,16 +87,19 @@ def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
 
         newest = []
         leaves = [x.detach().requires_grad_() for x in _tensors(inputs.forward)]
+        how, kind = {"deterministic": deterministic}, Gradients
+        if inputs.variant.sinks:
+            how["learnable_sink"] = inputs.forward.options["sinks"].detach().requires_grad_()
+            kind = SinkGradients
+        wanted = [*leaves, *list(how.values())[1:]]
 
         def run() -> None:
-            newest[:] = torch.autograd.grad(out, leaves, inputs.dout, retain_graph=True)
+            newest[:] = torch.autograd.grad(out, wanted, inputs.dout, retain_graph=True)
 
         with refusals(Exception):
-            out = _attention(inputs.forward, leaves, deterministic=deterministic)
+            out = _attention(inputs.forward, leaves, **how)
             run()
-        return Step(
-            run, lambda: Gradients(*newest), version=version(), forward=Attention(out.detach())
-        )
+        return Step(run, lambda: kind(*newest), version=version(), forward=Attention(out.detach()))
 
     return prepare
 
@@ -124,5 +126,6 @@ PEERS = (
         PEER_POLICY,
         {"backward": _backward(deterministic=True)},
         missing,
+        features=("window", "soft_cap", "sinks"),
     ),
 )

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array, float64, namespace
+from labkernels.numerics.arrays import Array, float64, moved, namespace
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
+from labkernels.units import LOG2_E
+
+NAMES = ("dq", "dk", "dv")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +31,51 @@ class Given:
             allowed = tuple(self.problem.out_shape[:2])
             raise ValueError(f"lse2.shape = {tuple(self.lse2.shape)}, allowed: {allowed}")
 
+    @property
+    def sinks(self) -> Array | None:
+        """The sinks, where lse2 lies; None if there are none. Shapes: [Hq]."""
+        variant = self.problem.variant
+        if variant is None or variant.sinks is None:
+            return None
+        return moved(np.asarray(variant.sinks, np.float64), self.lse2)
 
-def gradients(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients dq, dk and dv in float64.
 
-    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D]; requests follow each other in order.
+def names_of(problem: Problem) -> tuple[str, ...]:
+    """Return the names of a problem's gradients, in order."""
+    variant = problem.variant
+    return NAMES if variant is None or variant.sinks is None else (*NAMES, "dsinks")
+
+
+def gradients(given: Given) -> tuple[np.ndarray, ...]:
+    """Return the gradients dq, dk and dv in float64, and with sinks dsinks.
+
+    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D], dsinks [Hq]; requests follow each
+    other in order.
     Error: float64 rounding. A query without keys and a key that no query sees give 0.
     """
     total = Totals(given.problem)
     for rows in given.problem.row_blocks():
         for part in parts(given, rows):
             total.add(part, part.dout, part.p, part.ds, abs_values=False)
-    return total.scaled()
+    found, sinks = total.scaled(), given.sinks
+    if sinks is None:
+        return found
+    return (*found, sink_gradient(sinks, given.dout, given.out, given.lse2))
+
+
+def sink_gradient(sinks: Array, dout: Array, out: Array, lse2: Array) -> Array:
+    """Return -P delta of each sink, summed over all rows: a sink is a key with a value of 0.
+
+    Shapes: sinks [Hq], natural, dout, out [total_q, Hq, D], lse2 [total_q, Hq] -> [Hq].
+    """
+    return -(sink_weights(sinks, lse2) * (float64(dout) * float64(out)).sum(-1)).sum(0)
+
+
+def sink_weights(sinks: Array, lse2: Array) -> Array:
+    """Return P of each row's sink. Shapes: as lse2."""
+    lse2, xp = float64(lse2), namespace(lse2)
+    seen = lse2 > -np.inf
+    return xp.where(seen, xp.exp2(LOG2_E * float64(sinks) - xp.where(seen, lse2, 0.0)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +90,7 @@ class Part:
     score: np.ndarray
     p: np.ndarray
     slope: np.ndarray  # dP - delta
+    steepness: np.ndarray | float  # of the cap
     ds: np.ndarray
 
     def visible(self, values: Array) -> Array:
@@ -76,7 +113,8 @@ def parts(given: Given, rows: Rows) -> Iterator[Part]:
         if block.hidden is not None:
             p = xp.where(block.hidden, 0.0, p)
         slope = dout @ xp.swapaxes(block.v, 1, 2) - delta
-        yield Part(rows, block, dout, out, lse2, score, p, slope, p * slope)
+        ds = p * slope * block.steepness
+        yield Part(rows, block, dout, out, lse2, score, p, slope, block.steepness, ds)
 
 
 class Totals:

@@ -298,6 +298,15 @@ class Block:
         score = variant.shaped(score, rows.heads, rows.places, keys)
         return variant.biased(score, rows.tokens, rows.heads, slice(self.first, self.last))
 
+    @computed_once
+    def steepness(self) -> Array | float:
+        """The derivative of the cap at each score; 1 without a cap. Shapes: [Hkv, R, n]."""
+        variant = self.rows.problem.variant
+        if variant is None or variant.soft_cap is None:
+            return 1.0
+        with np.errstate(invalid="ignore"):
+            return variant.steepness(self.rows.q_log2 @ namespace(self.k).swapaxes(self.k, 1, 2))
+
     @property
     def unbiased(self) -> bool:
         """Whether no bias is added, which might hide keys as well."""

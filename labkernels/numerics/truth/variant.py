@@ -93,6 +93,12 @@ class VariantTensors:
             score = score + LOG2_E * slopes[..., None] * distance
         return score
 
+    def steepness(self, score: Array) -> Array | float:
+        """Return the derivative of the cap at scores in log2 units; 1 without a cap."""
+        if self.soft_cap is None:
+            return 1.0
+        return 1 - namespace(score).tanh(score / (self.soft_cap * LOG2_E)) ** 2
+
     def hides(
         self, tokens: slice | Array, group: int, places: Array, keys: slice, like: Array
     ) -> Array | None:

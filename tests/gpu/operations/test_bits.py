@@ -13,7 +13,11 @@ torch = pytest.importorskip("torch")
 from labkernels.cuda.gpu import device  # noqa: E402
 from labkernels.cuda.host import build as host_build  # noqa: E402
 from labkernels.measure import resources  # noqa: E402
-from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case  # noqa: E402
+from tests.kernels.backward.cases import (  # noqa: E402
+    CUDA_BACKWARDS,
+    backward_case,
+    varied_backward,
+)
 from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS  # noqa: E402
 from tests.kernels.decode.cases import LAYOUTS, bits, decode_case  # noqa: E402
 from tests.kernels.mla.cases import mla_case  # noqa: E402
@@ -23,6 +27,12 @@ pytestmark = pytest.mark.gpu
 
 LEAST_OUTPUTS = 200_000  # of decode per test; six tests make more than a million
 BATCH, LONGEST = 9, 500
+OF_BACKWARD = (
+    {},
+    {"window_left": 20},
+    {"soft_cap": 3.0, "alibi": True},
+    {"window_left": 20, "soft_cap": 3.0, "alibi": True, "sinks": True},
+)
 MAKERS = {"decode": decode_case, "prefill": prefill_case, "mla": mla_case}
 
 
@@ -117,13 +127,15 @@ def test_every_bit_of_packed_rows(kernel):
 
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim):
+@pytest.mark.parametrize("variant", OF_BACKWARD, ids=str)
+def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
     shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}
     lengths = (1, 17, 150, 0), (30, 17, 130, 9)
-    on_cpu = backward_case(*lengths, **shape)
+    on_cpu = varied_backward(backward_case(*lengths, **shape), **variant)
     # the GPU's float64 may round out and lse2 the other way
     same = {"out": on_cpu.out.cuda(), "lse2": on_cpu.lse2.cuda()}
-    on_gpu = backward_case(*lengths, device="cuda", **shape).changed(**same)
+    on_gpu = varied_backward(backward_case(*lengths, device="cuda", **shape), **variant)
+    on_gpu = on_gpu.changed(**same)
     steps = [case.step(kernel, deterministic=True) for case in (on_gpu, on_cpu)]
     for step in steps:
         step.run()

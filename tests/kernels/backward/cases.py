@@ -10,10 +10,12 @@ from labkernels import ops
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
 from labkernels.numerics.error import gradient_bounds
+from labkernels.numerics.error.execution import Execution
 from labkernels.numerics.truth import gradients, oracle
 from tests.kernels.contract import NAMES, assert_within, hosted, poisoned_workspaces
 from tests.kernels.decode.cases import GUARD_ROWS, Remembers, bits
 from tests.kernels.prefill.cases import PrefillCase, padded, prefill_case
+from tests.kernels.variants.cases import varied
 
 BACKWARDS = {name: spec for name, spec in discover().items() if spec.operation == "backward"}
 CUDA_BACKWARDS = {name: spec for name, spec in BACKWARDS.items() if spec.language == "cuda"}
@@ -39,8 +41,9 @@ class BackwardCase(Remembers):
         return (*tensors, forward.cu_seqlens_q, forward.kv.cu_seqlens)
 
     def step(self, kernel, **options):
-        """Prepare the backward pass at the case's scale and mask."""
-        options = {"scale": self.forward.scale, "causal": self.forward.causal, **options}
+        """Prepare the backward pass at the case's scale and mask, and of its variant."""
+        how = {"scale": self.forward.scale, "causal": self.forward.causal, **self.forward.variant}
+        options = {**how, **options}
         return ops.backward_step(*self.arguments, kernel=kernel, **options)
 
     def given(self) -> gradients.Given:
@@ -56,8 +59,18 @@ def backward_case(q_lens, kv_lens, *, scale=None, **how) -> BackwardCase:
     forward = prefill_case(q_lens, kv_lens, **how)
     if scale is not None:
         forward = forward.changed(scale=scale)
+    return of_forward(forward, how.get("seed", 0) + 1)
+
+
+def varied_backward(case: BackwardCase, kernel: str = "", *, seed: int = 0, **variant):
+    """Return a case of a variant, whose forward pass is `varied`."""
+    return of_forward(varied(case.forward, kernel, seed=seed, **variant), seed + 1)
+
+
+def of_forward(forward: PrefillCase, seed: int) -> BackwardCase:
+    """Return the backward pass of a prefill, with a random gradient of the output."""
     out, lse2 = (torch.as_tensor(x) for x in oracle.attention(forward.problem()))
-    generator = torch.Generator().manual_seed(how.get("seed", 0) + 1)
+    generator = torch.Generator().manual_seed(seed)
     dout = torch.randn(forward.q.shape, generator=generator)
     wide, inner = zip(*(padded(x.to("cpu", forward.q.dtype)) for x in (dout, out)), strict=True)
     device = forward.q.device
@@ -92,9 +105,13 @@ def check(case: BackwardCase, step, spec: Kernel, policy=None) -> None:
     told = (policy or spec.policies[0]).of(NAMES[case.dout.dtype])
     truth = case.once("truth", lambda: hosted(*gradients.gradients(case.given())))
     allowed = case.once(
-        ("bounds", told), lambda: hosted(*gradient_bounds.gradient_bounds(case.given(), told))
+        ("bounds", told),
+        lambda: hosted(
+            *gradient_bounds.gradient_bounds(case.given(), told, Execution(tanh="exp2"))
+        ),
     )
-    for name, exact, bound in zip(GRADIENTS, truth, allowed, strict=True):
+    names = gradients.names_of(case.forward.problem())
+    for name, exact, bound in zip(names, truth, allowed, strict=True):
         found = getattr(step, name).double().cpu().numpy()
         assert np.isfinite(found).all(), f"NaN or infinity in {name}"
         assert_within(found - exact, bound, name)
@@ -103,7 +120,8 @@ def check(case: BackwardCase, step, spec: Kernel, policy=None) -> None:
 def _poisoned(case: BackwardCase):
     outputs, whole = {}, {}
     likes = (case.forward.q, case.forward.kv.k, case.forward.kv.v)
-    for name, like in zip(GRADIENTS, likes, strict=True):
+    names = gradients.names_of(case.forward.problem())
+    for name, like in zip(names, (*likes, case.forward.variant.get("sinks")), strict=False):
         shape = (len(like) + 2 * GUARD_ROWS, *like.shape[1:])
         whole[name] = torch.full(shape, torch.nan, dtype=like.dtype, device=like.device)
         outputs[name] = whole[name][GUARD_ROWS : GUARD_ROWS + len(like)]

@@ -29,7 +29,7 @@ def lists(case, *, causal, together=4, last_keys_first=False):
     shape = {"kv_heads": KV_HEADS, "group": GROUP}
     how = {"variant": AttentionVariant(causal), "l2_bytes": 2**21, "overlaps": True}
     made = schedule(lengths, TILE, head_dim=128, last_keys_first=last_keys_first, **shape, **how)
-    more = {"causal": causal, "adders": ADDERS, "together": together}
+    more = {"variant": how["variant"], "adders": ADDERS, "together": together}
     return made, overlap(made, lengths, TILE, **shape, **more)
 
 

@@ -81,11 +81,13 @@ def variants(spec: Kernel, *, interpreted: bool = False) -> Iterator[tuple]:
     """Yield the trials of a kernel's variants."""
     if not spec.features:
         return
-    decodes = spec.operation == "decode"
+    decodes, backward = spec.operation == "decode", spec.operation == "backward"
     long, few = (DECODE, FEW_DECODE) if decodes else (PREFILL, FEW_PREFILL)
     lengths = few if interpreted else long
     for turn, variant in enumerate(combined()):
         cut = CUTS[turn % 2 if decodes else turn % 4]
+        if backward:
+            cut = {"deterministic": turn % 2 == 1}
         shape = {
             "group": (2, 4, 3)[turn % 3],
             "kv_heads": 1 + turn % 2,
@@ -93,7 +95,7 @@ def variants(spec: Kernel, *, interpreted: bool = False) -> Iterator[tuple]:
         }
         if not decodes:
             shape["causal"] = turn % 3 > 0 and "window_right" not in variant
-            if turn % 2:
+            if turn % 2 and not backward:
                 shape["page_size"] = 16
             else:
                 shape["layout"] = RAGGED_LAYOUTS[turn % 3]

@@ -12,7 +12,6 @@ from labkernels.kernels.call import ALL_KEYS
 from labkernels.kernels.registry import discover
 from labkernels.variant import FEATURES, AttentionVariant
 from tests.kernels.append.cases import append_case
-from tests.kernels.backward.cases import backward_case
 from tests.kernels.contract import SPECS, run_checked
 from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
 from tests.kernels.mla.cases import mla_case
@@ -69,12 +68,10 @@ def test_a_kernel_without_a_feature_names_it(kernel):
 
 
 def test_verbs_without_variants_name_the_option():
-    append, backward = append_case((5, 3)), backward_case((3,), (5,))
-    mla = mla_case((1,), (5,))
+    append, mla = append_case((5, 3)), mla_case((1,), (5,))
     calls = {
         "mla_decode": lambda: mla.run(window_left=3),
         "append": lambda: ops.append(*append.arguments, window_left=3),
-        "backward": lambda: ops.backward(*backward.arguments, window_left=3),
     }
     for call in calls.values():
         with pytest.raises(TypeError, match="window_left"):

@@ -20,6 +20,7 @@ from labkernels.measure.judge.gradients import GradientJudge
 from labkernels.measure.peers import flash_attention, flashinfer, peer
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
+from labkernels.variant import AttentionVariant
 
 
 def scattered_cache(kv_lens, *, kv_heads=2, head_dim=64, page_size=16, dtype=torch.float16):
@@ -168,3 +169,28 @@ def test_pages_are_refused(asked):
     with pytest.raises(peer.Refused, match="plain tensors"):
         peer.peers()["flash_attention_4"].steps["prefill"](inputs)
     assert not asked
+
+
+VARIED = [
+    {"window_left": 30},
+    {"soft_cap": 2.0, "alibi": True},
+    {"window_left": 30, "sinks": True},
+]
+
+
+@pytest.mark.parametrize("variant", VARIED, ids="-".join)
+def test_flex_attention_computes_the_variant_and_its_gradients(variant, monkeypatch):
+    """Its eager form does so on a CPU, where torch refuses gradients of the compiled one."""
+    compiled, module = torch.compile, "torch.nn.attention.flex_attention"
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compiled(f, **how) if how else f)
+    monkeypatch.setattr(f"{module}._validate_device", lambda *tensors: None)
+    work = Backward((40, 40), (40, 40), 4, 2, 64, variant=AttentionVariant(True, **variant))
+    inputs = backward_inputs(work, DRAW)
+    found = peer.peers()["flex_attention"]
+    step = found.steps["prefill"](inputs.forward)
+    assert (step.outputs().out - inputs.out).abs().max() < 2 * 2**-6  # two steps of bf16 below 4
+    step = found.steps["backward"](inputs)
+    errors = GradientJudge(inputs)(step.outputs(), found.policy, step.forward)
+    assert ("dsinks" in errors) == ("sinks" in variant)
+    # torch rounds more often than the bound allows; a wrong variant errs by more
+    assert all(error.max_abs < 0.1 for error in errors.values())

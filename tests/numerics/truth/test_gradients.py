@@ -1,44 +1,71 @@
 """The float64 gradients are those of torch's autograd, and mistakes exceed their bounds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from labkernels.numerics.error.execution import Execution
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.gradients import Given, gradients
+from labkernels.numerics.truth.gradients import Given, gradients, names_of
 from labkernels.numerics.truth.problem import BLOCK_KEYS, BLOCK_SCORES, Problem
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.policy import NumericPolicy
 
 Q_LENS, KV_LENS = (3, 0, 40, 7, 5), (9, 4, 20, 0, 5)
 
 
-def problem(*, causal, group=3, kv_heads=2, head_dim=16, q_lens=Q_LENS, kv_lens=KV_LENS):
+HEADS = np.random.default_rng(3)
+SLOPES, SINKS = 2.0 ** -HEADS.uniform(0, 8, 6), HEADS.standard_normal(6)
+VARIANTS = {
+    "left": {"window_left": 3},
+    "both ends": {"window_left": 2, "window_right": 1},
+    "sinks": {"sinks": SINKS},
+    "cap": {"soft_cap": 0.7},
+    "slopes": {"alibi": SLOPES},
+    "all": {"window_left": 4, "sinks": SINKS, "soft_cap": 0.7, "alibi": SLOPES},
+}
+
+
+def problem(*, causal, group=3, kv_heads=2, head_dim=16, q_lens=Q_LENS, kv_lens=KV_LENS, **variant):
     rng = np.random.default_rng(1)
     q = rng.standard_normal((sum(q_lens), group * kv_heads, head_dim))
     k, v = rng.standard_normal((2, sum(kv_lens), kv_heads, head_dim))
     how = {"scale": 1 / math.sqrt(head_dim), "causal": causal}
+    how["variant"] = VariantTensors(**variant) if variant else None
     ends = [np.concatenate([[0], np.cumsum(n)]) for n in (q_lens, kv_lens)]
     return Problem.packed(q, k, v, ends[1], cu_seqlens_q=ends[0], **how), k, v
 
 
 def of_autograd(p, k, v, dout):
-    q, k, v = (torch.tensor(x, requires_grad=True) for x in (p.q, k, v))
+    variant = p.variant or VariantTensors()
+    leaves = [p.q, k, v] + ([] if variant.sinks is None else [variant.sinks])
+    q, k, v, *sinks = leaves = [torch.tensor(x, requires_grad=True) for x in leaves]
     ends_k = np.concatenate([[0], np.cumsum(p.kv_lens)])
     out = []
     for b, (first, end) in enumerate(zip(p.q_ends, p.q_ends[1:], strict=False)):
         keys, values = (x[ends_k[b] : ends_k[b + 1]].repeat_interleave(p.group, 1) for x in (k, v))
         score = torch.einsum("mhd,nhd->hmn", q[first:end], keys) * p.scale
         rows, columns = score.shape[1:]
-        seen = torch.ones(rows, columns, dtype=torch.bool)
-        if p.causal:
-            seen = torch.arange(columns)[None] <= torch.arange(rows)[:, None] + columns - rows
-        weight = torch.softmax(score.masked_fill(~seen, -1e30), -1) * seen
+        after = torch.arange(columns)[None] - torch.arange(rows)[:, None] - columns + rows
+        right = 0 if p.causal else variant.window_right
+        seen = after <= (rows + columns if right is None else right)
+        if variant.window_left is not None:
+            seen = seen & (after >= -variant.window_left)
+        if variant.soft_cap is not None:
+            score = variant.soft_cap * torch.tanh(score / variant.soft_cap)
+        if variant.alibi is not None:
+            score = score + torch.tensor(variant.alibi)[:, None, None] * after
+        score = score.masked_fill(~seen, -1e30)
+        if sinks:  # one more score, without a value
+            score = torch.cat((sinks[0][:, None, None].expand(-1, rows, 1), score), -1)
+        weight = torch.softmax(score, -1)[..., len(sinks) :] * seen
         out.append(torch.einsum("hmn,nhd->mhd", weight, values))
     torch.cat(out).backward(torch.tensor(dout))
-    return [x.grad.numpy() for x in (q, k, v)]
+    return [x.grad.numpy() for x in leaves]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -48,6 +75,42 @@ def test_gradients_are_those_of_autograd(causal):
     found = gradients(Given(p, dout, *oracle.attention(p)))
     for mine, torchs in zip(found, of_autograd(p, k, v, dout), strict=True):
         np.testing.assert_allclose(mine, torchs, atol=1e-13)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_gradients_of_variants_are_those_of_autograd(variant, causal):
+    p, k, v = problem(causal=causal and "window_right" not in variant, **variant)
+    dout = np.random.default_rng(2).standard_normal(p.out_shape)
+    given = Given(p, dout, *oracle.attention(p))
+    for name, mine, torchs in zip(
+        names_of(p), gradients(given), of_autograd(p, k, v, dout), strict=True
+    ):
+        np.testing.assert_allclose(mine, torchs, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("p_format", ["fp16", "bf16"])
+def test_a_mistake_in_a_variant_is_out_of_bounds(p_format):
+    variant = {**VARIANTS["all"], "window_left": 3}
+    p, *_ = problem(causal=True, **variant)
+    dout = np.random.default_rng(2).standard_normal(p.out_shape)
+    given = Given(p, dout, *oracle.attention(p))
+    right = gradients(given)
+    told, run = NumericPolicy(p=p_format, out=p_format), Execution(tanh="exp2")
+    allowed = gradient_bounds(given, told, run)
+    changes = {
+        "a key before the window": {"window_left": 4},
+        "the window's first key left out": {"window_left": 2},
+        "no cap": {"soft_cap": None},
+        "the slope of the head beside": {"alibi": SLOPES[::-1]},
+        "the sink of the head beside": {"sinks": SINKS[::-1]},
+    }
+    for name, change in changes.items():
+        other = replace(p, variant=replace(p.variant, **change))
+        found = gradients(Given(other, dout, given.out, given.lse2))
+        errors = [np.abs(x - y) for x, y in zip(found, right, strict=True)]
+        assert any((e > b).any() for e, b in zip(errors, allowed, strict=True)), name
+    assert (np.abs(2 * right[3]) > allowed[3]).all()  # a sink's gradient of the other sign
 
 
 @pytest.mark.parametrize("block", [1, 7])

@@ -2,6 +2,7 @@
 import fs from "node:fs";
 import {
   fields,
+  number_of,
   round_to,
   sum_in_order,
   tensor_core_sum,
@@ -14,6 +15,7 @@ const rounded = Object.entries(data.formats).map(([name, format]) => [
   name,
   numbers.map((x) => said(round_to(x, format))),
   numbers.map((x) => Object.values(fields(round_to(x, format), format)).join("")),
+  numbers.map((x) => said(number_of(fields(round_to(x, format), format), format))),
 ]);
 const summed = sums.map(({ arch, fmt, terms }) => [
   said(tensor_core_sum(terms, data.units[arch][fmt], data.formats[fmt])),

@@ -1,32 +1,35 @@
 // node budget_of_cases.mjs < cases.json: what the calculator says of blocks, tiles and shapes.
 import fs from "node:fs";
-import { ledger_of } from "../../../book/widgets/budget/formula.mjs";
 import {
   for_one_more,
   occupancy,
   registers_allowed,
 } from "../../../book/widgets/budget/occupancy.mjs";
 import { least_time, work_of } from "../../../book/widgets/budget/roofline.mjs";
+import { least_of } from "../../../book/widgets/budget/shape.mjs";
+import { NoSuchTile, block_of } from "../../../book/widgets/budget/tile.mjs";
 
-const { blocks = [], tiles = [], shapes = [] } = JSON.parse(fs.readFileSync(0, "utf8"));
+const given = JSON.parse(fs.readFileSync(0, "utf8")),
+  { blocks = [], tiles = [], shapes = [], extremes = [] } = given;
 const found = {
   blocks: blocks.map(({ gpu, block, blocks: n }) => ({
     ...occupancy(gpu, block),
     allowed: registers_allowed(gpu, block.threads, n),
     more: [for_one_more(gpu, block, "registers"), for_one_more(gpu, block, "smem_bytes")],
   })),
-  tiles: tiles.map(({ entry, values }) => {
+  tiles: tiles.map(({ entry, values, gpu }) => {
     try {
-      const all = { ...entry.values, ...values };
-      return [ledger_of(entry.smem.rows, all), ledger_of(entry.thread.rows, all)];
+      const rows = { smem: entry.smem.rows, thread: entry.thread.rows };
+      return block_of(entry, rows, gpu, values);
     } catch (error) {
-      if (!(error instanceof RangeError)) throw error;
-      return null;
+      if (!(error instanceof NoSuchTile)) throw error;
+      return { symbol: error.symbol, words: error.message };
     }
   }),
   shapes: shapes.map(({ shape, gpu, how }) => ({
     work: work_of(shape),
     least: least_time(work_of(shape), gpu, how),
   })),
+  extremes: extremes.map(({ shape, entry, gpu }) => least_of(shape, entry, gpu).words),
 };
 process.stdout.write(JSON.stringify(found));

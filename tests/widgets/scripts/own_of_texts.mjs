@@ -1,9 +1,9 @@
 // node own_of_texts.mjs ASSET < given.json: a run of typed numbers, and what is said of wrong ones.
 import fs from "node:fs";
-import { run } from "../../../book/widgets/machine/jobs.mjs";
+import { parse } from "../../../book/widgets/form/own_form.mjs";
 import { decode } from "../../../book/widgets/machine/formats.mjs";
+import { run } from "../../../book/widgets/machine/jobs.mjs";
 import { tensors_of } from "../../../book/widgets/machine/launches.mjs";
-import { parse } from "../../../book/widgets/machine/own.mjs";
 
 const { module, cases } = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const { keys, texts, wrong } = JSON.parse(fs.readFileSync(0, "utf8"));

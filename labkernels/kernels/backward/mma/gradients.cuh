@@ -43,21 +43,27 @@ struct Mask {
   int row, key;
   bool whole;
 };
-template <class C>
-LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
-  return {row, key, key + C::keys <= row_limit(p, r, row)};
+template <class C, class Params>
+LAB_DEVICE Mask mask_of(const Params& p, const BackwardRequest& r, int row, int key) {
+  using V = typename C::Variant;
+  bool whole = key + C::keys <= row_limit<V>(p, r, row);
+  if constexpr (V::window) whole = whole && key >= row_begin<V>(p, r, row + C::rows - 1);
+  return {row, key, whole};
 }
 
 // [lab: gradients of the scores]
 // Computes P = exp2(S - lse2) and dS = P (dP - delta); both are 0 where a row does not see a key.
 // Rounded P and dS go to shared memory for the products of other warps. A row past the end has lse2
-// = inf: its P is 0.
-template <class C, class P, bool StoreP>
+// = inf: its P is 0. All rows are of one query head.
+template <class C, class P, bool StoreP, class Params>
 LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Scores::Sum& dp,
                                 typename C::ScoreTile& p_tile, typename C::ScoreTile& ds_tile,
-                                const float* lse2, const float* delta, const BackwardParams& p,
-                                const BackwardRequest& request, const Mask& seen) {
+                                const float* lse2, const float* delta, const Params& p,
+                                const BackwardRequest& request, const Mask& seen, int head) {
   using T = typename C::T;
+  using V = typename C::Variant;
+  float slope = 0.f;
+  if constexpr (V::alibi) slope = slope_of(p, head, 0).log2;
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int m = 0; m < C::Scores::rows / 16; ++m)
@@ -65,17 +71,30 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
     for (int r = 0; r < 2; ++r) {
       const int row = C::Scores::row() + m * 16 + lane / 4 + r * 8;
       const float row_lse2 = lse2[row], row_delta = delta[row];
-      const int limit = row_limit(p, request, seen.row + row) - seen.key;
+      const int limit = row_limit<V>(p, request, seen.row + row) - seen.key;
+      const int begin = row_begin<V>(p, request, seen.row + row) - seen.key;
+      const int first = seen.key + C::Scores::column() + (lane & 3) * 2;
+      const auto distance = static_cast<float>(first - request.past - seen.row - row);
 #pragma unroll
       for (int n = 0; n < C::Scores::columns / 8; ++n) {
         const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
         float probability[2], gradient[2];  // [2 keys]
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
-          if (!seen.whole && column + i >= limit) e = 0.f;
+          float e, steepness = 1.f;
+          if constexpr (V::shapes_scores) {
+            const auto apart = static_cast<float>(n * 8 + i);
+            e = exp2<P>(
+                shaped<V>(s[m][n][2 * r + i], p, slope, distance + apart, steepness) - row_lse2);
+          } else {
+            e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
+          }
+          bool hidden = column + i >= limit;
+          if constexpr (V::window) hidden = hidden || column + i < begin;
+          if (!seen.whole && hidden) e = 0.f;
           probability[i] = e;
           gradient[i] = e * (dp[m][n][2 * r + i] - row_delta);
+          if constexpr (V::soft_cap) gradient[i] = gradient[i] * steepness;
         }
         const int within = (lane & 3) * 2;
         if constexpr (StoreP)
@@ -126,11 +145,13 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
 
 // RowTiles goes through the tiles of rows that see a block's keys, head by head of the group.
 template <class C> struct RowTiles {
+  using V = typename C::Variant;
   int first, end, last_head;  // of tiles; of heads
   int tile, head;
-  LAB_DEVICE RowTiles(const BackwardParams& p, const BackwardRequest& r, int kv_head, int key)
-      : first(least(r.first_row(p, key), r.q_len) / C::rows),
-        end((r.q_len + C::rows - 1) / C::rows), last_head(kv_head * p.group + p.group - 1),
+  template <class Params>
+  LAB_DEVICE RowTiles(const Params& p, const BackwardRequest& r, int kv_head, int key)
+      : first(least(first_seeing<V>(p, r, key), r.q_len) / C::rows),
+        end((end_seeing<V>(p, r, key, C::keys) + C::rows - 1) / C::rows), last_head(kv_head * p.group + p.group - 1),
         tile(first), head(kv_head * p.group) {}
   LAB_DEVICE bool more() const { return head <= last_head && first < end; }
   LAB_DEVICE void next() {

@@ -11,9 +11,12 @@
 namespace backward_mma {
 using namespace lab;
 
-template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
+template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered,
+          class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;
+  using Variant = Variant_;
+  using Params = ParamsOf<BackwardParams, Variant>;
   static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int score_width = Keys < 64 ? 64 : Keys;  // of P's rows: whole 128 bytes
@@ -52,21 +55,23 @@ LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum,
 
 // [lab: kernel]
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   using T = typename C::T;
+  using V = typename C::Variant;
   auto& smem = shared_memory<Smem<C>>();
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
   RowTiles<C> rows(p, request, work.head, key);
+  const int live = keys_before<V>(p, request, key, C::keys);
   copy_rows<C::threads>(smem.k, p.k,
                         (request.first_kv + key) * p.k_stride_token + work.head * p.k_stride_head,
-                        p.k_stride_token, n_keys);
+                        p.k_stride_token, n_keys, live);
   copy_rows<C::threads>(smem.v, p.v,
                         (request.first_kv + key) * p.v_stride_token + work.head * p.v_stride_head,
-                        p.v_stride_token, n_keys);
+                        p.v_stride_token, n_keys, live);
   allow_next_launch();
   wait_previous_launch();  // lse2, delta and zeros in dq_accum are there
   rows.copy(smem, p, request, 0);
@@ -84,7 +89,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
       multiply_rows<C>(s, smem.q[stage], smem.k);
       multiply_rows<C>(dp, smem.dout[stage], smem.v);
       score_gradients<C, P, true>(s, dp, smem.p, smem.ds, smem.lse2[stage], smem.delta[stage], p,
-                                  request, mask_of<C>(p, request, row, key));
+                                  request, mask_of<C>(p, request, row, key), rows.head);
     }
     sync_block();  // P and dS are there, from all warps
     multiply<T, C::rows>(dv, left<true>(smem.p, C::KeyRows::row()),
@@ -115,20 +120,22 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
 // [lab: ordered dq]
 // This is the kernel of dq alone, with keys in ascending order: it computes S and dP once more.
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardParams p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(QuerySmem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   using T = typename C::T;
+  using V = typename C::Variant;
   auto& smem = shared_memory<QuerySmem<C>>();
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int row = work.tile * C::rows, n_rows = least(C::rows, request.q_len - row);
-  const int kv_head = work.head / p.group, end_key = row_limit(p, request, row + n_rows - 1);
+  const int kv_head = work.head / p.group, end_key = row_limit<V>(p, request, row + n_rows - 1);
+  const int begin = row_begin<V>(p, request, row), first_key = begin / C::keys * C::keys;
   const auto copy_keys = [&](int key, int stage) {
     const i64 token = request.first_kv + key;
     copy_rows<C::threads>(smem.k[stage], p.k, token * p.k_stride_token + kv_head * p.k_stride_head,
-                          p.k_stride_token, request.kv_len - key);
+                          p.k_stride_token, request.kv_len - key, V::window ? begin - key : 0);
     copy_rows<C::threads>(smem.v[stage], p.v, token * p.v_stride_token + kv_head * p.v_stride_head,
-                          p.v_stride_token, request.kv_len - key);
+                          p.v_stride_token, request.kv_len - key, V::window ? begin - key : 0);
   };
 
   const i64 token = request.first_token + row;
@@ -139,13 +146,13 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
                         p.dout_stride_token, n_rows);
   wait_previous_launch();  // lse2 and delta, of the first launch, are there
   copy_row_facts(smem.lse2, smem.delta, p, work.head * p.padded_rows + request.first_padded + row);
-  if (end_key > 0) copy_keys(0, 0);
+  if (end_key > first_key) copy_keys(first_key, 0);
   cp_async_commit();
 
   typename C::QueryRows::Sum dq;
   clear(dq);
   int stage = 0;
-  for (int key = 0; key < end_key; key += C::keys) {
+  for (int key = first_key; key < end_key; key += C::keys) {
     cp_async_wait<0>();
     sync_block();  // this stage is there; no warp reads the stage before
     if (C::stages == 2 && key + C::keys < end_key) copy_keys(key + C::keys, stage ^ 1);
@@ -155,7 +162,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
       multiply_rows<C>(s, smem.q, smem.k[stage]);
       multiply_rows<C>(dp, smem.dout, smem.v[stage]);
       score_gradients<C, P, false>(s, dp, smem.ds, smem.ds, smem.lse2, smem.delta, p, request,
-                                   mask_of<C>(p, request, row, key));
+                                   mask_of<C>(p, request, row, key), work.head);
     }
     sync_block();  // dS is there, from all warps
     multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),

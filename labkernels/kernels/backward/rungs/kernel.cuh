@@ -27,6 +27,7 @@ struct alignas(64) Params {  // the same as backward_wgmma::Params
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, Rung Rung_>
 struct KernelTraits {
   using T = T_;
+  using Variant = Plain;
   static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr Rung rung = Rung_;
@@ -171,7 +172,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
       multiply_rows<C>(s, smem.q[stage], smem.k);
       multiply_rows<C>(dp, smem.dout[stage], smem.v);
       score_gradients<C, P, true>(s, dp, smem.p, smem.ds, smem.lse2[stage], smem.delta[stage], p,
-                                  request, mask_of<C>(p, request, row, key));
+                                  request, mask_of<C>(p, request, row, key), rows.head);
     }
     fence_async_shared();
     sync_block();  // P and dS are there, from all warps
@@ -254,7 +255,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
       multiply_rows<C>(s, smem.q[stage], smem.k);
       multiply_rows<C>(dp, smem.dout[stage], smem.v);
       score_gradients<C, P, true>(s, dp, smem.p, smem.ds, smem.lse2[stage], smem.delta[stage], p,
-                                  request, mask_of<C>(p, request, row, key));
+                                  request, mask_of<C>(p, request, row, key), rows.head);
     }
     fence_async_shared();
     named_sync(1, consumer_threads);  // P and dS are there, from all warps

@@ -1,6 +1,7 @@
 // For each block of rows the consumers compute S and dP, and then add to dV, dK and dQ.
 #pragma once
 #include "backward/wgmma/gradients.cuh"
+#include "backward/wgmma/scores.cuh"
 
 namespace backward_wgmma {
 using namespace lab;
@@ -28,62 +29,6 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
 }
 
-// Loads the lse2 of the rows of a half that a lane needs.
-template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const float* rows) {
-#pragma unroll
-  for (int j = 0; j < C::rows_at_once / 8; ++j)
-    pairs[j] = *reinterpret_cast<const f32x2*>(rows + j * 8 + (thread_x() & 3) * 2);
-}
-// Turns one half of the scores into P, in place.
-template <class C, class P, int Half>
-LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs& lse2,
-                              float scale_log2) {
-#pragma unroll
-  for (int j = 0; j < C::rows_at_once / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float& x = s[Half * C::rows_at_once / 2 + 4 * j + i];
-      x = exp2<P>(fma_rn(x, scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
-    }
-}
-// Zeroes P of rows that do not see the lane's two keys. `first_row` is the first of the warpgroup's
-// rows that sees the block's first key, and `line` the first of its keys. Only steps at the
-// boundary need this.
-template <class C, int Half>
-LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int line) {
-  const Place place;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int mine = line + place.warp * 16 + place.lane / 4 + 8 * r;
-    const int first = (mine < n_keys ? first_row + mine : C::rows) - (place.lane & 3) * 2;
-#pragma unroll
-    for (int j = Half * C::rows_at_once / 8; j < (Half + 1) * C::rows_at_once / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (j * 8 + i < first) p[4 * j + 2 * r + i] = 0.f;
-  }
-}
-// Rounds one half of P to 16 bits.
-template <class C, int Half>
-LAB_DEVICE void round_p(typename C::Fragments& left, const typename C::Scores& p) {
-  typename C::HalfScores half;
-#pragma unroll
-  for (int n = 0; n < C::rows_at_once / 2; ++n) half[n] = p[Half * C::rows_at_once / 2 + n];
-  round_to_fragments<typename C::T>(left, half);
-}
-// Computes dS = P (dP - delta), in the place of dP.
-template <class C, int Half>
-LAB_DEVICE void score_gradients(typename C::HalfScores& dp, const typename C::Scores& p,
-                                const float* delta) {
-#pragma unroll
-  for (int j = 0; j < C::rows_at_once / 8; ++j) {
-    const int first = Half * C::rows_at_once + j * 8;  // row
-    const f32x2 row = *reinterpret_cast<const f32x2*>(delta + first + (thread_x() & 3) * 2);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      dp[4 * j + i] = p[first / 2 + i] * (dp[4 * j + i] - (i % 2 ? row.y : row.x));
-  }
-}
 // Stores the warp's 16 keys of P^T, or of dS^T, in shared memory, for both warpgroups.
 template <class C>
 LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& left, int half,
@@ -106,9 +51,19 @@ LAB_DEVICE void await_rows(Pipeline<Stages>& ring, Tile (&tiles)[Stages], int i,
   fence_async_shared();
   named_sync(all_consumers, consumer_threads);
 }
-template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thread) {
+template <class C>
+LAB_DEVICE void await_keys(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b,
+                           int thread) {
+  const int n_keys = b.n_keys;
   mbarrier_wait(smem.kv_full, 0);
-  if (n_keys >= C::keys) return;
+  if constexpr (C::Variant::window) {
+    const int before = keys_before<typename C::Variant>(p.problem, b.request, b.key, C::keys);
+    if (before == 0 && n_keys >= C::keys) return;
+    clear_rows(smem.k, 0, thread, consumer_threads, before);
+    clear_rows(smem.v, 0, thread, consumer_threads, before);
+  } else if (n_keys >= C::keys) {
+    return;
+  }
   clear_rows(smem.k, n_keys, thread, consumer_threads);
   clear_rows(smem.v, n_keys, thread, consumer_threads);
   fence_async_shared();
@@ -116,11 +71,19 @@ template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thr
 }
 
 constexpr int before_all_rows = -(1 << 30);  // without a causal mask every row sees every key
+// Returns the first row that sees the block's first key, or a number below 0.
+template <class V, class Problem>
+LAB_DEVICE int row_seeing(const Problem& p, const BackwardKeys& b) {
+  if constexpr (V::window) return b.key - b.request.past - p.variant.window_right;
+  else return p.causal ? b.key - b.request.past : before_all_rows;
+}
 
 // This is the work of a consumer warpgroup. Members hold its progress; the operands and results of
 // products are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
+  using V = typename C::Variant;
+  using Params = typename C::Params;
   using Scores = typename C::Scores;                  // [64 keys, own_rows]: S^T and P^T
   using HalfScores = typename C::HalfScores;          // [64 keys, rows_at_once]: dP^T and dS^T
   using Fragments = typename C::Fragments;            // P^T or dS^T of a half, in 16 bits
@@ -142,7 +105,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const BackwardKeys& keys)
       : smem(s), p(params), b(keys), line(C::split_keys ? place.group * 64 : 0),
         own_row(C::split_keys ? 0 : place.group * C::own_rows),
-        seen_from(params.problem.causal ? keys.key - keys.request.past : before_all_rows),
+        seen_from(row_seeing<V>(params.problem, keys)),
         rows(params.problem, keys) {}
 
   // [lab: consume]
@@ -153,7 +116,7 @@ template <class C, class P> struct Consumer {
     RowPairs lse2;
     if (!C::stages_dq) wait_previous_launch();  // dq_accum holds zeros
     if constexpr (C::split_keys) clear_ds_before_the_first();
-    await_keys(smem, b.n_keys, place.thread);
+    await_keys(smem, p, b, place.thread);
     if constexpr (C::v_in_registers) load_values(v);
     if (b.steps > 0) await_q(lse2, 0);
 #pragma unroll 1
@@ -204,10 +167,19 @@ template <class C, class P> struct Consumer {
     return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
   }
   // Turns half of S into P.
-  template <int Half> LAB_DEVICE void softmax(Scores& s, const RowPairs& lse2) const {
-    probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
+  template <int Half>
+  LAB_DEVICE void softmax(Scores& s, HalfScores& steepness, const RowPairs& lse2) const {
+    if constexpr (V::shapes_scores)
+      shaped_probabilities<C, P, Half>(
+          s, steepness, lse2, p.problem, rows.head,
+          b.key + line - b.request.past - rows.row - own_row - Half * C::rows_at_once);
+    else probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
     const int first_row = seen_from - rows.row;
-    if (first_row > -C::keys || b.n_keys < C::keys)
+    if constexpr (V::window) {
+      const int width = p.problem.variant.window_left + p.problem.variant.window_right;
+      if (first_row > -C::keys || width < C::rows - 1 - first_row || b.n_keys < C::keys)
+        mask<C, Half>(s, first_row - own_row, width, b.n_keys, line);
+    } else if (first_row > -C::keys || b.n_keys < C::keys)
       mask<C, Half>(s, first_row - own_row, b.n_keys, line);
   }
 
@@ -220,7 +192,7 @@ template <class C, class P> struct Consumer {
                                      const LateSum& late, RowPairs& lse2, int i) {
     const int o = smem.dout_ring.stage(i), row = own_row + Half * C::rows_at_once;
     auto& handed = smem.handed[i & 1];
-    HalfScores dp;
+    HalfScores dp, steepness;
     Fragments p_left;
     DqSum dq;
     if constexpr (C::v_in_registers) wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
@@ -231,9 +203,15 @@ template <class C, class P> struct Consumer {
     }
     if constexpr (C::v_in_registers) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
-    softmax<Half>(s, lse2);
+    softmax<Half>(s, steepness, lse2);
     if constexpr (C::stages_dq) send_late(late, i);
     round_p<C, Half>(p_left, s);
+    if constexpr (V::soft_cap)
+#pragma unroll
+      for (int n = 0; n < C::rows_at_once / 2; ++n) {
+        float& x = s[Half * C::rows_at_once / 2 + n];
+        x = x * steepness[n];
+      }
     if constexpr (C::split_keys) {
       add_products<C>(dv, p_left, smem.dout[o], Half);
       wgmma_wait<1>(dp);

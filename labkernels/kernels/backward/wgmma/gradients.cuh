@@ -35,7 +35,7 @@ LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place&
 // Returns the place in dq_accum of the first of the 16 rows to which a warp adds, at the first of
 // its channels.
 template <class C>
-LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
+LAB_DEVICE float* dq_rows(const typename C::Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
                           int group, int warp) {
   const i64 row = rows.padded_row(p.problem, b) + warp * 16;
   return p.problem.dq_accum + (C::split_rows_of_dq ? (row + group * 64) * C::dim
@@ -45,15 +45,16 @@ LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlock
 // Adds use n of the stage, 64 channels of each warpgroup. If the order of blocks is fixed, a block
 // waits for its turn here, while its consumers go on.
 template <class C>
-LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b,
+LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b,
                               const RowBlocks<C::rows>& rows, int n) {
+  using V = typename C::Variant;
   auto& ring = smem.dq_ring;
   const int part = n % C::dq_parts;
   DqSemaphore semaphore;
   if constexpr (C::ordered)
     semaphore.wait(
         p.dq_semaphores + rows.padded_row(p.problem, b) / LAB_TURN_ROWS * LAB_TURN_PARTS + part,
-        tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
+        tiles_before<C::rows, C::keys, V>(p.problem, b, rows.row));
   consumer_wait(ring, n);
   fence_async_shared();  // what the warps wrote, before the copies read
 #pragma unroll
@@ -63,13 +64,15 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   bulk_commit();
   bulk_wait_read<0>();
   mbarrier_arrive(ring.empty[ring.stage(n)]);
-  if constexpr (C::ordered) semaphore.release(b);
+  if constexpr (C::ordered && V::window)
+    semaphore.release(b.key <= row_begin<V>(p.problem, b.request, rows.row));
+  else if constexpr (C::ordered) semaphore.release(b.key == 0);
 }
 
 // Adds every other part of dQ that the warpgroups pass on. Two threads do this in turn: while the
 // additions of one thread are on their way to global memory, the other thread goes on.
 template <class C>
-LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
+LAB_DEVICE void add_passed_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b, int which) {
   RowBlocks<C::rows> rows(p.problem, b);
   wait_previous_launch();
   await_cleared(p.problem);
@@ -87,7 +90,7 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
 // only this function uses is computed here: earlier it would take registers from the steps.
 template <class C>
 LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
-                          void* out, const Params& p, const BackwardKeys& b) {
+                          void* out, const typename C::Params& p, const BackwardKeys& b) {
   using T = typename C::T;
   const Place place;
   const int line = (C::split_keys ? place.group * 64 : 0) + place.warp * 16;

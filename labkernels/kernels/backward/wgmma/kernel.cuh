@@ -29,7 +29,7 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
 
 // A warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp also says
 // when all is added: a fence of the consumers would delay their stores.
-template <class C> LAB_DEVICE void help_other_launches(const Params& p) {
+template <class C> LAB_DEVICE void help_other_launches(const typename C::Params& p) {
   if (p.problem.head_counts == nullptr) return;
   const int first = load_constant(p.first_cleared + block_x());
   const int end = load_constant(p.first_cleared + block_x() + 1);
@@ -45,10 +45,10 @@ template <class C> LAB_DEVICE void help_other_launches(const Params& p) {
 
 // [lab: kernel]
 template <class C, class P>
-LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
+LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
-  const BackwardKeys b = backward_keys<C::rows, C::keys>(p.problem);
+  const BackwardKeys b = backward_keys<C::rows, C::keys, typename C::Variant>(p.problem);
   if (thread_x() == 0) init_barriers(smem);
   allow_next_launch();
   sync_block();

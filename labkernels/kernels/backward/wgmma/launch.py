@@ -14,19 +14,20 @@ from labkernels.kernels.call import Gradients, Step
 from labkernels.kernels.program import Program
 
 
-class Params(ctypes.Structure):
-    """backward_wgmma::Params."""
-
-    _fields_ = padded(
+@functools.cache
+def params_with(problem: type[BackwardParams]) -> type[ctypes.Structure]:
+    """Return the mirror of backward_wgmma::ParamsWith, given the parameter of the problem."""
+    fields = padded(
         ("q", TensorMap),
         ("dout", TensorMap),
         ("k", TensorMap),
         ("v", TensorMap),
-        ("problem", BackwardParams),
+        ("problem", problem),
         ("dq_semaphores", ctypes.c_void_p),
         ("cleared", ctypes.c_void_p),
         ("first_cleared", ctypes.c_void_p),
     )
+    return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
 def prepare(call: BackwardCall) -> Step[Gradients]:
@@ -44,13 +45,14 @@ def _program(call: BackwardCall) -> Program:
     lists = separate(made) if tile.rung else _overlap(call, made)
     rows = functools.partial(rows_map, tokens=tile.q_rows, heads=1)
     keys = functools.partial(rows_map, tokens=tile.keys, heads=1)
+    problem = cuda.shaped_params(call, made.padded_rows)
     how = {
-        "params": Params(problem=cuda.params_of(call, made.padded_rows)),
+        "params": params_with(type(problem))(problem=problem),
         "maps": {"q": ("q", rows), "dout": ("dout", rows), "k": ("k", keys), "v": ("v", keys)},
     }
     own = {"cleared": lists.cleared, "first_cleared": lists.first_cleared}
     counters = _counters(call, made)
-    main, before, after = call.choice.specializations
+    main, before, after = call.choice.specializations[:3]
     stages = (
         Stage(before, lists.before, ROWS),
         Stage(main, lists.keys, ("dk", "dv", "dq_accum", *counters), how, own),
@@ -76,7 +78,7 @@ def _overlap(call: BackwardCall, made: BackwardSchedule) -> Overlap:
         call.choice.instance.tile,
         kv_heads=call.kv_heads,
         group=call.group,
-        causal=call.variant.causal,
+        variant=call.variant,
         adders=adders(call.choice.instance),
         together=call.gpu.sm_count,
     )

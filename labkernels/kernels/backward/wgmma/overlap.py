@@ -11,6 +11,7 @@ import numpy as np
 from labkernels.kernels.backward.kernel import BackwardTile
 from labkernels.kernels.backward.schedule import BackwardSchedule, steps_of_keys
 from labkernels.kernels.packed_gqa.schedule import Lengths
+from labkernels.variant import AttentionVariant
 
 # Between a block that clears dq_accum and the first block that adds there lie so many times the
 # blocks that run together: then the latter hardly waits.
@@ -49,7 +50,7 @@ def overlap(
     *,
     kv_heads: int,
     group: int,
-    causal: bool,
+    variant: AttentionVariant,
     adders: int,
     together: int,
 ) -> Overlap:
@@ -66,7 +67,7 @@ def overlap(
     np.maximum.at(last, head_of_block, places)
     blocks, tiles = (np.bincount(each, minlength=heads) for each in (head_of_block, head_of_tile))
 
-    room = _room(keys, lengths, tile, causal, len(padded))
+    room = _room(keys, lengths, tile, variant, len(padded))
     clears, clearing_block = _clearing(first, tiles, room, ahead=1 + int(AHEAD * together))
     keys[:, AWAITS] = np.where(clears, tiles, 0)[head_of_block]
     before, after = padded.copy(), padded.copy()
@@ -80,14 +81,14 @@ def overlap(
 
 
 def _room(
-    keys: np.ndarray, lengths: Lengths, tile: BackwardTile, causal: bool, tiles: int
+    keys: np.ndarray, lengths: Lengths, tile: BackwardTile, variant: AttentionVariant, tiles: int
 ) -> np.ndarray:
     """Return how many tiles the blocks up to each one may clear: as many per step everywhere."""
     if not len(keys):
         return np.zeros(0)
     of_request = -(-lengths.kv // tile.keys)
     place = (np.cumsum(of_request) - of_request)[keys[:, 0]] + keys[:, 1]
-    steps = np.concatenate(steps_of_keys(lengths, tile, causal))[place]
+    steps = np.concatenate(steps_of_keys(lengths, tile, variant))[place]
     return np.cumsum(steps) * (tiles / max(1, steps.sum()))
 
 

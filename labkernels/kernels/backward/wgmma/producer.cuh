@@ -5,13 +5,17 @@
 namespace backward_wgmma {
 using namespace lab;
 
-template <class C> LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
+template <class C> LAB_DEVICE void produce(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b) {
   constexpr int row_bytes = C::rows * static_cast<int>(sizeof(float));
   constexpr int tile_bytes = static_cast<int>(sizeof(typename C::Rowed)) + row_bytes;
   const i64 key_token = b.request.first_kv + b.key;
-  mbarrier_arrive_expect_tx(smem.kv_full, 2 * static_cast<int>(sizeof(typename C::Keyed)));
-  load_boxes(smem.k, p.k, smem.kv_full, b.kv_head, key_token);
-  load_boxes(smem.v, p.v, smem.kv_full, b.kv_head, key_token);
+  if (keys_before<typename C::Variant>(p.problem, b.request, b.key, C::keys) < C::keys) {
+    mbarrier_arrive_expect_tx(smem.kv_full, 2 * static_cast<int>(sizeof(typename C::Keyed)));
+    load_boxes(smem.k, p.k, smem.kv_full, b.kv_head, key_token);
+    load_boxes(smem.v, p.v, smem.kv_full, b.kv_head, key_token);
+  } else {
+    mbarrier_arrive(smem.kv_full);  // no row sees these keys
+  }
   wait_previous_launch();  // then lse2 and delta are there
   RowBlocks<C::rows> rows(p.problem, b);
 #pragma unroll 1

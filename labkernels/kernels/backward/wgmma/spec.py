@@ -100,6 +100,12 @@ class BackwardWgmma(CudaBackwardKernel):
         """Return the rungs of the ladder below this kernel, which have one head_dim."""
         return RUNGS if head_dim == RUNGS_HEAD_DIM else ()
 
+    def params_of(self, instance: Instance) -> str:
+        """Return the C++ name of an instance's parameter."""
+        if not instance.features:
+            return self.params
+        return f"backward_wgmma::ParamsWith<{cuda_kernel.cpp_variant(instance)}>"
+
     def specialization(self, instance: Instance) -> Specialization:
         """Return what is compiled; rungs have a separate source."""
         made, rung = super().specialization(instance), instance.tile.rung

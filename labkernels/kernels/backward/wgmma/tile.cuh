@@ -9,17 +9,21 @@
 namespace backward_wgmma {
 using namespace lab;
 
-struct alignas(64) Params {
+template <class V> struct alignas(64) ParamsWith {
   TensorMap q, dout, k, v;  // boxes of tile rows by one head by 64 channels
-  BackwardParams problem;
+  ParamsOf<BackwardParams, V> problem;
   int* dq_semaphores;  // [q_heads, padded_rows / LAB_TURN_ROWS, LAB_TURN_PARTS], if ordered
   const BackwardWork* cleared;  // tiles of rows for which blocks clear dq_accum
   const int* first_cleared;     // [blocks + 1]: a block clears the tiles from its own to the next
 };
+using Params = ParamsWith<Plain>;
 
-template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
+template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered,
+          class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;
+  using Variant = Variant_;
+  using Params = ParamsWith<Variant>;
   static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool ordered = Ordered;

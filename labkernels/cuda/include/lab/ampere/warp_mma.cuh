@@ -86,10 +86,11 @@ LAB_DEVICE void multiply(float (&sum)[M][N][4], const Left& a, const Right& b) {
 }
 // [/lab: product]
 
-// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows from row n on
-// arrive as zeros.
+// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows from row n on, and
+// the first rows up to row `live`, arrive as zeros.
 template <int Threads, class T, int Rows, int D>
-LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64 stride, int n) {
+LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64 stride, int n,
+                          int live = 0) {
   constexpr int rows_per_pass = Threads / 8;
   static_assert(Rows % rows_per_pass == 0 && rows_per_pass % 8 == 0, "one swizzle in every pass");
   const int row = thread_x() / 8, c = thread_x() % 8;
@@ -101,7 +102,7 @@ LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64
 #pragma unroll
     for (int far = 0; far < D / chunk_elements; far += 8)
       cp_async_16(other_chunk(place, far) + below * D * static_cast<int>(sizeof(T)),
-                  source + below * stride + far * chunk_elements, row + below < n);
+                  source + below * stride + far * chunk_elements, row + below < n && (live == 0 || row + below >= live));
   }
 }
 

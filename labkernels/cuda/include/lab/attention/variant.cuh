@@ -33,19 +33,22 @@ constexpr float log2_e = 1.44269504f;
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 LAB_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
-// Returns cap tanh(scale / cap * score), in log2 units, within 6e-7 of the cap. With e = exp2(-2
-// log2 e |x|), tanh |x| is 2 / (1 + e) - 1. The quotient is a polynomial of e and one step of
-// Newton's method, since a division would take longer. The instruction tanh.approx has relative
-// errors of 2^-11; times a cap of 50 these would change a weight by up to 2 %.
-template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
+// Returns 1 + tanh |scale / cap * score|, within 6e-7. With e = exp2(-2 log2 e |x|), tanh |x| is 2 /
+// (1 + e) - 1. The quotient is a polynomial of e and one step of Newton's method, since a division
+// would take longer. The instruction tanh.approx has relative errors of 2^-11; times a cap of 50
+// these would change a weight by up to 2 %.
+template <class Params> LAB_DEVICE float one_plus_tanh(float score, const Params& p) {
   const float e = ex2_approx(absolute(score) * p.variant.exponent_of_cap);
   float u = 0.30449003f;
   u = fma_rn(u, e, -1.06571519f);
   u = fma_rn(u, e, 1.73178709f);
   u = fma_rn(u, e, -1.96966994f);
   u = fma_rn(u, e, 1.99940526f);
-  u = fma_rn(u, fma_rn(fma_rn(e, -0.5f, -0.5f), u, 1.f), u);
-  const float cap = p.variant.soft_cap_log2;
+  return fma_rn(u, fma_rn(fma_rn(e, -0.5f, -0.5f), u, 1.f), u);
+}
+// Returns cap tanh(scale / cap * score), in log2 units, within 6e-7 of the cap.
+template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
+  const float u = one_plus_tanh(score, p), cap = p.variant.soft_cap_log2;
   return copy_sign(fma_rn(cap, u, -cap), score);
 }
 
@@ -68,7 +71,21 @@ LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float 
   if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
   return s;
 }
-// Does this for all scores of a lane; its column 0 is `key`. slopes: of the lane's rows.
+// Does this, and finds how steep the cap is there: 1 - tanh^2, by which a gradient shrinks on its way
+// back through the cap.
+template <class V, class Params>
+LAB_DEVICE float shaped(float score, const Params& p, float slope_log2, float distance,
+                        float& steepness) {
+  float s = score * p.scale_log2;
+  if constexpr (V::soft_cap) {
+    const float u = one_plus_tanh(score, p), cap = p.variant.soft_cap_log2;
+    s = copy_sign(fma_rn(cap, u, -cap), score);
+    steepness = u * (2.f - u);
+  }
+  if constexpr (V::alibi) s = fma_rn(slope_log2, distance, s);
+  return s;
+}
+// Shapes all scores of a lane; its column 0 is `key`. slopes: of the lane's rows.
 template <class V, class Rows, class Scores, class Params>
 LAB_DEVICE void shape_scores(Scores& scores, const Params& p, const Slope (&slopes)[Rows::rows],
                              int key) {

@@ -1,0 +1,1 @@
+"""A small language model whose attention is ours, trained again and again."""

@@ -1,0 +1,1 @@
+"""The kernel merge_states."""

@@ -1,0 +1,108 @@
+"""FlexAttention: torch compiles a variant's changes of the scores, and skips blocks of keys."""
+
+from collections.abc import Callable, Sequence
+
+from labkernels.kernels.backward.inputs import BackwardInputs
+from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
+from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure.peers import torch_sdpa
+from labkernels.measure.peers.dense import dense, tokens
+from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
+from labkernels.variant import FEATURES
+
+
+def missing() -> str | None:
+    """Return why FlexAttention cannot run here, or None."""
+    import torch
+
+    return torch_sdpa.missing() or (None if torch.cuda.is_available() else "there is no CUDA GPU")
+
+
+def attention(inputs: PrefillInputs) -> Callable:
+    """Return the compiled attention of q, k, v [B, heads, L, D], and of sinks [heads] if any.
+
+    Raises: Refused for pages, or if lengths differ.
+    """
+    import torch
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+
+    work, variant, slopes = inputs.workload, inputs.variant, inputs.options.get("alibi")
+    if work.page_size is not None or len({*work.q_lens, *work.kv_lens}) != 1:
+        raise Refused("lengths differ or K and V are paged, and it takes one dense tensor")
+    length = work.q_lens[0]
+    ends = (variant.window_left, 0 if variant.causal else variant.window_right)
+    left, right = (length if end is None else end for end in ends)
+
+    def seen(batch, head, query, key):
+        return (key <= query + right) & (key >= query - left)
+
+    def shaped(score, batch, head, query, key):
+        if variant.soft_cap is not None:
+            score = variant.soft_cap * torch.tanh(score / variant.soft_cap)
+        return score if slopes is None else score + slopes[head] * (key - query)
+
+    def attend(q, k, v, sinks=None):
+        if sinks is None:
+            return flex_attention(q, k, v, **how)
+        out, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=True), **how)
+        return (out * torch.sigmoid(aux.lse - sinks[:, None])[..., None]).to(out.dtype)
+
+    mask = create_block_mask(seen, None, None, length, length, device=str(inputs.q.device))
+    how = {"block_mask": mask, "scale": inputs.scale, "enable_gqa": work.group > 1}
+    if {"soft_cap", "alibi"} & set(variant.features):
+        how["score_mod"] = shaped
+    return torch.compile(attend)
+
+
+def _leaves(inputs: PrefillInputs) -> list:
+    batch = inputs.workload.batch
+    found = [dense(x, batch) for x in (inputs.q, inputs.kv.k, inputs.kv.v)]
+    return found + ([inputs.options["sinks"]] if inputs.variant.sinks else [])
+
+
+def _prefill(inputs: PrefillInputs) -> Step:
+    attend, newest = attention(inputs), []
+    leaves = _leaves(inputs)
+
+    def run() -> None:
+        newest[:] = [attend(*leaves)]
+
+    with refusals(Exception):  # its compiler raises exceptions of its own classes
+        run()
+    return Step(run, lambda: Attention(tokens(newest[0])), version=torch_sdpa.version())
+
+
+def _backward(inputs: BackwardInputs) -> Step:
+    """Prepare its gradients; this also runs the forward pass."""
+    import torch
+
+    attend, newest = attention(inputs.forward), []
+    leaves = [x.detach().requires_grad_() for x in _leaves(inputs.forward)]
+    dout = dense(inputs.dout, inputs.workload.batch)
+
+    def run() -> None:
+        newest[:] = torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+    with refusals(Exception):
+        out = attend(*leaves)
+        run()
+    forward = Attention(tokens(out.detach()))
+    return Step(run, lambda: _found(newest), version=torch_sdpa.version(), forward=forward)
+
+
+def _found(gradients: Sequence) -> Gradients | SinkGradients:
+    of_rows = [tokens(x) for x in gradients[:3]]
+    return SinkGradients(*of_rows, gradients[3]) if len(gradients) > 3 else Gradients(*of_rows)
+
+
+PEERS = (
+    Peer(
+        "flex_attention",
+        "torch",
+        "torch's FlexAttention, compiled for the variant",
+        PEER_POLICY,
+        {"prefill": _prefill, "backward": _backward},
+        missing,
+        features=FEATURES,
+    ),
+)

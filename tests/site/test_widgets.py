@@ -1,0 +1,217 @@
+"""In a browser, widgets refuse what cannot be, keep runs side by side, and are shared by a link."""
+
+import re
+from urllib.parse import unquote
+
+import pytest
+
+from tests.site.test_pages import WIDTHS, browser, check, opened, playwright, press_until
+
+__all__ = ["browser", "opened"]  # fixtures
+
+pytestmark = pytest.mark.site
+LAB, HOME = "book/the_lab_in_your_browser.html", "book/intro.html"
+HIGHEST_MAP = 120  # pixels between the controls and the picture on a phone
+WRONG = {  # field of the calculator: texts, and what is said
+    "W: warps of a block": {
+        "0": '"0" is given',
+        "": "Nothing is given",
+        "64": "64 warps are 2,048",
+    },
+    "T: keys of a step": {"7": "is not a multiple of", "-1": '"-1" is given'},
+    "Threads per block": {"0": "from 1 to 1,024", "1025": "from 1 to 1,024"},
+    "Registers per thread": {"256": "from 1 to 255", "1.5": '"1.5" is given'},
+    "Shared memory, bytes": {"-1": "from 0 to 2,147,483,647", "": "Nothing is given"},
+    "Requests": {"2.5": '"2.5" is given', "0": "from 1 to 65,536", "-4": '"-4" is given'},
+    "Keys of each": {"": "Nothing is given", "1e9": "from 1 to 16,777,216"},
+    "Query heads": {"33": "33 query heads are no multiple of the 8 KV heads."},
+    "KV heads": {"0": "from 1 to 1,024"},
+}
+OF_A_SHAPE = {"Requests", "Keys of each", "Query heads", "KV heads"}
+
+
+def widget(page, name):
+    found = page.locator(f"[data-lab-widget={name}]")
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def check_at_top(page):
+    page.evaluate("scrollTo({top: 0, behavior: 'instant'})")  # there the theme shows no button
+    check(page)
+
+
+def run(form, name="Run"):
+    form.get_by_role("button", name=name, exact=True).press("Enter")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_calculator_says_at_the_field_what_is_wrong_and_shows_no_number(opened, width):
+    page = opened(LAB, width)
+    form = widget(page, "budget")
+    block, shape = (form.get_by_text(text) for text in ("An SM of the", "needs at least"))
+    for label, texts in WRONG.items():
+        field = form.get_by_label(label)
+        before = field.input_value()
+        for text, said in texts.items():
+            field.fill(text)
+            playwright.expect(field).to_have_attribute("aria-invalid", "true")
+            message = form.locator(f"#{field.get_attribute('aria-describedby')}")
+            playwright.expect(message).to_contain_text(said)
+            playwright.expect(shape if label in OF_A_SHAPE else block).to_have_count(0)
+        field.fill(before)
+        playwright.expect(field).to_have_attribute("aria-invalid", "false")
+        playwright.expect(block.or_(shape)).to_have_count(2)
+    form.get_by_label("Requests").fill("2.5")
+    check_at_top(page)
+
+
+def test_a_kernel_that_a_gpu_cannot_run_is_refused_with_the_reason(opened):
+    page = opened(LAB)
+    form = widget(page, "budget")
+    form.get_by_label("Kernel", exact=True).select_option("prefill_wgmma")
+    gpu = form.get_by_label("GPU", exact=True)
+    a100 = next(text for text in gpu.locator("option").all_text_contents() if "A100" in text)
+    gpu.select_option(label=a100)
+    form.get_by_text("prefill_wgmma needs sm_90a; the NVIDIA A100").wait_for()
+    assert form.locator("table").count() == 0
+    gpu.select_option(
+        label=next(t for t in gpu.locator("option").all_text_contents() if "H200" in t)
+    )
+    form.get_by_text("An SM of the NVIDIA H200").wait_for()
+    assert not page.wrong
+
+
+def test_one_number_is_one_number(opened):
+    page = opened(LAB)
+    form = widget(page, "bits")
+    form.get_by_label("A number").fill("1 2")
+    form.get_by_text(
+        "2 numbers are given; this field takes a number that float64 holds."
+    ).wait_for()
+    assert form.locator("table").count() == 2  # of the sum and of the product
+    form.get_by_label("A column of B").fill("1 2")
+    form.get_by_text("The row has 4 numbers, and the column has 2.").wait_for()
+    check_at_top(page)
+
+
+def test_a_bit_is_turned_over_by_mouse_and_by_keyboard(opened):
+    page = opened(LAB, WIDTHS[1])
+    form = widget(page, "bits")
+    number = form.get_by_label("A number")
+    number.fill("1")
+    form.get_by_role("button", name="bit 9, fraction").click()
+    playwright.expect(number).to_have_value("1.5")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Space")  # bit 10, the last of the exponent
+    playwright.expect(number).to_have_value("0.75")
+    playwright.expect(form.get_by_role("button", name="bit 10, exponent")).to_be_focused()
+    check_at_top(page)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_two_runs_stand_side_by_side_and_the_focus_stays(opened, width):
+    page = opened(LAB, width)
+    form = widget(page, "run_kernel")
+    for kernel in ("decode_mma", "decode_fma"):
+        form.get_by_label("Kernel", exact=True).select_option(kernel)
+        run(form)
+        form.locator(".lab-run").first.get_by_text(f"{kernel}: head_dim").wait_for()
+        playwright.expect(form.get_by_role("button", name="Run")).to_be_focused()
+    boxes = [box.bounding_box() for box in form.locator(".lab-run").all()]
+    beside = boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    assert beside == (width == WIDTHS[0])
+    form.get_by_text("the largest error of a head is smaller in decode_fma").wait_for()
+    check_at_top(page)
+
+
+def test_a_run_is_stopped_and_can_begin_again(opened):
+    page = opened(LAB)
+    form = widget(page, "run_kernel")
+    form.get_by_label("Kernel", exact=True).select_option("prefill_wgmma")  # the longest
+    run(form)
+    run(form, "Stop")
+    form.get_by_text("The run was stopped.").wait_for()
+    playwright.expect(form.get_by_role("button", name="Run")).to_be_focused()
+    assert form.locator(".lab-run").count() == 0
+    form.get_by_label("Kernel", exact=True).select_option("decode_mma")
+    run(form)
+    form.get_by_text("Equal in every bit to the H200.", exact=True).wait_for()
+    assert not page.wrong
+
+
+def test_wrong_seed_stops_the_run_at_the_field(opened):
+    page = opened(LAB)
+    form = widget(page, "run_kernel")
+    form.get_by_label("Seed").fill("4294967296")
+    run(form)
+    form.get_by_text('"4294967296" is given; this field takes a whole number').wait_for()
+    playwright.expect(form.get_by_label("Seed")).to_be_focused()
+    assert form.locator(".lab-run").count() == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_controls_of_the_stepper_stay_beside_the_picture_and_play(opened, width):
+    page = opened(LAB, width)
+    stepper = widget(page, "step_kernel")
+    stepper.get_by_text("Stop 1 of 42, the block").wait_for()
+    bar, picture = stepper.locator(".lab-stepper"), stepper.locator(".lab-map")
+    below = picture.bounding_box()["y"] - sum(bar.bounding_box()[k] for k in ("y", "height"))
+    assert 0 <= below < HIGHEST_MAP
+    picture.evaluate("map => map.scrollIntoView({block: 'end'})")
+    playwright.expect(bar.get_by_role("button", name="Forward")).to_be_in_viewport(ratio=1)
+    bar.get_by_role("button", name="Play").press("Enter")
+    stepper.get_by_text("Stop 3 of 42").wait_for()
+    bar.get_by_role("button", name="Pause").press("Enter")
+    stopped = bar.locator(".lab-brief").text_content()
+    page.wait_for_timeout(1000)
+    assert bar.locator(".lab-brief").text_content() == stopped
+    check_at_top(page)
+
+
+def test_a_link_shows_what_its_sender_chose(opened):
+    page = opened(LAB)
+    widget(page, "budget").get_by_label("W: warps of a block").fill("8")
+    widget(page, "bits").get_by_label("A number").fill("3 x")
+    form = widget(page, "run_kernel")
+    form.get_by_label("Kernel", exact=True).select_option("decode_fma")
+    form.get_by_label("head_dim").select_option("128")
+    address = page.url
+    assert "run_kernel.kernel=decode_fma" in unquote(address)
+    other = page.context.new_page()
+    other.goto(address)
+    playwright.expect(widget(other, "run_kernel").get_by_label("Kernel", exact=True)).to_have_value(
+        "decode_fma"
+    )
+    playwright.expect(widget(other, "run_kernel").get_by_label("head_dim")).to_have_value("128")
+    widget(other, "budget").get_by_text("of 256 threads").wait_for()
+    widget(other, "bits").get_by_text('"x" is given as number 2').wait_for()
+
+
+def test_a_form_can_be_skipped(opened):
+    page = opened(LAB)
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "lab-skip":
+            break
+    assert page.evaluate("document.activeElement.getBoundingClientRect().width") > 100
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('[data-lab-widget]') === null")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_home_runs_a_kernel_and_breaks_it(opened, width):
+    page = opened(HOME, width)
+    press_until(page, "Tab", "Run a kernel")
+    live = page.locator("[data-lab-widget=first_run]")
+    assert live.bounding_box()["y"] < page.viewport_size["height"] / 2
+    page.keyboard.press("Enter")
+    live.get_by_text("Equal to the H200 in every bit.").wait_for()
+    assert live.locator(".lab-blocks .lab-done").count() == 64
+    press_until(page, "Tab", "Now break it")
+    page.keyboard.press("Enter")
+    live.get_by_text(
+        re.compile(r"thread \d+: reads shared byte \d+ at .*, which no thread wrote")
+    ).wait_for()
+    check_at_top(page)
