@@ -35,6 +35,8 @@ def draw(pages: Path) -> str:
         return "formulas: drawn by MathJax in the pages, since node is not installed"
     texts = {path: path.read_text(encoding="utf-8") for path in pages.rglob("*.html")}
     formulas = list(dict.fromkeys(f for text in texts.values() for f in formulas_of(text)))
+    if not formulas:
+        return "formulas: none"
     given = [[tex, tag == "div"] for tag, tex in formulas]
     made = node.run(DRAW, mathjax.resolve(), given=given)
     drawn = dict(zip(formulas, made["formulas"], strict=True))

@@ -42,7 +42,7 @@ _UNUSED = "sqlite3|pysqlite|BZ2_|lzma_|PyInit__fblas|PyInit__flapack"  # how nam
 _ZEROS = range(0x1580000, 0x1890000)  # constants of what comes behind NumPy
 _PACKAGES = ("numpy", "collections", "compression", "concurrent", "ctypes", "encodings", "host")
 _PACKAGES += ("importlib", "json", "logging", "pathlib", "re", "string", "sysconfig", "tomllib")
-_PACKAGES += ("email", "unittest", "urllib", "zipfile")
+_PACKAGES += ("email", "zipfile")
 _LEFT_OUT = (PYTHON / "left_out.txt").read_text().split()
 _ASKED = """import sys
 sys.modules.update(dict.fromkeys(("torch", "triton", "pandas", "pyarrow", "scipy", "matplotlib")))

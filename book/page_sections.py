@@ -37,8 +37,8 @@ def fold(pages: Path) -> None:
     for path in sorted((pages / "notebooks").glob("*.html")):
         titles = folds.get(path.stem, ())
         path.write_text(folded(path.read_text(encoding="utf-8"), titles), encoding="utf-8")
-    reference = pages / "book" / "api.html"
-    reference.write_text(with_lids(reference.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in pages.glob("book/api.html"):
+        path.write_text(with_lids(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def folded(text: str, titles: tuple[str, ...]) -> str:

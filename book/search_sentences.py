@@ -85,6 +85,7 @@ def add_to(pages: Path) -> None:
         if texts := Texts(path.read_text(encoding="utf-8")).found:
             found[str(path.relative_to(pages).with_suffix(""))] = texts
     data = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    (pages / "_static").mkdir(exist_ok=True)
     (pages / "_static" / "texts.js").write_text(f"const lab_texts = {data};\n", encoding="utf-8")
     page = pages / SEARCH_PAGE
     scripts = "".join(f'<script src="_static/{n}.js"></script>\n' for n in ("texts", "sentences"))

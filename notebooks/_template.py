@@ -94,7 +94,7 @@ measured / predicted
 #
 # Every chapter runs both operations for its question: CUDA and Triton, tensor cores on and off, on the few kernels that the question is about.
 # Its figures of budget, timing, occupancy and errors are its own; `bench.log.drew("errors", "decode")` notes one that `Bench` did not draw.
-# `bench.equations("decode_mma")` shows the two formulas, and `bench.log` at the end is read by a test.
+# `bench.equations("decode_mma")` shows the two formulas, and `bench.log` at the end, with the tag `evidence` as all that only a checker needs, goes to {doc}`/book/evidence`; a test reads it.
 
 # %% tags=["nbval-ignore-output"]
 kernels = ["decode_mma", "prefill_mma"]

@@ -75,7 +75,7 @@ export const keep_options = (select, options) =>
  * @param {HTMLSelectElement} select @param {{value: string, text: string}[]} options
  * @param {string} chosen
  */
-export function set_options(select, options, chosen) {
+export function set_options(select, options, chosen = "") {
   select.replaceChildren(
     ...options.map(({ value, text }) =>
       element("option", { value, selected: value === chosen }, text),

@@ -7,7 +7,7 @@ import torch
 
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.call import Attention, Plan, Step
 from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.merge_states.api import merge_states_step
@@ -52,15 +52,14 @@ def cascade_decode_step(
     if q.dim() == 3 and prefix.k.shape[2:] != cache.k.shape[2:]:
         words = f"{tuple(cache.k.shape[2:])}, the heads and channels of cache"
         raise ValueError(f"prefix.k.shape[2:] = {tuple(prefix.k.shape[2:])}, allowed: {words}")
-    shared = {"scale": scale, "target": target, "checks": checks}
+    shared: dict[str, Any] = {"scale": scale, "target": target, "checks": checks}
     outs = q.new_empty((2, *q.shape), dtype=torch.float32)
     lse2s = q.new_empty((2, *q.shape[:-1]), dtype=torch.float32)
-    alike: dict[str, Any] = {"batch_invariant": batch_invariant}
-    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], policy=_FP32_OUT, **alike, **shared)
+    keys = arguments.INVARIANT_KEYS_PER_SPLIT if batch_invariant else None
+    both = {"policy": _FP32_OUT, "batch_invariant": batch_invariant, **shared}
+    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], keys_per_split=keys, **both)
     ends = torch.tensor([0, len(q)], dtype=torch.int32, device=q.device)
-    if batch_invariant:
-        alike["keys_per_split"] = arguments.INVARIANT_KEYS_PER_SPLIT
-    first = {"out": outs[0], "lse2": lse2s[0], "policy": _FP32_OUT, **alike, **shared}
+    first = {"out": outs[0], "lse2": lse2s[0], "keys_per_split": keys, **both}
     of_prefix = prefill_step(q, prefix, ends, causal=False, q_lens=[len(q)], **first)
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     require_apart({"out": out, "lse2": lse2}, {"q": q, **prefix.tensors, **cache.tensors})
@@ -71,18 +70,24 @@ def cascade_decode_step(
         for step in steps:
             step.run()
 
-    plans = [step.plan for step in steps]
-    plan = replace(
-        own.plan,
+    plans = [plan for step in steps if (plan := step.plan)]
+    return Step(run, merged.outputs, _of_all(plans))
+
+
+def _of_all(plans: list[Plan]) -> Plan:
+    """Return the decode's plan, which is the second one, with what all launches have together."""
+    return replace(
+        plans[1],
         kernel=" + ".join(plan.kernel for plan in plans),
         launches=sum(plan.launches for plan in plans),
         why="; ".join(plan.why for plan in plans),
         batch_invariant=all(plan.batch_invariant for plan in plans),
     )
-    return Step(run, merged.outputs, plan)
 
 
-def cascade_decode(q: torch.Tensor, prefix: PagedKV, cache: PagedKV, **options) -> Step[Attention]:
+def cascade_decode(
+    q: torch.Tensor, prefix: PagedKV, cache: PagedKV, **options: Any
+) -> Step[Attention]:
     """Compute attention of one query token per request over a shared prefix and its own keys.
 
     The prefix is read once for all requests, by a prefill kernel whose rows are the requests'

@@ -28,7 +28,7 @@ def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dt
     how: dict[str, Any] = {"p": rounded if rounded in ("fp16", "bf16") else "fp32"}
     name = f"{plan.kernel} {plan.tile}"
     if hasattr(tile, "q_rows"):
-        order = getattr(tile, "key_order", "ascending")
+        order: Any = getattr(tile, "key_order", "ascending")
         return Cut(name, tile.q_rows, tile.keys, splits, order=order, **how)
     how |= {"order": "ascending", "chains": tile.warps}
     return Cut(name, kernel.rows_of(shape, tile), tile.warps * tile.keys, splits, **how)
@@ -70,5 +70,5 @@ def labkernels(batch: Batch, gpu: Gpu, **options: Any) -> Cut:
     else:
         how |= {"causal": batch.causal, "q_lens": batch.queries}
         plan = ops.prefill_step(q, kv, ints(batch.size + 1), **how).plan
-    shape = {"head_dim": batch.head_dim, "group": batch.group, "dtype": batch.dtype}
+    shape: dict[str, Any] = {"head_dim": batch.head_dim, "group": batch.group, "dtype": batch.dtype}
     return cut_of(plan, lengths, **shape)

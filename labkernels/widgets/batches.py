@@ -15,7 +15,7 @@ LENGTHS = (512, 2048, 8192, 32768, 131072)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 # How long the requests of a batch are, as parts of the longest: request n has part n % len(parts).
 MIXES = {"all as long": (1,), "whole, half and quarter": (1, 2, 4)}
-WAYS = {
+WAYS: dict[str, named.Planner] = {
     "labkernels": labkernels,
     "labkernels, batch_invariant": partial(labkernels, batch_invariant=True),
     **named.WAYS,

@@ -188,6 +188,22 @@ def test_a_link_shows_what_its_sender_chose(opened):
     widget(other, "bits").get_by_text('"x" is given as number 2').wait_for()
 
 
+def test_a_link_leads_to_a_stop_of_the_stepper(opened):
+    page = opened(LAB)
+    stepper = widget(page, "step_kernel")
+    stepper.get_by_text("Stop 1 of 42").wait_for()
+    stepper.get_by_label("What is broken", exact=True).select_option("4")
+    stepper.get_by_role("button", name="Record a run").press("Enter")
+    stepper.get_by_text("The checks have stopped the kernel").first.wait_for()
+    stepper.get_by_role("button", name="Back").press("Enter")
+    said = stepper.locator(".lab-sides .lab-status").text_content()
+    other = page.context.new_page()
+    other.goto(page.url)
+    playwright.expect(widget(other, "step_kernel").locator(".lab-sides .lab-status")).to_have_text(
+        said
+    )
+
+
 def test_a_form_can_be_skipped(opened):
     page = opened(LAB)
     for _ in range(200):

@@ -1,6 +1,7 @@
 """A page compiles a kernel to what the book's compiler makes, and places what is wrong in it."""
 
 import base64
+import gzip
 from pathlib import Path
 
 import node
@@ -37,7 +38,7 @@ def built(clang, needs_zig, offer):
     sources = page_compiler.sources((KERNEL,))["sources"]
     for kind in ("plain", "checked"):
         for what, data in sources[kind].items():
-            sources[kind][what] = base64.b64encode(data).decode()
+            sources[kind][what] = base64.b64encode(gzip.decompress(data)).decode()
     plan = page_launch(dict(offer.cases())[RECORDED]).plan
     given = {
         "sources": sources,

@@ -22,7 +22,7 @@ export function diagnostics_of(said) {
   const found = [];
   for (const text of new Set(said.split("\n"))) {
     const placed = /^(.*?):(\d+):(\d+): (?:fatal )?(error|warning|note): (.*)$/.exec(text),
-      other = /^(?:[\w-]+: )?(error|warning): (?:\S+\.o: )?(.*)$/.exec(text);
+      other = /^(?:[\w-]+: )?(?:fatal )?(error|warning): (?:\S+\.o: )?(.*)$/.exec(text);
     if (placed) {
       const [, path, line, column, severity, message] = placed;
       found.push({

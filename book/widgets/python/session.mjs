@@ -8,7 +8,11 @@
  *   compiler: (progress: (words: string) => void) => Promise<Compiler>}} Shelf
  */
 
-export const MEGABYTES = 11; // of python.js, as a server sends it without compression
+export const MEGABYTES = 10; // of python.js, as a server sends it without compression
+
+const LONG_MS = 20_000;
+const LONG = `Python judges for more than 20 seconds. A kernel may have a loop without an end:
+  "Stop" ends it.`;
 
 /** The session was stopped by the reader. */
 export class Stopped extends Error {}
@@ -74,7 +78,8 @@ export class Session {
     let message = /** @type {any} */ ({ question, dropped });
     for (;;) {
       progress("Python judges.");
-      const said = await this.#said(message);
+      const late = setTimeout(() => progress(LONG), LONG_MS),
+        said = await this.#said(message).finally(() => clearTimeout(late));
       if (said.wanted === undefined) return said.answer;
       const made = await this.#compiled(said.wanted, progress);
       message = { question, compiled: { source: said.wanted, made } };

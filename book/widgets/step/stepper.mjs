@@ -147,16 +147,22 @@ export class Stepper {
     }, PLAY_MS);
   }
 
-  /** A step that the reader asks for, which ends the play. @param {number} by */
+  /** A step that the reader asks for, as if the slider was moved. @param {number} by */
   turn(by) {
-    this.#playing(false);
-    this.go(this.at + by);
+    this.slider.value = this.at + by;
+    this.slider.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   #listen() {
     this.#swipes();
-    this.play.addEventListener("click", () => this.#playing(this.play.textContent === "Play"));
-    this.slider.addEventListener("input", () => this.turn(Number(this.slider.value) - this.at));
+    this.play.addEventListener("click", () => {
+      if (this.play.textContent === "Play") this.#playing(true);
+      else this.turn(0);
+    });
+    this.slider.addEventListener("input", () => {
+      this.#playing(false);
+      this.go(Number(this.slider.value));
+    });
     for (const field of [this.lane.input, this.row.select])
       field.addEventListener("input", () => this.draw());
     const look = () => {

@@ -54,7 +54,7 @@ WRONG = {
             RIGHT),
         "never masked": (
             Edit(SCORES, r"> static_cast<u32>\(width\)", "> static_cast<u32>(1 << 30)"), LEFT),
-        "the steepness is not applied": (Edit(CONSUMER, r"x = x \* steepness\[n\];", ";"), CAP),
+        "the steepness is not applied": (Edit(SCORES, r"e\[i\] = e\[i\] \* steepness\[i\];", ";"), CAP),
         **{name: mutant for name, mutant in OF_BOTH.items() if "derivative" not in name},
     },
 }  # fmt: skip
@@ -67,7 +67,9 @@ CASES = [
 
 def case_of(variant: dict):
     """Return a case with windows' edges inside and at the edges of tiles, and different heads."""
-    return varied_backward(backward_case((150, 20), (300, 90), causal=False, seed=5), **variant)
+    return varied_backward(
+        backward_case((150, 140, 20), (300, 140, 90), causal=False, seed=5), **variant
+    )
 
 
 def judged(case, kernel):

@@ -178,6 +178,7 @@ VARIED = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("variant", VARIED, ids="-".join)
 def test_flex_attention_computes_the_variant_and_its_gradients(variant, monkeypatch):
     """Its eager form does so on a CPU, where torch refuses gradients of the compiled one."""

@@ -1,4 +1,4 @@
-// node fields_of_texts.mjs < texts.json: the declarations of all fields, and what each makes of texts.
+// node fields_of_texts.mjs < texts.json: what each field takes, and what it makes of texts.
 import fs from "node:fs";
 import { FIELDS, figures, numbers_in } from "../../../book/widgets/form/fields.mjs";
 

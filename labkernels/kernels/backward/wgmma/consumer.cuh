@@ -166,19 +166,21 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE const float* lse2_of(int half, int i) const {
     return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
   }
-  // Turns half of S into P.
+  // Turns half of S into P. Capped scores give P in `left` too, in 16 bits.
   template <int Half>
-  LAB_DEVICE void softmax(Scores& s, HalfScores& steepness, const RowPairs& lse2) const {
+  LAB_DEVICE void softmax(Scores& s, Fragments& left, const RowPairs& lse2) const {
     if constexpr (V::shapes_scores)
       shaped_probabilities<C, P, Half>(
-          s, steepness, lse2, p.problem, rows.head,
+          s, left, lse2, p.problem, rows.head,
           b.key + line - b.request.past - rows.row - own_row - Half * C::rows_at_once);
     else probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
     const int first_row = seen_from - rows.row;
-    if constexpr (V::window) {
-      const int width = p.problem.variant.window_left + p.problem.variant.window_right;
+    if constexpr (V::window || V::soft_cap) {
+      int width = 0x7fffffff;  // of the window, in rows
+      if constexpr (V::window)
+        width = p.problem.variant.window_left + p.problem.variant.window_right;
       if (first_row > -C::keys || width < C::rows - 1 - first_row || b.n_keys < C::keys)
-        mask<C, Half>(s, first_row - own_row, width, b.n_keys, line);
+        mask<C, Half>(s, left, first_row - own_row, width, b.n_keys, line);
     } else if (first_row > -C::keys || b.n_keys < C::keys)
       mask<C, Half>(s, first_row - own_row, b.n_keys, line);
   }
@@ -192,7 +194,7 @@ template <class C, class P> struct Consumer {
                                      const LateSum& late, RowPairs& lse2, int i) {
     const int o = smem.dout_ring.stage(i), row = own_row + Half * C::rows_at_once;
     auto& handed = smem.handed[i & 1];
-    HalfScores dp, steepness;
+    HalfScores dp;
     Fragments p_left;
     DqSum dq;
     if constexpr (C::v_in_registers) wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
@@ -203,15 +205,9 @@ template <class C, class P> struct Consumer {
     }
     if constexpr (C::v_in_registers) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
-    softmax<Half>(s, steepness, lse2);
+    softmax<Half>(s, p_left, lse2);
     if constexpr (C::stages_dq) send_late(late, i);
-    round_p<C, Half>(p_left, s);
-    if constexpr (V::soft_cap)
-#pragma unroll
-      for (int n = 0; n < C::rows_at_once / 2; ++n) {
-        float& x = s[Half * C::rows_at_once / 2 + n];
-        x = x * steepness[n];
-      }
+    if constexpr (!V::soft_cap) round_p<C, Half>(p_left, s);
     if constexpr (C::split_keys) {
       add_products<C>(dv, p_left, smem.dout[o], Half);
       wgmma_wait<1>(dp);

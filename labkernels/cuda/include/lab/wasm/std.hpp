@@ -28,8 +28,8 @@ class source_location {
   const __impl* place_ = nullptr;
 
  public:
-  static consteval source_location current(decltype(__builtin_source_location()) place =
-                                               __builtin_source_location()) noexcept {
+  static consteval source_location current(
+      decltype(__builtin_source_location()) place = __builtin_source_location()) noexcept {
     source_location made;
     made.place_ = static_cast<const __impl*>(place);
     return made;
