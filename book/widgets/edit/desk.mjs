@@ -47,7 +47,7 @@ export class Desk {
     this.plant = choice("Plant a mistake", []);
     this.idea = element("p", { class: "lab-note" });
     this.diff = element("code", {});
-    const box = element("div", { class: "lab-editor" });
+    const box = element("div", { class: "lab-desk" });
     this.editor = new Editor(box, () => this.#changed());
     this.above = [
       group("what to edit", this.kernel.field, this.file.field, this.place.field, this.plant.field),
