@@ -1,6 +1,6 @@
 """FlexAttention: torch compiles a variant's changes of the scores, and skips blocks of keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
@@ -54,31 +54,14 @@ def attention(inputs: PrefillInputs) -> Callable:
     return torch.compile(attend)
 
 
-def _leaves(inputs: PrefillInputs) -> list:
-    batch = inputs.workload.batch
-    found = [dense(x, batch) for x in (inputs.q, inputs.kv.k, inputs.kv.v)]
-    return found + ([inputs.options["sinks"]] if inputs.variant.sinks else [])
-
-
-def _prefill(inputs: PrefillInputs) -> Step:
-    attend, newest = attention(inputs), []
-    leaves = _leaves(inputs)
-
-    def run() -> None:
-        newest[:] = [attend(*leaves)]
-
-    with refusals(Exception):  # its compiler raises exceptions of its own classes
-        run()
-    return Step(run, lambda: Attention(tokens(newest[0])), version=torch_sdpa.version())
-
-
 def _backward(inputs: BackwardInputs) -> Step:
     """Prepare its gradients; this also runs the forward pass."""
     import torch
 
-    attend, newest = attention(inputs.forward), []
-    leaves = [x.detach().requires_grad_() for x in _leaves(inputs.forward)]
-    dout = dense(inputs.dout, inputs.workload.batch)
+    attend, newest, of = attention(inputs.forward), [], inputs.forward
+    dout, *given = (dense(x, of.workload.batch) for x in (inputs.dout, of.q, of.kv.k, of.kv.v))
+    given += [of.options["sinks"]] if inputs.variant.sinks else []
+    leaves = [x.detach().requires_grad_() for x in given]
 
     def run() -> None:
         newest[:] = torch.autograd.grad(out, leaves, dout, retain_graph=True)
@@ -87,12 +70,9 @@ def _backward(inputs: BackwardInputs) -> Step:
         out = attend(*leaves)
         run()
     forward = Attention(tokens(out.detach()))
-    return Step(run, lambda: _found(newest), version=torch_sdpa.version(), forward=forward)
-
-
-def _found(gradients: Sequence) -> Gradients | SinkGradients:
-    of_rows = [tokens(x) for x in gradients[:3]]
-    return SinkGradients(*of_rows, gradients[3]) if len(gradients) > 3 else Gradients(*of_rows)
+    kind = SinkGradients if inputs.variant.sinks else Gradients
+    how = {"version": torch_sdpa.version(), "forward": forward}
+    return Step(run, lambda: kind(*map(tokens, newest[:3]), *newest[3:]), **how)
 
 
 PEERS = (
@@ -101,7 +81,7 @@ PEERS = (
         "torch",
         "torch's FlexAttention, compiled for the variant",
         PEER_POLICY,
-        {"prefill": _prefill, "backward": _backward},
+        {"backward": _backward},
         missing,
         features=FEATURES,
     ),

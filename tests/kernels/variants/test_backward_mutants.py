@@ -54,7 +54,8 @@ WRONG = {
             RIGHT),
         "never masked": (
             Edit(SCORES, r"> static_cast<u32>\(width\)", "> static_cast<u32>(1 << 30)"), LEFT),
-        "the steepness is not applied": (Edit(SCORES, r"e\[i\] = e\[i\] \* steepness\[i\];", ";"), CAP),
+        "the steepness is not applied": (
+            Edit(SCORES, r"e\[i\] = e\[i\] \* steepness\[i\];", ";"), CAP),
         **{name: mutant for name, mutant in OF_BOTH.items() if "derivative" not in name},
     },
 }  # fmt: skip

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from labkernels.numerics import arrays
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
+from labkernels.variant import AttentionVariant
 
 RAGGED = Decode((0, 1, 33, 40), q_heads=4, kv_heads=2, head_dim=64, page_size=16, dtype="bf16")
 EVEN = Decode.uniform(3, 40, q_heads=4, kv_heads=2, head_dim=64, dtype="fp16")
@@ -96,3 +98,15 @@ def test_inputs_are_random_scattered_and_repeatable():
     inputs.cache.check_contents()
     used = [inputs.cache.page_table[b, :n] for b, n in enumerate([0, 1, 3, 3])]
     assert sorted(torch.cat(used).tolist()) == list(range(7))
+
+
+def test_each_row_and_head_of_a_window_has_its_own_expected_rmse(monkeypatch):
+    windowed = replace(EVEN, variant=AttentionVariant(window_left=3))
+    given, told = random(windowed).problem(), TENSOR_CORES.of("fp16")
+    expected = outputs.bound_of(given, told).rmse
+    monkeypatch.setattr(outputs, "CHECK_ALL_KEYS", 1)
+    found = outputs.bound_of(given, told)
+    assert found.o.shape[:2] == (1, 2)  # bounds are of the last row and the first KV head alone
+    assert np.array_equal(found.rmse, expected)
+    assert expected.shape == (3, 4)
+    assert expected.max() > 1.5 * expected.min()

@@ -84,8 +84,8 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
           float e, steepness = 1.f;
           if constexpr (V::shapes_scores) {
             const auto apart = static_cast<float>(n * 8 + i);
-            e = exp2<P>(
-                shaped<V>(s[m][n][2 * r + i], p, slope, distance + apart, steepness) - row_lse2);
+            e = exp2<P>(shaped<V>(s[m][n][2 * r + i], p, slope, distance + apart, steepness) -
+                        row_lse2);
           } else {
             e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
           }
@@ -151,8 +151,8 @@ template <class C> struct RowTiles {
   template <class Params>
   LAB_DEVICE RowTiles(const Params& p, const BackwardRequest& r, int kv_head, int key)
       : first(least(first_seeing<V>(p, r, key), r.q_len) / C::rows),
-        end((end_seeing<V>(p, r, key, C::keys) + C::rows - 1) / C::rows), last_head(kv_head * p.group + p.group - 1),
-        tile(first), head(kv_head * p.group) {}
+        end((end_seeing<V>(p, r, key, C::keys) + C::rows - 1) / C::rows),
+        last_head(kv_head * p.group + p.group - 1), tile(first), head(kv_head * p.group) {}
   LAB_DEVICE bool more() const { return head <= last_head && first < end; }
   LAB_DEVICE void next() {
     if (++tile == end) {

@@ -105,8 +105,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const BackwardKeys& keys)
       : smem(s), p(params), b(keys), line(C::split_keys ? place.group * 64 : 0),
         own_row(C::split_keys ? 0 : place.group * C::own_rows),
-        seen_from(row_seeing<V>(params.problem, keys)),
-        rows(params.problem, keys) {}
+        seen_from(row_seeing<V>(params.problem, keys)), rows(params.problem, keys) {}
 
   // [lab: consume]
   LAB_DEVICE void run() {

@@ -35,8 +35,8 @@ LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place&
 // Returns the place in dq_accum of the first of the 16 rows to which a warp adds, at the first of
 // its channels.
 template <class C>
-LAB_DEVICE float* dq_rows(const typename C::Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
-                          int group, int warp) {
+LAB_DEVICE float* dq_rows(const typename C::Params& p, const BackwardKeys& b,
+                          const RowBlocks<C::rows>& rows, int group, int warp) {
   const i64 row = rows.padded_row(p.problem, b) + warp * 16;
   return p.problem.dq_accum + (C::split_rows_of_dq ? (row + group * 64) * C::dim
                                                    : row * C::dim + group * 16 * C::own_dim_of_dq);
@@ -72,7 +72,8 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const typename C::Params& p, const 
 // Adds every other part of dQ that the warpgroups pass on. Two threads do this in turn: while the
 // additions of one thread are on their way to global memory, the other thread goes on.
 template <class C>
-LAB_DEVICE void add_passed_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b, int which) {
+LAB_DEVICE void add_passed_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b,
+                              int which) {
   RowBlocks<C::rows> rows(p.problem, b);
   wait_previous_launch();
   await_cleared(p.problem);

@@ -5,7 +5,8 @@
 namespace backward_wgmma {
 using namespace lab;
 
-template <class C> LAB_DEVICE void produce(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b) {
+template <class C>
+LAB_DEVICE void produce(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b) {
   constexpr int row_bytes = C::rows * static_cast<int>(sizeof(float));
   constexpr int tile_bytes = static_cast<int>(sizeof(typename C::Rowed)) + row_bytes;
   const i64 key_token = b.request.first_kv + b.key;

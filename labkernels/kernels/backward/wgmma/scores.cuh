@@ -23,8 +23,8 @@ LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs&
       x = exp2<P>(fma_rn(x, scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
     }
 }
-// The same for scores that a variant shapes. distance: from the place of the half's first row to the
-// warpgroup's first key. Where scores are capped, P goes to `left` in 16 bits, and P times the
+// The same for scores that a variant shapes. distance: from the place of the half's first row to
+// the warpgroup's first key. Where scores are capped, P goes to `left` in 16 bits, and P times the
 // steepness of the cap, which dS needs, takes the place of the score.
 template <class C, class P, int Half, class Problem>
 LAB_DEVICE void shaped_probabilities(typename C::Scores& s, typename C::Fragments& left,

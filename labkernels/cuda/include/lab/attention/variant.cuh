@@ -33,8 +33,8 @@ constexpr float log2_e = 1.44269504f;
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 LAB_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
-// Returns 1 + tanh |scale / cap * score|, within 6e-7. With e = exp2(-2 log2 e |x|), tanh |x| is 2 /
-// (1 + e) - 1. The quotient is a polynomial of e and one step of Newton's method, since a division
+// Returns 1 + tanh |scale / cap * score|, within 6e-7. With e = exp2(-2 log2 e |x|), this is 2 / (1
+// + e). The quotient is a polynomial of e and one step of Newton's method, since a division
 // would take longer. The instruction tanh.approx has relative errors of 2^-11; times a cap of 50
 // these would change a weight by up to 2 %.
 template <class Params> LAB_DEVICE float one_plus_tanh(float score, const Params& p) {
@@ -71,8 +71,7 @@ LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float 
   if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
   return s;
 }
-// Does this, and finds how steep the cap is there: 1 - tanh^2, by which a gradient shrinks on its way
-// back through the cap.
+// Does this, and finds how steep the cap is there: 1 - tanh^2, a factor of the score's gradient.
 template <class V, class Params>
 LAB_DEVICE float shaped(float score, const Params& p, float slope_log2, float distance,
                         float& steepness) {

@@ -210,10 +210,11 @@ LAB_DEVICE void load_boxes(Tile& tile, const TensorMap& map, Mbarrier& full, int
     tma_load(tile.atom(0, column), map, full, column, head, static_cast<int>(token));
 }
 
-// Writes zeros to the rows from row n on, up to row `end`. These rows belong to another request or to none, and 0
-// times a NaN there would be NaN. `threads` threads call this, each with its number `thread`; then
-// they call fence_async_shared and meet at a barrier.
-template <class Tile> LAB_DEVICE void clear_rows(Tile& tile, int n, int thread, int threads, int end = Tile::rows) {
+// Writes zeros to the rows from row n on, up to row `end`. These rows belong to another request, or
+// no query sees them, and 0 times a NaN there would be NaN. `threads` threads call this, each with
+// its number `thread`; then they call fence_async_shared and meet at a barrier.
+template <class Tile> LAB_DEVICE void clear_rows(Tile& tile, int n, int thread, int threads,
+                                                 int end = Tile::rows) {
 #pragma unroll 1
   for (int i = n * 8 + thread; i < end * 8; i += threads)
 #pragma unroll
