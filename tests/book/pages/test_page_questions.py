@@ -5,8 +5,12 @@ import json
 import re
 
 import nbformat
+import page_assignments
 import page_questions
 import pytest
+from solutions import solution
+
+from labkernels.chapters import exercises
 
 EXERCISE = """\
 ```{exercise}
@@ -67,3 +71,14 @@ def test_progress_counts_every_question_and_names_the_chapters_that_ask(chapters
     assert text.endswith("- {doc}`/notebooks/idea`: 1")
     names = json.loads(html.unescape(re.search('data-names="(.*?)"', text)[1]))
     assert names == page_questions.every()
+
+
+def test_a_box_holds_the_starter_of_an_assignment_and_no_solution(chapters):
+    for name in page_assignments.names():
+        text = html.unescape(page_questions.box(name))
+        given = json.loads(re.search(r"""data-assignment="(.*?)"><p>""", text, re.DOTALL)[1])
+        assert given["starter"] == exercises.get(name).starter
+        assert solution(name) not in given.values()
+    text = page_questions.placed("<!-- question: swizzle -->\n\n<!-- audit -->", chapters)
+    assert 'data-lab-widget="assignment"' in text
+    assert 'data-lab-widget="audit"' in text
