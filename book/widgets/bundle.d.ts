@@ -5,3 +5,6 @@ declare const lab_data: {
   offers: import("./run_kernel.mjs").Offer[];
   steps: { kernel: string; asset: string }[];
 };
+// The editor; its types lie in packages that a check of types does without.
+declare module "@codemirror/*";
+declare module "@lezer/highlight";

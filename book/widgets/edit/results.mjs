@@ -168,7 +168,13 @@ function panel(shown, when, decades) {
 /** The last run and the one before it. @param {Shown[]} runs  the last one comes first */
 export function side_by_side(runs) {
   const decades = decades_of(runs.map(({ result }) => result.heads)),
-    when = ["Now", "Before"];
+    when = ["Now", "Before"],
+    legend = "In a picture, a dot is the largest error of a head, and a line is its bound.";
   const panels = runs.map((run, i) => panel(run, when[i], decades));
-  return element("div", { class: "lab-sides" }, ...panels.toReversed());
+  return element(
+    "div",
+    {},
+    element("div", { class: "lab-sides" }, ...panels.toReversed()),
+    element("p", { class: "lab-note" }, legend),
+  );
 }

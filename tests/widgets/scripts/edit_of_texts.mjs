@@ -1,10 +1,11 @@
-// node edit_of_texts.mjs < given.json: hunks and links of edited texts, and what a fake compiler gets.
+// node edit_of_texts.mjs < given.json: what is made of edited texts, with a fake compiler.
 import fs from "node:fs";
 import { Builds } from "../../../book/widgets/edit/builds.mjs";
 import { changed_lines, said_of_check, steppable } from "../../../book/widgets/edit/checks.mjs";
 import * as lines from "../../../book/widgets/edit/lines.mjs";
 import { bits_in_words, parted } from "../../../book/widgets/edit/results.mjs";
 
+const STRUCT = "the ledger's bytes are the compiler's";
 const { entry, texts, foreign, stops } = JSON.parse(fs.readFileSync(0, "utf8"));
 const original = entry.files,
   source = Object.keys(original)[0];
@@ -34,7 +35,7 @@ class Fake {
     if (text.includes("syntx")) throw failed([{ ...at, severity: "error", message: "syntx" }]);
     if (text.includes("float more[4]") && !text.startsWith("#undef"))
       throw failed([
-        { ...at, severity: "error", message: "static assertion failed: the ledger's bytes are the compiler's" },
+        { ...at, severity: "error", message: `static assertion failed: ${STRUCT}` },
         { ...at, severity: "note", message: "expression evaluates to '43024 == 43008'" },
       ]);
     return { wasm: new Uint8Array(), ms: 1, diagnostics: [] };
@@ -45,7 +46,8 @@ const fake = new Fake();
 let loads = 0;
 const builds = new Builds(async () => (++loads, fake));
 const nothing = () => {};
-const grown = { ...original, [source]: original[source].replace("union {", "float more[4];\n  union {") };
+const more = original[source].replace("union {", "float more[4];\n  union {");
+const grown = { ...original, [source]: more };
 const built = {
   plain: await builds.build(entry, texts, false, nothing),
   again: await builds.build(entry, texts, false, nothing),
@@ -54,12 +56,13 @@ const built = {
 };
 const calls = fake.calls.length;
 const wrong = { ...original, [source]: `syntx\n${original[source]}` };
-const error = await builds.build(entry, wrong, false, nothing).catch((reason) => reason.diagnostics);
+const error = await builds.build(entry, wrong, false, nothing).catch((no) => no.diagnostics);
 const told = fake.calls.filter(({ how }) => how.checked).map(({ edits }) => edits[source]);
 const shown = steppable(entry, grown, built.grown, []);
 
 const a = { ...entry.launch.attention, q_lens: [1, 1], q_heads: 2, head_dim_v: 2 };
-const there = { found: Float64Array.of(1, 2, 3, 4, 5, 6, 7, NaN), lse2: Float64Array.of(1, 2, 3, 4) };
+const numbers = Float64Array.of(1, 2, 3, 4, 5, 6, 7, NaN);
+const there = { found: numbers, lse2: Float64Array.of(1, 2, 3, 4) };
 const here = { found: there.found.slice(), lse2: there.lse2.slice() };
 here.found[5] = 6 + 2 ** -7; // two steps of fp16
 const apart = parted(here, there, a);
@@ -70,7 +73,7 @@ const found = stops.map((message) => {
 });
 process.stdout.write(
   JSON.stringify({
-    is_same: JSON.stringify(opened.texts) === JSON.stringify(texts) && opened.kernel === "decode_mma",
+    is_same: JSON.stringify(opened) === JSON.stringify({ kernel: "decode_mma", texts }),
     fragment,
     plain: await lines.from_fragment("#three-experiments", () => original),
     refused: [

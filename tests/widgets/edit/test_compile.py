@@ -17,7 +17,7 @@ from labkernels.widgets import editing
 from labkernels.widgets.kernels import RECORDED
 from labkernels.widgets.launches import page_launch, rounding
 
-HERE = Path(__file__).parent
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 KERNEL, SOURCE = "decode_mma", "decode/mma/kernel.cuh"
 PASSES = ("inline_what_waits", "numbered_accesses", "suspendable")
 
@@ -49,7 +49,7 @@ def built(clang, needs_zig, offer):
 
     def compiled(*jobs):
         rows = [{"edits": edits, "checked": checked} for edits, checked in jobs]
-        script = HERE / "scripts" / "compile_of_edits.mjs"
+        script = SCRIPTS / "compile_of_edits.mjs"
         return node.run(script, clang, given=given | {"jobs": rows})
 
     return compiled
@@ -83,7 +83,7 @@ def test_passes_of_a_page_are_those_of_the_book(
 
     monkeypatch.setattr(cache, "entry", entry)
     compiler.build(page_launch(offer.recorded).specialization, checks=True, trace=True)
-    found = node.run(HERE / "scripts" / "coroutine_of_ir.mjs", given=given)
+    found = node.run(SCRIPTS / "coroutine_of_ir.mjs", given=given)
     for name in PASSES:
         answer = tuple(found[name]) if isinstance(found[name], list) else found[name]
         assert answer == made[name], name
@@ -118,7 +118,7 @@ def test_checks_name_the_line_of_a_planted_mistake(built):
 
 def test_packed_bytes_come_back(needs_node):
     data = np.arange(1000, dtype=np.uint16).tobytes()
-    script = HERE / "scripts" / "unpacked_of_text.mjs"
+    script = SCRIPTS / "unpacked_of_text.mjs"
     text = page_compiler.packed(page_compiler.zipped(data))
     found = node.run(script, given=[text[:100], text[100:]])
     assert base64.b64decode(found) == data

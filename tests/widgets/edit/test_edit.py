@@ -9,7 +9,7 @@ from labkernels.widgets import editing, kernels
 from labkernels.widgets.launches import page_launch
 from labkernels.widgets.steps import broken
 
-HERE = Path(__file__).parent
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 SOURCE = "decode/mma/kernel.cuh"
 PAIRS = (("a\nb\nc", "a\nc"), ("a\nb", "a\nx\nb\ny"), ("", "new"), ("a\nb\na\nb", "b\na"))
 STOPS = (
@@ -30,7 +30,7 @@ def found(needs_node, entry):
     texts = dict(entry["files"])
     texts[SOURCE] = texts[SOURCE].replace(plant["old"], plant["new"])
     given = {"entry": entry, "texts": texts, "foreign": PAIRS, "stops": STOPS}
-    return node.run(HERE / "scripts" / "edit_of_texts.mjs", given=given)
+    return node.run(SCRIPTS / "edit_of_texts.mjs", given=given)
 
 
 def test_link_holds_an_edit_and_is_refused_where_it_does_not_fit(found):
