@@ -93,7 +93,6 @@ class VariantOptions(TypedDict, total=False):
 
 
 VARIANT_OPTIONS = frozenset(VariantOptions.__annotations__)
-PLAIN: tuple[AttentionVariant, Mapping[str, torch.Tensor]] = (FULL, {})
 
 
 def variant_of(
@@ -130,6 +129,18 @@ def variant_of(
     variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
     others = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
     return variant, tensors, others
+
+
+def asked_of(
+    verb: str, q: torch.Tensor, options: Mapping[str, Any], kind: type, *, causal: bool = False
+) -> tuple[Asked, Mapping[str, torch.Tensor]]:
+    """Return the options of a verb, checked by name, and the tensors of its variant."""
+    if not options.keys() <= kind.__annotations__.keys():
+        require_options(verb, options, kind)
+    if VARIANT_OPTIONS.isdisjoint(options):
+        return Asked(causal, **options), {}
+    variant, tensors, others = variant_of(q, options)
+    return Asked(causal, **others, variant=variant), tensors
 
 
 class AttentionOptions(Options, total=False):

@@ -67,20 +67,28 @@ def attention(
             for x in (q, k, v)
         )
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    sinks = None
-    if variant:
-        how, sinks = how | _checked(variant), variant.get("sinks")
+    sinks = variant.get("sinks")
+    how |= _checked(variant) if variant else {}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
-        ends = (cu_seqlens_q, cu_seqlens_k)
         if variant:  # in a graph `prefill` refuses it
-            how |= {"sinks": sinks, **alike}
-            return tuple(run_prefill(q, RaggedKV(k, v, ends[1]), ends[0], **how).outputs())
+            return _attended(q, k, v, cu_seqlens_q, cu_seqlens_k, alike | how | _of_sinks(sinks))
         how |= {"deterministic": deterministic, **alike}
-        return torch.ops.labkernels.prefill(q, k, v, *ends, **how)
-    asked = (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how)
+        return torch.ops.labkernels.prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, **how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
-    return function.apply(q, k, v, sinks, asked)
+    return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
+
+
+def _attended(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    ends_q: torch.Tensor,
+    ends_k: torch.Tensor,
+    options: dict[str, Any],
+) -> tuple[Any, ...]:
+    """Return out and lse2 of the forward pass."""
+    return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **options).outputs())
 
 
 def _checked(variant: VariantOptions) -> dict[str, Any]:
@@ -116,12 +124,11 @@ class _Attention(Function):
             asked  # packed into one argument, since torch inspects each
         )
         q, k, v = with_rows(q, k, v)
-        how = alike | ctx.how[1] | _of_sinks(sinks)
-        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs()
+        done = _attended(q, k, v, ends_q, ends_k, alike | ctx.how[1] | _of_sinks(sinks))
         ctx.save_for_backward(q, k, v, *done, ends_q, ends_k, sinks)
-        ctx.mark_non_differentiable(done.lse2)
+        ctx.mark_non_differentiable(done[1])
         ctx.set_materialize_grads(False)  # zeros for lse2 would be a launch
-        return tuple(done)
+        return done
 
     @staticmethod
     def backward(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
@@ -192,8 +199,7 @@ class _Transformed(Function):
     ) -> tuple[Any, ...]:
         ends_q, ends_k, alike, _, how = asked
         q, k, v = with_rows(q, k, v)
-        how = alike | how | _of_sinks(sinks)
-        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
+        return _attended(q, k, v, ends_q, ends_k, alike | how | _of_sinks(sinks))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

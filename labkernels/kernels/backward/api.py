@@ -11,21 +11,19 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.backward.call import BackwardCall
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
-    PLAIN,
-    VARIANT_OPTIONS,
     Asked,
     Gradients,
     Options,
     SinkGradients,
     Step,
     VariantOptions,
+    asked_of,
     check_option,
     check_options,
     in_graph,
     keep,
     kept,
     require_options,
-    variant_of,
 )
 from labkernels.kernels.checks import (
     DTYPES,
@@ -140,27 +138,22 @@ def backward_step(
     >>> step.dq.shape
     torch.Size([8, 2, 64])
     """
-    if not options.keys() <= BackwardStepOptions.__annotations__.keys():
-        require_options("backward_step", options, BackwardStepOptions)
-    variant, of_variant, others = (*PLAIN, options)
-    if not VARIANT_OPTIONS.isdisjoint(options):
-        variant, of_variant, others = variant_of(q, options)
-    asked = Asked(causal, **others, variant=variant)
+    asked, of_variant = asked_of("backward_step", q, options, BackwardStepOptions, causal=causal)
     if not isinstance(cu_seqlens_k, torch.Tensor):
         arguments.require_tensor("cu_seqlens_k", cu_seqlens_k)
     kv, given = RaggedKV(k, v, cu_seqlens_k), {"dout": dout, "q": q, "out": out}
     every = given | {"k": k, "v": v, "lse2": lse2, **of_variant}
     arguments.require_no_gradient("backward", **every)
     outputs = {"dq": dq, "dk": dk, "dv": dv, "dsinks": dsinks}
-    if dsinks is not None and not variant.sinks:
+    if dsinks is not None and "sinks" not in of_variant:
         raise ValueError("dsinks without sinks, allowed: None")
     require_apart(outputs, every)
     names = (*given, "lse2", "cu_seqlens_q")
     of_q = arguments.facts(*given.values(), lse2, cu_seqlens_q, names=names)
     target = asked.target
-    found = ("backward", target, *of_q, kv.facts)
     tensors = arguments.once_per_facts(
-        found, lambda: _check_tensors(q, kv, lse2, cu_seqlens_q, target, dout=dout, out=out)
+        ("backward", target, *of_q, kv.facts),
+        lambda: _check_tensors(q, kv, lse2, cu_seqlens_q, target, dout=dout, out=out),
     )
     for name, tensor in given.items():
         arguments.require_place(name, tensor)
@@ -169,14 +162,10 @@ def backward_step(
     facts, key = (tensors, lengths.q.tobytes(), lengths.kv.tobytes()), (*asked, deterministic)
     checked = (dout, q, kv, lengths, asked, deterministic)
     call = kept(facts, key) or keep(facts, key, _checked(*checked))
-    made = {
-        name: arguments.output(name, to, like)
-        for name, to in outputs.items()
-        if (like := getattr(call, name)) is not None
-    }
-    made |= {"cu_seqlens_q": cu_seqlens_q, "variant_tensors": of_variant}
-    call = call.on(**given, kv=kv, lse2=lse2, **made)
-    return call.choice.kernel.prepare(call)
+    likes = {name: like for name in outputs if (like := getattr(call, name)) is not None}
+    made = {name: arguments.output(name, outputs[name], like) for name, like in likes.items()}
+    made |= {"cu_seqlens_q": cu_seqlens_q, "lse2": lse2, "variant_tensors": of_variant}
+    return call.choice.kernel.prepare(call.on(**given, kv=kv, **made))
 
 
 def _checked(

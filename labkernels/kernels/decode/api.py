@@ -10,19 +10,17 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import (
-    PLAIN,
-    VARIANT_OPTIONS,
     Asked,
     Attention,
     AttentionOptions,
     Step,
     VariantOptions,
+    asked_of,
     check_options,
     in_graph,
     keep,
     kept,
     require_options,
-    variant_of,
 )
 from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
@@ -104,12 +102,7 @@ def decode_step(
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
-    if not options.keys() <= DecodeOptions.__annotations__.keys():
-        require_options("decode_step", options, DecodeOptions)
-    variant, of_variant, others = (*PLAIN, options)
-    if not VARIANT_OPTIONS.isdisjoint(options):
-        variant, of_variant, others = variant_of(q, options)
-    asked = Asked(**others, variant=variant)
+    asked, of_variant = asked_of("decode_step", q, options, DecodeOptions)
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)

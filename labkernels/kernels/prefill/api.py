@@ -10,17 +10,15 @@ from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
-    PLAIN,
-    VARIANT_OPTIONS,
     Asked,
     Attention,
     Step,
     VariantOptions,
+    asked_of,
     in_graph,
     keep,
     kept,
     require_options,
-    variant_of,
 )
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
@@ -131,12 +129,7 @@ def prefill_step(
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
-    if not options.keys() <= PrefillStepOptions.__annotations__.keys():
-        require_options("prefill_step", options, PrefillStepOptions)
-    variant, of_variant, others = (*PLAIN, options)
-    if not VARIANT_OPTIONS.isdisjoint(options):
-        variant, of_variant, others = variant_of(q, options)
-    asked = Asked(causal, **others, variant=variant)
+    asked, of_variant = asked_of("prefill_step", q, options, PrefillStepOptions, causal=causal)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))
