@@ -112,7 +112,7 @@ export class Compiler {
     this.#refuse(new Error("the compiler was stopped"));
   }
 
-  /** The files of a kernel that a reader may change, the kernel's own first. @param {string} kernel */
+  /** A kernel's files that a reader may change, its own first. @param {string} kernel */
   sources(kernel) {
     this.#known(kernel);
     const { editable, sources } = this.shipped;

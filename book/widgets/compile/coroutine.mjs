@@ -1,5 +1,5 @@
-// A kernel's LLVM IR, rewritten as labkernels/cuda/wasm/coroutine.py does, so that a CUDA thread can
-// be left and resumed without a stack.
+// A kernel's LLVM IR, rewritten as labkernels/cuda/wasm/coroutine.py does, so that a CUDA thread
+// can be left and resumed without a stack.
 
 const DEFINITION = /^define [^\n]*?@("[^"]+"|[\w.$]+)\([^]*?^}/gm;
 const ENTER = /^  (%[\w.]+) = [^\n]*call [^\n]*ptr @lab_enter\(\)[^\n]*$/gm;

@@ -11,7 +11,8 @@ export const KERNELS = "kernels"; // the folder of the kernel's files, as the co
 export class CompileError extends Error {
   /** @param {Diagnostic[]} diagnostics */
   constructor(diagnostics) {
-    super(diagnostics.find(({ severity }) => severity === "error")?.message ?? "no reason is given");
+    const first = diagnostics.find(({ severity }) => severity === "error");
+    super(first?.message ?? "no reason is given");
     this.name = "CompileError";
     this.diagnostics = diagnostics;
   }

@@ -125,7 +125,7 @@ export class Toolchain {
     });
   }
 
-  /** The code is optimised already: -O1 takes less time and gives as good a code. @param {string} ir */
+  /** The code is optimised already: -O1 takes less time and loses nothing. @param {string} ir */
   async #object(ir) {
     const how = ["-O1", "-x", "ir", "-emit-obj", "-o", OBJECT, "a.ll"];
     const made = await this.#run(["clang++", ...TARGET, ...how], { "a.ll": suspendable(ir) });

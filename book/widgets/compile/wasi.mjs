@@ -208,8 +208,11 @@ function calls_of_paths(p) {
 
 /** @param {Process} p @returns {Record<string, (...given: any[]) => number>} */
 function calls_of_descriptors(p) {
-  const seek = (/** @type {Open} */ file, /** @type {number} */ by, /** @type {number} */ whence) =>
-    (file.at = by + (whence === 0 ? 0 : whence === 1 ? file.at : p.content(file.path)?.length ?? 0));
+  /** @param {Open} file @param {number} by @param {number} whence */
+  const seek = (file, by, whence) => {
+    const length = p.content(file.path)?.length ?? 0;
+    return (file.at = by + (whence === 0 ? 0 : whence === 1 ? file.at : length));
+  };
   return {
     fd_close: (fd) => (p.open.delete(fd) ? 0 : fd < ROOT ? 0 : BAD_FILE),
     fd_fdstat_get(fd, to) {

@@ -1,5 +1,5 @@
-// node compile_of_edits.mjs CLANG FOLDER < given.json: modules or diagnostics of edited kernels. What
-// each module makes of a case is told as check.mjs tells it.
+// node compile_of_edits.mjs CLANG FOLDER < given.json: modules or diagnostics of edited kernels.
+// What each module makes of a case is told as check.mjs tells it.
 import fs from "node:fs";
 import { CompileError } from "../../../book/widgets/compile/diagnostics.mjs";
 import { Toolchain } from "../../../book/widgets/compile/toolchain.mjs";

@@ -9,7 +9,7 @@ import torch
 import labkernels
 from labkernels import LatentKV, PagedKV, RaggedKV
 from labkernels.testing import assert_attention_close
-from tests.book.pages.test_coming_from import PAGE, close, exact
+from tests.book.texts.test_coming_from import PAGE, close, exact
 
 ENDS = torch.tensor([0, 3, 8], dtype=torch.int32)
 LENS = ENDS.diff()
