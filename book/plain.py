@@ -135,6 +135,8 @@ def _directive(found: re.Match, words: plain_roles.Words) -> str:
             return "\n".join(
                 f"> {line}".rstrip() for line in [f"**{title}**", "", *body.split("\n")]
             )
+        case "raw":  # of a page alone
+            return ""
         case "table":
             return f"**{title}**\n\n{body}"
     raise ValueError(f"plain.py knows no directive {found['name']}")

@@ -163,7 +163,7 @@ def backward_step(
     checked = (dout, q, kv, lengths, asked, deterministic)
     call = kept(facts, key) or keep(facts, key, _checked(*checked))
     likes = {name: like for name in outputs if (like := getattr(call, name)) is not None}
-    made = {name: arguments.output(name, outputs[name], like) for name, like in likes.items()}
+    made: dict[str, Any] = {n: arguments.output(n, outputs[n], x) for n, x in likes.items()}
     made |= {"cu_seqlens_q": cu_seqlens_q, "lse2": lse2, "variant_tensors": of_variant}
     return call.choice.kernel.prepare(call.on(**given, kv=kv, **made))
 

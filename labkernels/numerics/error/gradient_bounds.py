@@ -97,7 +97,9 @@ class _Errors:
         self.ds = part.visible(_rounded(ds_error + _FLUSHED, abs(part.ds), policy.p))
 
 
-def _of_variant(part: Part, product: Array, execution: Execution) -> tuple[Array, Array]:
+def _of_variant(
+    part: Part, product: Array, execution: Execution
+) -> tuple[Array | float, Array | float]:
     """Return what a variant adds to the error of an exponent, and the error of the cap's steepness.
 
     product: the error of q k in log2 units, which the cap lessens.
@@ -107,7 +109,8 @@ def _of_variant(part: Part, product: Array, execution: Execution) -> tuple[Array
         return 0.0, 0.0
     xp = namespace(part.score)
     raw = abs(part.rows.q_log2 @ xp.swapaxes(block.k, 1, 2))
-    error, bend = 2 * _U32 * raw, 0.0
+    bend: Array | float = 0.0
+    error = 2 * _U32 * raw
     if variant.alibi is not None:
         places = xp.arange(block.first, block.last, device=raw.device)
         slopes = VariantTensors(alibi=variant.alibi, both_sides=variant.both_sides)

@@ -41,7 +41,7 @@ LAB_DEVICE void shaped_probabilities(typename C::Scores& s, typename C::Fragment
     for (int r = 0; r < 2; ++r) {
       const int n = 4 * j + 2 * r;
       const auto first = static_cast<float>(distance + of_lane + 8 * r);
-      float e[2], steepness[2];
+      float e[2], steepness[2];  // [2 columns] each
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float x = s[Half * C::rows_at_once / 2 + n + i];
