@@ -129,12 +129,33 @@ def variants():
         assert_attention_close(step.out, Q, K, V, lse2=step.lse2, named=False, **ends, **how)
 
 
+def merges():
+    outs, lse2s = torch.stack([Q, 3 * Q]), torch.zeros(2, *Q.shape[:2])
+    merged = labkernels.merge_states(outs, lse2s)
+    assert torch.equal(merged.out, 2 * Q)
+    assert torch.equal(merged.lse2, torch.ones(Q.shape[:2]))
+
+
+def cascade():
+    q, prefix = normal(2, 4, 64), PagedKV(*POOLS, TABLE[:1], LENS[:1])
+    step = labkernels.cascade_decode(q, prefix, CACHE)
+    both = [torch.cat([pool_rows(pool, 0), pool_rows(pool, 1)]) for pool in POOLS]
+    close(step.out[1:], exact(q[1:], *both, False)[0])
+
+
+def pool_rows(pool, request):
+    """Return the rows of a request's keys, or of its values."""
+    return pool[TABLE[request].long()].flatten(0, 1)[: LENS[request]]
+
+
 # By the first words of a row's left cell.
 RUNS = {
     "BatchDecodeWithPagedKVCacheWrapper": decode_step_twice,
     "BatchPrefillWithPagedKVCacheWrapper": paged_and_ragged_prefill,
     "mla.BatchMLAPagedAttentionWrapper": latent,
     "append_paged_kv_cache": append,
+    "merge_state": merges,
+    "MultiLevelCascadeAttentionWrapper": cascade,
     "plan": decode_step_twice,
     "use_tensor_cores=False": by_either_kernel,
     "fixed_split_size": by_splits,
