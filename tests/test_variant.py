@@ -50,8 +50,8 @@ def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, fea
     assert variant.features == (feature,)
     able = discover()["prefill_mma"]
     assert able.instances(able.shape(head_dim=64, variant=variant))[0].features == (feature,)
-    kernel = discover()["backward_mma"]
-    with pytest.raises(ValueError, match=f"a variant with {feature}, allowed for backward_mma"):
+    kernel = discover()["triton_backward"]
+    with pytest.raises(ValueError, match=f"a variant with {feature}, allowed for triton_backward"):
         kernel.instances(kernel.shape(head_dim=64, variant=variant))
 
 

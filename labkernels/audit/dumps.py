@@ -133,7 +133,7 @@ def _flat_heads(given: dict) -> list[int]:
         return []
     # told as many heads as the middle axis has, `layouts.apart` takes [T, H, D]
     return [
-        n for n, rest in (divmod(q[-1], d) for d in _CHANNELS) if not rest and n not in (1, q[1])
+        n for n, rest in (divmod(q[-1], d) for d in _CHANNELS) if not rest and n > 1 and n != q[1]
     ]
 
 
