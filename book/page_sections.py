@@ -1,7 +1,8 @@
 """Folds what a page opens when it is asked for.
 
-These are the sections of a chapter that its entry in chapters.toml names, and in the API reference
-what stands below the first sentences of a name, and sections of many names.
+These are the sections of a chapter that its entry in chapters.toml names, the chapters' sections of
+the evidence, and in the API reference what stands below the first sentences of a name, and sections
+of many names.
 """
 
 import re
@@ -11,7 +12,7 @@ import chapter_frame
 
 _HEADING = re.compile(
     r'<section id="(?P<id>[^"]+)">\s*(?P<more>(?:<span id="[^"]*"></span>\s*)*)'
-    r"(?P<heading><h3>(?P<title>.*?)</h3>)",
+    r"(?P<heading><(?P<level>h[23])>(?P<title>.*?)</(?P=level)>)",
     re.DOTALL,
 )
 _EDGE = re.compile(r"<section\b|</section>")
@@ -37,6 +38,10 @@ def fold(pages: Path) -> None:
     for path in sorted((pages / "notebooks").glob("*.html")):
         titles = folds.get(path.stem, ())
         path.write_text(folded(path.read_text(encoding="utf-8"), titles), encoding="utf-8")
+    for path in pages.glob("book/evidence.html"):
+        text = path.read_text(encoding="utf-8")
+        titles = tuple(_title(found) for found in _HEADING.finditer(text))
+        path.write_text(folded(text, titles), encoding="utf-8")
     for path in pages.glob("book/api.html"):
         path.write_text(with_lids(path.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -44,19 +49,20 @@ def fold(pages: Path) -> None:
 def folded(text: str, titles: tuple[str, ...]) -> str:
     """Returns a page whose sections with these titles stand in a `details` each.
 
-    The section's name moves into it, so that a link to the section opens it.
+    The section's names move into it, so that a link to the section opens it.
     Raises: ValueError naming a title that the page does not have.
     """
     wanted, parts, at = set(titles), [], 0
     for found in _HEADING.finditer(text):
-        title = _NOT_TITLE.sub("", found["title"]).strip()
+        title = _title(found)
         if title not in wanted:
             continue
         wanted.remove(title)
         end = _end(text, found.end())
-        parts += [text[at : found.start()], "<section>", found["more"]]
+        parts += [text[at : found.start()], "<section>"]
         parts += [f'<details class="lab-more"><summary>{found["heading"]}</summary>']
-        parts += [f'<div id="{found["id"]}">', text[found.end() : end], "</div></details>"]
+        parts += [f'<div id="{found["id"]}">', found["more"], text[found.end() : end]]
+        parts += ["</div></details>"]
         at = end
     if wanted:
         raise ValueError(f"no section is called {', '.join(sorted(wanted))}")
@@ -93,6 +99,10 @@ def _with_many_names(text: str, start: int) -> str:
     shown = ", ".join(f"<code>{name}</code>" for name in own)
     lid = f'<details class="lab-more"><summary>{shown}</summary>{text[first:end]}</details>'
     return f"{text[:first]}{lid}{text[end:]}"
+
+
+def _title(found: re.Match[str]) -> str:
+    return _NOT_TITLE.sub("", found["title"]).strip()
 
 
 def _end(text: str, start: int, edges: re.Pattern[str] = _EDGE) -> int:

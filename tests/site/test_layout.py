@@ -12,7 +12,7 @@ from tests.site.test_pages import CHAPTERS, SITE, WIDTHS, browser, check, opened
 __all__ = ["browser", "opened"]  # fixtures
 
 pytestmark = pytest.mark.site
-OTHERS = ("api", "changelog", "notation", "coming_from", "assignments")
+OTHERS = ("api", "changelog", "notation", "coming_from", "assignments", "evidence")
 PAGES = [*CHAPTERS, *(f"book/{name}.html" for name in OTHERS)]
 MOST_PIXELS = 15_000
 # Of all tables of these pages; such a table scrolls by itself, and a shadow shows that it does.
