@@ -1,16 +1,14 @@
 """In a browser, a chapter answers on its first screen and is short, and its equations fit."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 import yaml
 
-playwright = pytest.importorskip("playwright.sync_api")
+from tests.repo.files import ROOT
+from tests.site.test_pages import browser
+
+__all__ = ["browser"]  # a fixture
 
 pytestmark = pytest.mark.site
-ROOT = Path(__file__).parents[2]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH, PHONE_WIDTH, SCREEN = 1300, 390, 900  # pixels
 ANSWER_LINES_MAX, SCREENS_MAX = 5, 12
 PARTS = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))["parts"]
@@ -26,17 +24,6 @@ WIDE = """[...document.querySelectorAll("div.math")].filter((box) => {
     return left < inside.left - 1 || right > inside.right + 1;
   });
 }).map((box) => box.id)"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"none of these is installed: {', '.join(BROWSERS)}")
-    with playwright.sync_playwright() as library:
-        opened = library.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
