@@ -98,7 +98,7 @@ plt.show()
 # The thread has the percentages above, from Nsight Systems. It has the author's check that *Tensor Active* times peak times time is the number of FLOPs, $4 B S^2 H D$, and the author's suspicion: the copies to shared memory are synchronised with the products, and shared memory allows few blocks.
 # A sibling report by the same author has a kernel of 32 channels on the Orin, with 255 registers, 24,576 bytes of shared memory, a theoretical occupancy of 16.67 %, and 42.5 % active.
 #
-# An article that retells the thread, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 49,152 bytes that leaves two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and "up to 85 %" at 256.
+# An article that retells the thread, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 128 × 128 for 64 channels, whose 49 KB leave two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and up to 85 % at 256.
 # The last two are told as a maintainer's answer, which is not in the part of the thread that is public to us.
 #
 # ## Prediction
@@ -108,13 +108,13 @@ plt.show()
 # For each score a kernel does $4 D$ FLOPs and one exponential. In clocks of an SM,
 #
 # $$
-# \frac{t_{\text{products}}}{t_{\exp}} = \frac{4 D E}{R} .
+# \frac{t_{\text{products}}}{t_{\exp}} = \frac{4 D E}{R_{\text{tensor}}} .
 # $$ (half-idle-ratio)
 #
 # | symbol | meaning |
 # |---|---|
 # | $4 D$ | $2 D$ in $Q K^T$ and $2 D$ in $P V$, for $D$ channels |
-# | $R$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
+# | $R_{\text{tensor}}$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
 # | $E$ | exponentials of its special-function units in a clock |
 #
 # If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$. {numref}`exp-roof` draws the ratio.
@@ -332,7 +332,7 @@ plots.table(on[[*names, "TFLOP/s"]], "active-all", digits)
 # `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and reach {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of the chip's FLOPs.
 # The profiler has a peak for each instruction: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
 # So a slow instruction costs FLOPs and not activity. It cannot be where the *counter's* other half goes, and a counter needs its peak beside it.
-# "Up to 85 %" at 256 channels fits kernels on `wgmma`, of which ours reaches {glue:text}`wgmma_256` % of the FLOPs, and not FlashAttention-2 with {glue:text}`fa2_256` %.
+# The article's 85 % at 256 channels fits kernels on `wgmma`, of which ours reaches {glue:text}`wgmma_256` % of the FLOPs, and not FlashAttention-2 with {glue:text}`fa2_256` %.
 #
 # ### What the warps waited for
 
@@ -478,7 +478,7 @@ whole.log + bench.log
 # :class: dropdown
 # ```
 #
-# {eq}`half-idle-ratio` is 1 at $D = R / (4 E)$.
+# {eq}`half-idle-ratio` is 1 at $D = R_{\text{tensor}} / (4 E)$.
 # On the A100 that is a head of 32 channels and on GeForce parts one of 8, fewer than most models have; on a B200 it is 128, the most common head_dim, which is why kernels for it compute some of the exponentials by polynomials.
 
 # %%

@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# A test passes in fp16 and misses 1e-3 in bf16, a maintainer advises a larger tolerance, and with 1e-2 the test passes {cite:p}`flashinfer882`.
+# A test that allows 1e-3 fails in bf16, a maintainer answers that bf16 needs larger tolerances, and with 1e-2 the test passes {cite:p}`flashinfer882`.
 # **Is the tolerance fair, or is the kernel broken?**
 #
 # :::{admonition} Answer
@@ -107,7 +107,7 @@ plt.show()
 # So each of these can be tested against a limit that rounding alone seldom exceeds: the largest error over a proven bound; the spread of $z$ by head, by request, by channel and in all; the number of outliers; and a push along the direction $D$ of a known kind of bug,
 #
 # $$
-# \beta = \frac{\sum e D / \sigma^2}{\sum D^2 / \sigma^2},
+# \beta = \frac{\sum e D / \sigma^2}{\sum D^2 / \sigma^2} .
 # $$ (verdict-beta)
 #
 # This is an average over all elements, so a push far below one {term}`ulp` shows if enough elements share it.

@@ -24,7 +24,7 @@
 # | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a block at a time? |
 # | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 10 | Which lane holds which number, and where is it rounded? |
 # | 5 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
-# | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Five GPUs, one product, three answers: which is wrong? |
+# | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Does one attention kernel give the same bits on five GPUs? |
 # | 7 | [Where the error comes from](where_the_error_comes_from.ipynb) | 25 | Which step makes the error, and what would it cost to remove it? |
 # | 8 | [Rounding or bug?](rounding_or_bug.ipynb) | 20 | Could rounding have done this? |
 # | 9 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 20 | Is bf16 at fault, or the tolerance, or the test? |

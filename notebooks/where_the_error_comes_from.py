@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# A test of attention with a tolerance of 0.001 passes in fp16 and fails in bf16 {cite:p}`flashinfer882`; a maintainer pointed to a study of flash attention in bf16 {cite:p}`golden2024`.
+# A test of attention with a tolerance of 0.001 fails in bf16 {cite:p}`flashinfer882`; a maintainer pointed to a study of flash attention in bf16 {cite:p}`golden2024`.
 # **Which step of the kernel makes the difference, and what would it cost to remove it?**
 #
 # :::{admonition} Answer
