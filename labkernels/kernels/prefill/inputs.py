@@ -54,7 +54,8 @@ class PrefillInputs:
         """Return the attention of all or some query tokens as a numerics problem on this device."""
         kv, ends = self.kv, self.cu_seqlens_q.cpu().numpy()
         how = {"scale": self.scale, "cu_seqlens_q": ends, "causal": self.workload.causal}
-        how["variant"] = variant_tensors(self.options)
+        w = self.workload
+        how["variant"] = variant_tensors(self.options, (w.q_lens, w.kv_lens))
         q, k, v = arrays(self.q, kv.k, kv.v)
         if isinstance(kv, RaggedKV):
             whole = Problem.packed(q, k, v, kv.cu_seqlens, **how)
@@ -77,5 +78,5 @@ def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
         kv = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
     else:
         kv = RaggedKV(k, v, sums(w.kv_lens, draw))
-    options = variant_options(w.variant, w.q_heads, draw)
+    options = variant_options(w.variant, w.q_heads, draw, (w.q_lens, w.kv_lens))
     return PrefillInputs(w, q, kv, sums(w.q_lens, draw), 1 / math.sqrt(w.head_dim), options)
