@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from labkernels.kernels.caches.mask import pack_mask, unpacked
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
@@ -164,14 +163,11 @@ def problem_of_rows(problem: Problem, rows: Sequence[int] | None) -> Problem:
     )
 
 
-def variant_options(
-    variant: AttentionVariant, q_heads: int, draw: Draw, lengths: tuple[Sequence[int], ...] = ()
-) -> dict[str, Any]:
+def variant_options(variant: AttentionVariant, q_heads: int, draw: Draw) -> dict[str, Any]:
     """Return a variant as the options of a verb, without its causal mask, and draw its sinks.
 
     Draw these after the other tensors, which then do not depend on the variant. Sinks are about
-    standard normal. The slope of head i is 2^(-8 i / q_heads), i from 1. A mask shows about half of
-    the keys of requests with these lengths, of queries and of keys.
+    standard normal. The slope of head i is 2^(-8 i / q_heads), i from 1.
     Source: ALiBi, Press et al., for the slopes.
     """
     given = ("window_left", "window_right", "soft_cap")
@@ -181,23 +177,12 @@ def variant_options(
         options["alibi"] = torch.exp2(-8 * of_head / q_heads).float().to(draw.device)
     if variant.sinks:
         options["sinks"] = draw.tensor("bf16", q_heads).float()
-    if variant.mask:
-        pairs = zip(*lengths, strict=True)
-        masks = [draw.tensor("bf16", n, keys) > 0 for n, keys in pairs]
-        options["mask"] = pack_mask(masks)
     return {name: value for name, value in options.items() if value is not None}
 
 
-def variant_tensors(
-    options: Mapping[str, Any], lengths: tuple[Sequence[int], ...] = ()
-) -> VariantTensors | None:
-    """Return the variant of the options of a verb for numerics; None for plain attention.
-
-    lengths: of queries and of keys, which a mask of bits needs.
-    """
+def variant_tensors(options: Mapping[str, Any]) -> VariantTensors | None:
+    """Return the variant of the options of a verb for numerics; None for plain attention."""
     found = {name: as_float64(x) if torch.is_tensor(x) else x for name, x in options.items()}
-    if "mask" in options:
-        found["mask"] = unpacked(options["mask"], *lengths)
     return VariantTensors(**found) if found else None
 
 

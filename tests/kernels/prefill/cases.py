@@ -10,7 +10,7 @@ import torch
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.kernel import head_dim_v as channels_of_v
-from labkernels.kernels.random_inputs import variant_tensors
+from labkernels.kernels.prefill.inputs import masked_variant
 from labkernels.numerics.truth.problem import Problem
 from tests.kernels.decode.cases import (
     DTYPES,
@@ -53,7 +53,7 @@ class PrefillCase(Forward):
             "scale": self.scale,
             "cu_seqlens_q": self.cu_seqlens_q.cpu().numpy(),
             "causal": self.causal,
-            "variant": variant_tensors(self.variant, self.lengths),
+            "variant": masked_variant(self.variant, *self.lengths),
         }
         if isinstance(self.kv, RaggedKV):
             return Problem.packed(*wide, self.kv.cu_seqlens.cpu().numpy(), **how)
