@@ -22,6 +22,7 @@ from labkernels.variant import FEATURES
 OVERLAY = "stages or States"
 FP32 = number(4, "B")
 SWIZZLE_ALIGNMENT = 1024  # bytes; the pattern of the 128-byte swizzle is eight lines of 128 bytes
+MASK_REGISTERS, MASK_NOTE = 4, "a row's bits of a step, and where they begin"
 _KERNELS = Path(__file__).parent
 
 
@@ -65,6 +66,8 @@ class CudaKernel(Kernel, Protocol):
                 lines += (Line("slopes", of_rows[0], "a slope and a place of each row"),)
             else:  # all rows of a step are of one head
                 lines += (Line("slope", number(1)),)
+        if "mask" in instance.features:
+            lines += (Line("mask", number(MASK_REGISTERS), MASK_NOTE),)
         return Ledger(title, "registers", (*lines, *self.addresses))
 
     def asked(self, instance: Instance, arch: str) -> Asked:

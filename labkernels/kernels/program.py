@@ -80,6 +80,9 @@ class VariantParams(ctypes.Structure):
         ("window_right", ctypes.c_int),
         ("soft_cap_log2", ctypes.c_float),
         ("exponent_of_cap", ctypes.c_float),
+        ("mask", ctypes.c_void_p),
+        ("mask_begins", ctypes.c_void_p),
+        ("mask_words", ctypes.c_longlong),
     )
 
 
@@ -88,7 +91,9 @@ def _with_variant(plain: type[Params]) -> type[Params]:
     return type("WithVariant", (plain,), {"_fields_": (("variant", VariantParams),)})
 
 
-def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> Params:
+def with_variant(
+    params: Params, variant: AttentionVariant, *, scale: float, mask_words: int = 0
+) -> Params:
     """Return a kernel's parameter with the numbers of a variant; unchanged for plain attention."""
     if not variant.features:
         return params
@@ -98,5 +103,5 @@ def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> 
     numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
     made = _with_variant(type(params))()
     ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.variant = VariantParams(None, None, *ends, *numbers)
+    made.variant = VariantParams(None, None, *ends, *numbers, None, None, mask_words)
     return made

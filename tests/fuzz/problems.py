@@ -76,7 +76,7 @@ def attention(operation: str, choose) -> None:
     case = CASES[operation](*lengths, **shape)
     if choose.varied and spec.features:
         vary = backward_cases.varied_backward if operation == "backward" else varied
-        case = vary(case, spec.name, seed=shape["seed"], **variant(choose))
+        case = vary(case, spec.name, seed=shape["seed"], **variant(choose, spec.features))
     if operation == "backward":
         backward_cases.run_checked(case, spec, deterministic=choose.pick((False, True)), **how)
     else:
@@ -84,11 +84,13 @@ def attention(operation: str, choose) -> None:
         contract.run_checked(case, spec, sharp=False, keys_per_split=keys, **how)
 
 
-def variant(choose) -> dict[str, object]:
+def variant(choose, features) -> dict[str, object]:
     """Return any features of a variant, with windows that end inside, at and beyond steps."""
     found = {name: choose.pick((None, None, *WINDOWS)) for name in ("window_left", "window_right")}
     found["soft_cap"] = choose.pick((None, None, 0.5, 3.0, 50.0))
     found |= {name: choose.pick((None, True)) for name in ("alibi", "sinks")}
+    if "mask" in features:
+        found["mask"] = choose.pick((None, None, 0.1, 0.5, 0.9))
     return {name: value for name, value in found.items() if value is not None}
 
 

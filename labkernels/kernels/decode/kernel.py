@@ -18,7 +18,7 @@ from labkernels.kernels.cuda_kernel import (
 )
 from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 ADDRESSES = Line(
     "addresses",
@@ -47,7 +47,7 @@ class DecodeKernel(Kernel, Protocol):
 class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
-    features: tuple[str, ...] = FEATURES
+    features: tuple[str, ...] = UNMASKED
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)

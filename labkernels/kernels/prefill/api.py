@@ -6,12 +6,14 @@ from typing import Unpack
 import torch
 
 from labkernels.kernels import checks as arguments
+from labkernels.kernels.caches.mask import require_words
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
     Asked,
     Attention,
+    MaskOption,
     Step,
     VariantOptions,
     asked_of,
@@ -31,11 +33,11 @@ from labkernels.kernels.packed_gqa.call import (
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 
-class PrefillStepOptions(SplitOptions, VariantOptions, total=False):
+class PrefillStepOptions(SplitOptions, VariantOptions, MaskOption, total=False):
     """The options of a prefill, apart from the mask and the lengths."""
 
 
-class PrefillOptions(PackedOptions, VariantOptions, total=False):
+class PrefillOptions(PackedOptions, VariantOptions, MaskOption, total=False):
     """All options of the verb `prefill`."""
 
 
@@ -54,7 +56,7 @@ def prefill(
     Shapes: q [total, q_heads, head_dim], q_heads a multiple of the KV heads; cu_seqlens_q
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
-    A query without keys gives out = 0, lse2 = -inf.
+    A query without keys, or without keys that a mask leaves, gives out = 0, lse2 = -inf.
     options: the fields of PrefillOptions; causal is False by default. On a GPU, lengths and
     pages are read when torch has seen one of them change (see `checks.once_per_content`); lengths
     given as q_lens and kv_lens are not read.
@@ -142,6 +144,8 @@ def prefill_step(
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
     facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
     call = kept(facts, asked) or keep(facts, asked, _checked(q, kv, lengths, asked))
+    if "mask" in of_variant:
+        require_words(of_variant["mask"], lengths.q, lengths.kv)
     call = call.on(
         q=q,
         kv=kv,

@@ -169,6 +169,32 @@ def prefill_step(
     )
 
 
+def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> PlannedStep:
+    """Plan FlashInfer's cascade of two levels, a prefix of all requests and their own keys.
+
+    Raises: Refused with FlashInfer's own words.
+    """
+    import flashinfer
+    import torch
+
+    batch, heads, head_dim = q.shape
+    numbers = {"dtype": torch.int32, "device": q.device}
+    ends = [torch.tensor([0, batch], **numbers), torch.arange(batch + 1, **numbers)]
+    lists = zip(page_lists(prefix), page_lists(cache), strict=True)
+    newest = [q]
+    with refusals(Exception):
+        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace(q), "NHD")
+
+    def plan() -> None:
+        sizes = (heads, cache.k.shape[2], head_dim, cache.page_size)
+        wrapper.plan(ends, *map(list, lists), *sizes, sm_scale=scale, q_data_type=q.dtype)
+
+    def run() -> None:
+        newest[0] = wrapper.run(q, (cache.k, cache.v))
+
+    return replace(_planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
+
+
 def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:
     """Plan and run a wrapper once, and return its step."""
     import flashinfer

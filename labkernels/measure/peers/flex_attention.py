@@ -8,7 +8,7 @@ from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers import torch_sdpa
 from labkernels.measure.peers.dense import dense, tokens
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 
 def missing() -> str | None:
@@ -83,6 +83,6 @@ PEERS = (
         PEER_POLICY,
         {"backward": _backward},
         missing,
-        features=FEATURES,
+        features=UNMASKED,
     ),
 )

@@ -13,8 +13,8 @@ import torch
 from labkernels import ops
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.random_inputs import variant_tensors
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.truth.variant import VariantTensors
 
 DTYPES = {
     "fp16": torch.float16,
@@ -157,7 +157,7 @@ class Case(Forward):
         cache = self.cache
         wide = map(exact, (self.q, cache.k, cache.v))
         table, lengths = cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy()
-        variant = true_variant(self.variant)
+        variant = variant_tensors(self.variant)
         # the query is the last key
         return Problem(*wide, table, lengths, self.scale, causal=True, variant=variant)
 
@@ -254,12 +254,6 @@ def poisoned(case, *, dtype=None) -> Outputs:
     lse2 = torch.full((rows, q_heads), math.nan, **options)
     inner = slice(GUARD_ROWS, -GUARD_ROWS)
     return Outputs(out[inner], lse2[inner], (out, lse2))
-
-
-def true_variant(variant: Mapping[str, object]) -> VariantTensors | None:
-    """Return a case's variant as numerics takes it."""
-    numbers = {name: x.cpu().numpy() if torch.is_tensor(x) else x for name, x in variant.items()}
-    return VariantTensors(**numbers) if numbers else None
 
 
 def exact(tensor: torch.Tensor):

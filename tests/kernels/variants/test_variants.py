@@ -10,13 +10,13 @@ import torch
 from labkernels import ops
 from labkernels.kernels.call import ALL_KEYS
 from labkernels.kernels.registry import discover
-from labkernels.variant import FEATURES, AttentionVariant
+from labkernels.variant import FEATURES, UNMASKED, AttentionVariant
 from tests.kernels.append.cases import append_case
 from tests.kernels.contract import SPECS, run_checked
 from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case
-from tests.kernels.variants.cases import varied
+from tests.kernels.variants.cases import masked, varied
 
 DECODE, PREFILL = decode_case((33, 5)), prefill_case((3, 20), (33, 30), page_size=16, layout="nhd")
 ONES = torch.ones(8)
@@ -47,6 +47,68 @@ def test_a_variant_out_of_range_is_refused_by_name_and_nothing_is_written(verb, 
         case.run(out=outputs.out, lse2=outputs.lse2, **variant)
     assert outputs.out.isnan().all()
     assert outputs.lse2.isnan().all()
+
+
+MASK = masked(([3], [33]), 0.5, torch.Generator().manual_seed(0))
+REFUSED_MASKS = [
+    (MASK[:-4], "len(mask) = 12, allowed: 16 or more, the bits of these requests in whole words"),
+    (MASK.int(), "mask is torch.int32 (16,) on cpu, allowed: torch.uint8 [bytes] on cpu"),
+    (MASK.view(4, 4), "mask is torch.uint8 (4, 4) on cpu, allowed"),
+    (MASK.to("meta"), "mask is torch.uint8 (16,) on meta, allowed"),
+    (MASK.repeat(2)[::2], "mask has stride (2,)"),
+    (MASK.repeat(2)[1:], "allowed: (1,) at a multiple of 4"),
+    (b"bits", "mask"),
+]
+
+
+@pytest.mark.parametrize(("mask", "words"), REFUSED_MASKS, ids=[x[:30] for _, x in REFUSED_MASKS])
+def test_a_mask_that_does_not_fit_is_refused_and_nothing_is_written(mask, words):
+    case = prefill_case((3,), (33,), group=4)
+    outputs = poisoned(case)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        case.run(out=outputs.out, lse2=outputs.lse2, mask=mask)
+    assert outputs.out.isnan().all()
+
+
+def test_masks_that_cannot_be_packed_are_refused():
+    for masks, words in (
+        ((), r"masks = \(\)"),
+        ((torch.ones(3, 3),), r"masks\[0\] is torch.float32"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ops.pack_mask(masks)
+
+
+@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
+@pytest.mark.usefixtures("interpreted")
+def test_a_causal_mask_of_bits_gives_the_bits_of_a_causal_call(kernel):
+    """Keys that no row of a step sees change nothing: each row's steps are the same."""
+    case = prefill_case((70, 3, 0, 5), (90, 33, 7, 2), group=4, kv_heads=1)
+    lengths = zip(*case.lengths, strict=True)
+    seen = [torch.ones(n, keys).tril(keys - n).bool() for n, keys in lengths]
+    causal = case.run(kernel, splits=1)
+    assert_same(case.run(kernel, splits=1, mask=ops.pack_mask(seen)), causal)
+    full = case.run(kernel, splits=1, causal=False, mask=ops.pack_mask(seen))
+    assert torch.allclose(full.lse2, causal.lse2, atol=1e-5)
+
+
+def test_the_planner_takes_a_kernel_that_reads_bits():
+    case = prefill_case((300,), (300,), group=4)
+    assert case.step(target="h200").plan.kernel == "prefill_wgmma"
+    plan = case.step(mask=masked(case.lengths, 0.5, torch.Generator()), target="h200").plan
+    assert plan.kernel == "prefill_mma"
+    assert "a variant with mask, allowed for prefill_wgmma: window, soft_cap" in plan.why
+
+
+def test_a_masks_bits_may_change_between_runs():
+    case = prefill_case((3, 4), (33, 9), group=4)
+    first, second = (masked(case.lengths, x, torch.Generator().manual_seed(1)) for x in (0.2, 0.8))
+    mask = first.clone()
+    step = case.step(mask=mask)
+    for bits in (first, second):
+        mask.copy_(bits)
+        step.run()
+        assert_same(step, case.run(mask=bits))
 
 
 @pytest.mark.parametrize("name", ["alibi", "sinks"])
@@ -110,8 +172,8 @@ def test_a_prefill_has_as_many_splits_as_its_window_needs():
 
 
 @pytest.mark.parametrize("kernel", [n for n, s in discover().items() if s.features])
-def test_a_kernel_with_one_feature_has_all(kernel):
-    assert SPECS[kernel].features == FEATURES
+def test_a_kernel_with_one_feature_has_all_but_perhaps_a_mask(kernel):
+    assert SPECS[kernel].features in (FEATURES, UNMASKED)
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])

@@ -4,7 +4,7 @@ from labkernels.hardware import Gpu
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 MIN_ROWS = 16  # the least rows that tl.dot takes
 PROGRAMS_PER_SM = 2
@@ -19,7 +19,7 @@ class TritonDecode(DecodeKernel):
     parent = "reference"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
-    features = FEATURES
+    features = UNMASKED
 
     def rows(self, group: int) -> int:
         """Return the query rows of a program."""
