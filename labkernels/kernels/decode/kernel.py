@@ -48,6 +48,7 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
     features: tuple[str, ...] = FEATURES
+    kv_dtypes: tuple[str | None, ...] = (None, "e4m3", "e5m2")
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
@@ -88,7 +89,7 @@ def stage_line(instance: Instance) -> Line:
     of = sizes(instance)
     return Line(
         "K and V stages",
-        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.width,
+        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.kv_width,
         note="each warp's own: d of K, one less of V",
         shares=OVERLAY,
         phase="loop",
