@@ -98,8 +98,9 @@ class Instance:
 class Kernel(Protocol):
     """A kernel: what it supports, its tiles, and the module that launches it.
 
-    kv_dtypes: formats of caches, of which None is the dtype. launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
-    features: the features of attention variants that it computes. overlay: as in Instance.
+    launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
+    features: the features of attention variants that it computes. kv_dtypes: formats of caches, of
+    which None is the dtype. overlay: as in Instance.
     """
 
     operation: str

@@ -194,6 +194,10 @@ class PagedHeads(Paged):
         places = self.places(request)
         return self.k[places], self.v[places]
 
+    def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pools as the numbers that they stand for."""
+        return self.k, self.v
+
     def require_equal_strides(self) -> None:
         """Raise ValueError unless K and V have equal shapes and strides, and so equal offsets."""
         k, v = self.k, self.v

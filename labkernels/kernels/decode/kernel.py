@@ -31,6 +31,11 @@ class DecodeTile(WarpTile):
     """The tile of a decode kernel."""
 
 
+def narrow_tiles(blocks_per_sm: int) -> tuple[DecodeTile, DecodeTile]:
+    """Return the tiles for a cache of 8 bits: three of its stages take less than two of 16 bits."""
+    return DecodeTile(4, 16, 3, blocks_per_sm), DecodeTile(4, 16, 2, blocks_per_sm)
+
+
 class DecodeKernel(Kernel, Protocol):
     """A kernel of one query token per request."""
 
