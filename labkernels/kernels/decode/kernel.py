@@ -16,6 +16,7 @@ from labkernels.kernels.cuda_kernel import (
     states_lines,
     step_features,
 )
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
 from labkernels.variant import FEATURES
@@ -53,7 +54,7 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
     features: tuple[str, ...] = FEATURES
-    kv_dtypes: tuple[str | None, ...] = (None, "e4m3", "e5m2")
+    kv_dtypes: tuple[str | None, ...] = (None, *KV_DTYPES)
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
