@@ -4,7 +4,7 @@ import functools
 import math
 import numbers
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -99,7 +99,11 @@ def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
 
 
 def require_formats(
-    k: torch.Tensor, v: torch.Tensor, layout: str, names: tuple[str, str] = ("k", "v")
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    names: tuple[str, str] = ("k", "v"),
+    dtypes: Iterable[torch.dtype] = (torch.float16, torch.bfloat16),
 ) -> None:
     """Raise ValueError unless kernels support the dtype, dimensions, rows and device of K and V.
 
@@ -108,8 +112,8 @@ def require_formats(
     first, second = names
     for name, tensor in zip(names, (k, v), strict=True):
         require_tensor(name, tensor)
-        if tensor.dtype not in (torch.float16, torch.bfloat16):
-            allowed = "torch.float16, torch.bfloat16"
+        if tensor.dtype not in dtypes:
+            allowed = ", ".join(map(str, dtypes))
             raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {allowed}")
         if tensor.dim() != layout.count(",") + 1:
             raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {layout}")
@@ -276,6 +280,7 @@ def changed(tensor: torch.Tensor) -> None:
 
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+KV_DTYPES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}  # of caches of 8 bits
 MAX_BATCH = 65_535  # requests lie along grid dimension z
 DEFAULT_TARGET = "h200"  # the GPU whose plan and arithmetic a machine without a GPU follows
 
@@ -328,14 +333,23 @@ def check_splits(splits: int | None, keys_per_split: int | None, batch_invariant
 
 
 def require_query(
-    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
+    q: torch.Tensor,
+    k: torch.Tensor,
+    head_dim: int,
+    kv_heads: int,
+    dims: str,
+    dtypes: Iterable[torch.dtype] = (),
 ) -> None:
-    """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
+    """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads.
+
+    dtypes: what q may have if it need not have that of K.
+    """
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype != k.dtype:
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {k.dtype}, as k")
+    if q.dtype not in (dtypes or (k.dtype,)):
+        allowed = ", ".join(map(str, dtypes)) or f"{k.dtype}, as k"
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {allowed}")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape

@@ -1,8 +1,10 @@
 """Runs a CUDA decode kernel in one launch, on the GPU or as its CPU build."""
 
 import ctypes
+import functools
 
 from labkernels.cuda.launch import with_numbers
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.call import DecodeCall, plan_decode
 from labkernels.kernels.program import (
@@ -47,6 +49,30 @@ class DecodeParams(ctypes.Structure):
     )
 
 
+class CacheScales(ctypes.Structure):
+    """Mirrors lab::CacheScales."""
+
+    _fields_ = (
+        ("k_scale", ctypes.c_void_p),
+        ("v_scale", ctypes.c_void_p),
+        ("k_scale_stride", ctypes.c_longlong),
+        ("v_scale_stride", ctypes.c_longlong),
+    )
+
+
+def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
+    """Return a kernel's parameter with the strides of a cache's scales."""
+    made = _with_scales(type(params))()
+    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
+    made.scales = CacheScales(None, None, *cache.k_scale.stride(), *cache.v_scale.stride())
+    return made
+
+
+@functools.cache
+def _with_scales(plain: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    return type("WithScales", (plain,), {"_fields_": (("scales", CacheScales),)})
+
+
 def prepare(call: DecodeCall) -> Step[Attention]:
     """Compile, allocate the splits' partial states, and fix the launch of a decode.
 
@@ -62,6 +88,8 @@ def prepare(call: DecodeCall) -> Step[Attention]:
         "out": call.out,
         "lse2": call.lse2,
     }
+    if isinstance(cache, QuantizedKV):
+        tensors |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
     return call.once(_program).step({**tensors, **call.variant_tensors}, call.outputs)
 
 
@@ -77,6 +105,8 @@ def _program(call: DecodeCall) -> Program:
         call.scale * LOG2_E,
     )
     params = with_variant(params, call.variant, scale=call.scale)
+    if isinstance(call.cache, QuantizedKV):
+        params = with_scales(params, call.cache)
     blocks = (kv_heads * slices, plan.splits, batch)
     launch = launch_of(call, params=params, blocks=blocks, written=WRITTEN)
     semaphores = batch * kv_heads * slices

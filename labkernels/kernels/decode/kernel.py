@@ -16,6 +16,7 @@ from labkernels.kernels.cuda_kernel import (
     states_lines,
     step_features,
 )
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
 from labkernels.variant import UNMASKED
@@ -29,6 +30,11 @@ ADDRESSES = Line(
 
 class DecodeTile(WarpTile):
     """The tile of a decode kernel."""
+
+
+def narrow_tiles(blocks_per_sm: int) -> tuple[DecodeTile, DecodeTile]:
+    """Return the tiles for a cache of 8 bits: three of its stages take less than two of 16 bits."""
+    return DecodeTile(4, 16, 3, blocks_per_sm), DecodeTile(4, 16, 2, blocks_per_sm)
 
 
 class DecodeKernel(Kernel, Protocol):
@@ -48,6 +54,7 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
     features: tuple[str, ...] = UNMASKED
+    kv_dtypes: tuple[str | None, ...] = (None, *KV_DTYPES)
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
@@ -88,7 +95,7 @@ def stage_line(instance: Instance) -> Line:
     of = sizes(instance)
     return Line(
         "K and V stages",
-        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.width,
+        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.kv_width,
         note="each warp's own: d of K, one less of V",
         shares=OVERLAY,
         phase="loop",
