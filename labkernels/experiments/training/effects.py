@@ -127,7 +127,10 @@ class Judge:
         yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
         if way in (WHOLE_MODEL, "torch fp32", "rounded inputs"):
             return  # their errors are not those of attention's output alone
-        moved = self._propagated(self._errors_of(way))
+        sigmas = self._errors_of(way)
+        moved = self._with_errors(sigmas) - want
+        yield "RMSE of logits, random errors", moved.square().mean((1, 2)).sqrt()
+        moved = self._propagated(sigmas)
         yield "RMSE of logits, predicted", moved.square().mean((0, 2, 3)).sqrt()
         top = want.topk(2, dim=-1)
         of_top = moved.gather(-1, top.indices.expand(DRAWS, -1, -1, -1))
@@ -147,6 +150,22 @@ class Judge:
             return want
 
         self.model(self.tokens, both)
+        return found
+
+    @torch.no_grad()
+    def _with_errors(self, sigmas: list[torch.Tensor]) -> torch.Tensor:
+        """Return logits where each output of attention has a random error of these sizes.
+
+        The errors are propagated as a kernel's own are: the next layers round Q, K and V again.
+        """
+        each = iter(sigmas)
+        generator = torch.Generator(self.device).manual_seed(SEED + 1)
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            errors = torch.randn(q.shape, generator=generator, device=self.device)
+            return ways.rounded_inputs(q, k, v) + errors * next(each)
+
+        found: torch.Tensor = self.model(self.tokens, attend)
         return found
 
     def _propagated(self, sigmas: list[torch.Tensor]) -> torch.Tensor:
