@@ -1,0 +1,93 @@
+"""Does it matter: a trained model's activations as inputs, and what was recorded of the model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
+from labkernels.records import store
+
+# What each way is called in figures: of `effects`, besides our names for torch's backends.
+NAMES = {
+    "torch fp32": "Q, K, V not rounded",
+    "torch fp32, model in bf16": "the rest of the model in bf16",
+    "torch math": "torch math",
+}
+
+
+def activations() -> dict[str, torch.Tensor]:
+    """Return Q, K and V of a text in the trained model, in bf16; a KV head of each layer.
+
+    Shapes: q [layers, tokens, 3, 64]; k, v [layers, tokens, 1, 64].
+    """
+    with np.load(store.path_of("activations.npz")) as file:
+        parts = {name: torch.from_numpy(file[name].view(np.int16)) for name in ("q", "k", "v")}
+    return {name: part.view(torch.bfloat16) for name, part in parts.items()}
+
+
+def prefill_of(parts: dict[str, torch.Tensor], tokens: int) -> PrefillInputs:
+    """Return a causal prefill of the first tokens, with a layer in place of a request."""
+    layers, _, heads, channels = parts["q"].shape
+    lengths = (tokens,) * layers
+    work = Prefill(lengths, lengths, heads, 1, channels, causal=True, dtype="bf16")
+    drawn = prefill_inputs(work, Normal(0, "cpu"))
+    q, k, v = (parts[name][:, :tokens].flatten(0, 1).contiguous() for name in ("q", "k", "v"))
+    return replace(drawn, q=q, kv=RaggedKV(k, v, drawn.kv.cu_seqlens))
+
+
+def decode_of(parts: dict[str, torch.Tensor], lengths: Sequence[int]) -> DecodeInputs:
+    """Return a decode of a token of each layer, after the keys of so many tokens."""
+    layers, _, heads, channels = parts["q"].shape
+    of_layer = [(layer, length) for layer in range(layers) for length in lengths]
+    work = Decode(tuple(n for _, n in of_layer), heads, 1, channels, dtype="bf16")
+    drawn = decode_inputs(work, Normal(0, "cpu"))
+    for request, (layer, length) in enumerate(of_layer):
+        page, slot = drawn.cache.places(request)
+        for pool, name in zip(drawn.cache.pools, ("k", "v"), strict=True):
+            pool[page, slot] = parts[name][layer, :length]
+        drawn.q[request] = parts["q"][layer, length - 1]
+    return drawn
+
+
+def effects() -> pd.DataFrame:
+    """Return the recorded effects: a row for each what, metric, way and text, with its value."""
+    return pd.DataFrame(store.read("effects"))
+
+
+def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Return the mean over texts of each metric (across), for each way (down)."""
+    part = found[found.what == what]
+    return part.pivot_table(index="way", columns="metric", values="value", sort=False)
+
+
+def losses() -> pd.DataFrame:
+    """Return the loss on held-out text of each way (down) and seed (across)."""
+    found = pd.DataFrame(store.read("training"))
+    held = found[found.what == "held out"]
+    return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
+
+
+def curve(seed: int) -> pd.DataFrame:
+    """Return the loss of each way over steps, above the mean of all ways: kind, x and y."""
+    found = pd.DataFrame(store.read("training"))
+    part = found[(found.what == "training") & (found.model_seed == seed)]
+    y = part.value - part.groupby("step").value.transform("mean")
+    return pd.DataFrame({"kind": part.way, "x": part.step, "y": y})
+
+
+def weights_at(problem_scores: np.ndarray) -> np.ndarray:
+    """Return how many keys share a row's weight: 1 over the sum of its squared weights.
+
+    Shapes: [..., keys] -> [...]; a key that is not seen has the score -inf.
+    """
+    p = np.exp(problem_scores - problem_scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    return 1 / np.square(p).sum(-1)
