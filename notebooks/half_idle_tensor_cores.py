@@ -85,7 +85,7 @@ by_default = by_default.assign(order=order).sort_values("order")
 is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
-# %% mystnb={"figure": {"caption": "Tensor cores (tensor pipe) idle for part of the time in every attention kernel, here least in prefill_wgmma at head_dim 128, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores (tensor pipe) idle for part of the time in every attention kernel, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward[forward.head_dim < 256])
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -226,7 +226,7 @@ names = [*live.EVERY, "prefill_wgmma"]
 whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
 whole.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores; a decode's are small. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores, and fewer of a decode's. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
 plt.show()
 
@@ -299,7 +299,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # ### What was busy
 #
 # {numref}`busy-parts` shows 4 requests of 4096 tokens, heads × channels = 2048, bf16, no mask, and a product of square matrices by cuBLAS.
-# The tensor pipe is never full in attention, and neither is any other part: *phases* alternate.
+# The tensor pipe is never full in attention, and neither is any other part: *phases* alternate. {glue:text}`fa3_said`
 #
 # ### What the counter counts
 #
@@ -346,13 +346,13 @@ plt.show()
 #
 # ### Occupancy and time
 
-# %% mystnb={"figure": {"caption": "Activity does not order the times: Triton's kernel is less active than prefill_mma, and faster. All of them hold 12 to 17 % of the warps that fit. One recording on an H200, 128 channels.", "name": "halfidle-times"}, "image": {"alt": "Horizontal bars of milliseconds, one for each kernel, shortest first, with the percentage of active clocks and the occupancy behind each.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Activity does not order the times: Triton's kernel is less active than prefill_mma, and faster. All of them hold few of the warps that fit an SM. One recording on an H200, 128 channels.", "name": "halfidle-times"}, "image": {"alt": "Horizontal bars of milliseconds, one for each kernel, shortest first, with the percentage of active clocks and the occupancy behind each.", "width": "100%"}} tags=["hide-input"]
 at_d = [r for r in in_figures if r["head_dim"] == 128]
 starts = pd.Series([r["started_utc"] for r in at_d]).value_counts()
 same = [r for r in at_d if r["started_utc"] == starts.index[0]]
 table = plots.counter_table(pd.DataFrame(same)).sort_values("call_s")
 words = [f"active {a:.0f} %, warps {w:.0f} %" for a, w in zip(table.tensor_pipe, table.occupancy, strict=True)]  # fmt: skip
-shown = pd.DataFrame({"name": table.kernel, "value": 1e3 * table.call_s, "words": words})
+shown = pd.DataFrame({"name": table.kernel.map(plots.style.name), "value": 1e3 * table.call_s, "words": words})
 bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same))
 whole.log.drew("timing", "prefill")
 plt.show()
@@ -454,6 +454,12 @@ numbers |= {
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
+
+# %% tags=["evidence"]
+said = "FlashAttention-3 was not counted."
+if (experiment.FA3, 128) in fore.index:
+    said = "FlashAttention-3 stands there as FlashInfer's fa3, whose code for Hopper is its own."
+glue("fa3_said", said, display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
 whole.log + bench.log
