@@ -352,7 +352,9 @@ starts = pd.Series([r["started_utc"] for r in at_d]).value_counts()
 same = [r for r in at_d if r["started_utc"] == starts.index[0]]
 table = plots.counter_table(pd.DataFrame(same)).sort_values("call_s")
 words = [f"active {a:.0f} %, warps {w:.0f} %" for a, w in zip(table.tensor_pipe, table.occupancy, strict=True)]  # fmt: skip
-shown = pd.DataFrame({"name": table.kernel.map(plots.style.name), "value": 1e3 * table.call_s, "words": words})
+shown = pd.DataFrame(
+    {"name": table.kernel.map(plots.style.name), "value": 1e3 * table.call_s, "words": words}
+)
 bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same))
 whole.log.drew("timing", "prefill")
 plt.show()
