@@ -17,7 +17,7 @@
 # ## Question
 #
 # **My model has windows of 1,024 keys (Gemma 3), or of 128 with sinks (GPT-OSS): what does this save, what does it cost in errors, and why is it not $S$ / window?**
-# {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter.
+# {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter, and saved no memory.
 #
 # :::{admonition} Answer
 # :class: important
