@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`wgmma_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
 # :::
@@ -307,6 +307,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 
 # %% tags=["hide-input"]
 alone = counted[counted.tile.str.endswith("-none")].assign(kernel="prefill_wgmma, no overlap")
+within = counted[(counted.kernel == "prefill_wgmma") & counted.tile.str.endswith("-within")]
 on = pd.concat([forward, alone]).query("tensor_flops > 0 and head_dim > 0").copy()
 clocks = on.time * on.sm_clock * h200.sm_count
 on["formula"] = [COUNTED[d].flops for d in on.head_dim]
@@ -327,7 +328,7 @@ plots.table(on.query("head_dim == 128")[[*names, "TFLOP/s"]], "active", digits)
 plots.table(on[[*names, "TFLOP/s"]], "active-all", digits)
 
 # %% [markdown]
-# The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`wgmma_active` % with it.
+# The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`within_active` % with it in the same recording.
 #
 # `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and reach {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of the chip's FLOPs.
 # The profiler has a peak for each instruction: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
@@ -437,6 +438,7 @@ numbers = {
     "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
     "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
     "alone_active": alone.tensor_pipe.iloc[0],
+    "within_active": within.tensor_pipe.iloc[0],
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
 }  # fmt: skip
 
