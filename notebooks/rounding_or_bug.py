@@ -310,7 +310,7 @@ order = [VERDICT, "cosine", "close 1e-3", "FA 2x", "FA3 2x", "PyTorch fudge", "c
 counts = counts.sort_values("rule", key=lambda names: names.map(order.index), kind="stable")
 gpu_name = next(name for name in counts.device.unique() if name != "CPU build")
 on_gpu = counts[counts.device == gpu_name]
-commits, day = ", ".join(dict.fromkeys(on_gpu.commit)), on_gpu.started_utc.iloc[0][:10]
+commits, day = ", ".join(dict.fromkeys(on_gpu.commit.str[:10])), on_gpu.started_utc.iloc[0][:10]
 origin = f"measured on {gpu_name}, {day}, commit {commits}"
 wrong, sound = on_gpu[on_gpu.mutant != ""], on_gpu[on_gpu.mutant == ""]
 

@@ -68,4 +68,6 @@ _ = cli.main(["doctor"])
 from labkernels import Bench, Decode
 
 bench = Bench(Decode.uniform(16, 2048, q_heads=32, kv_heads=8))
-bench.run()
+ran = bench.run()
+print("times:", ", ".join(ran.kind.unique()))
+ran.drop(columns="kind")

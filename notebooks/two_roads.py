@@ -393,7 +393,7 @@ plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 # %% mystnb={"figure": {"caption": "The price of equal bits: a step of one token for all 16 samples takes longest with one split and the tile of the full pass. The times include the append of the new keys; medians of one recording.", "name": "roads-price"}, "image": {"alt": "Five horizontal bars of microseconds: splits chosen is the shortest, then 4 splits, splits of 1024, one split of 256-key blocks, and one split with equal tiles.", "width": "100%"}} tags=["hide-input"]
 order = [CHOSEN, SPLIT, KVCACHE_FIXED, KVCACHE, ALIGNED]
 time_us = {path.name: 1e6 * facts[path.name, "time_graph", "median"] for path in order}
-against = {ALIGNED.name: "bits of varlen", KVCACHE_FIXED.name: "bits of varlen with such splits"}
+against = {ALIGNED.name: "bits of varlen", KVCACHE_FIXED.name: "bits of split varlen"}
 price = pd.DataFrame({"name": list(time_us), "value": list(time_us.values())})
 price["times"] = price.value / price.value.min()
 words = [f"{t:.1f} ×  {against.get(n, '')}" for n, t in zip(price.name, price.times, strict=True)]

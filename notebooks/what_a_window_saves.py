@@ -17,12 +17,12 @@
 # ## Question
 #
 # **My model has windows of 1,024 keys (Gemma 3), or of 128 with sinks (GPT-OSS): what does this save, what does it cost in errors, and why is it not $S$ / window?**
-# {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter.
+# {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter, and saved no memory.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# A prefill of 8,192 tokens takes {glue:text}`gain_1024` times less time with a window of 1,024, {glue:text}`gain_128` with 128. A causal row sees but half of $S$, and a tile goes over the keys of all its rows in whole steps.
+# A prefill of 8,192 tokens is {glue:text}`gain_1024` times as fast with a window of 1,024, {glue:text}`gain_128` times with 128. A causal row sees but half of $S$, and a tile goes over the keys of all its rows in whole steps.
 # A decode reads {glue:text}`decode_1024` and {glue:text}`decode_128` times fewer bytes, and few requests then leave SMs idle.
 # Relative errors stay; absolute ones grow as outputs do. A sink shrinks both.
 # How sure: one H200, prefill; the decodes are predicted, and no model was run.

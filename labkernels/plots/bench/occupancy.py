@@ -36,8 +36,8 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
     panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     limits = [name for name in COLOURS if name in set(rows.limit)]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name], label=name) for name in limits]
-    how = {"loc": "outside upper right", "ncols": len(limits), "title": "the least resource"}
-    figure.legend(handles=handles, title_fontsize="small", **how)
+    title = "the least resource"
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(limits), title=title)
     style.say_origin(figure, origin)
     return figure
 
