@@ -7,9 +7,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from labkernels.audit.verdict import verdict
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.api import decode
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.api import prefill
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
@@ -68,6 +71,26 @@ def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
     return part.pivot_table(index="way", columns="metric", values="value", sort=False)
 
 
+def origin(experiment: str) -> str:
+    """Return where the rows of an experiment come from, as figures say it."""
+    row = store.read(experiment)[0]
+    day, commit = str(row["started_utc"])[:10], str(row["commit"])[:10]
+    return f"measured on {row.get('device') or row['gpu']}, {day}, commit {commit}"
+
+
+def gradients(note: str) -> pd.DataFrame:
+    """Return the times of a backward pass by kernel, as bars draw them: name, value and words.
+
+    note: of the workload, as its rows have it. Units: value in ms.
+    """
+    found = pd.DataFrame(store.read("backward_variants"))
+    found = found[(found.note == note) & (found.metric == "time") & (found.statistic == "median")]
+    value = 1e3 * found.value
+    return pd.DataFrame(
+        {"name": found.kernel, "value": value, "words": [f"{x:.2f} ms" for x in value]}
+    )
+
+
 def losses() -> pd.DataFrame:
     """Return the loss on held-out text of each way (down) and seed (across)."""
     found = pd.DataFrame(store.read("training"))
@@ -75,19 +98,35 @@ def losses() -> pd.DataFrame:
     return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
 
 
-def curve(seed: int) -> pd.DataFrame:
-    """Return the loss of each way over steps, above the mean of all ways: kind, x and y."""
+def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
+    """Return the loss of some ways over steps, above the mean of all ways: kind, x and y."""
     found = pd.DataFrame(store.read("training"))
     part = found[(found.what == "training") & (found.model_seed == seed)]
     y = part.value - part.groupby("step").value.transform("mean")
-    return pd.DataFrame({"kind": part.way, "x": part.step, "y": y})
+    lines = pd.DataFrame({"kind": part.way, "x": part.step, "y": y})
+    return lines[lines.kind.isin(ways)]
 
 
-def weights_at(problem_scores: np.ndarray) -> np.ndarray:
+def keys_that_share(scores: np.ndarray) -> np.ndarray:
     """Return how many keys share a row's weight: 1 over the sum of its squared weights.
 
-    Shapes: [..., keys] -> [...]; a key that is not seen has the score -inf.
+    Shapes: [..., keys] -> [...].
     """
-    p = np.exp(problem_scores - problem_scores.max(-1, keepdims=True))
+    p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    return 1 / np.square(p).sum(-1)
+    made: np.ndarray = 1 / np.square(p).sum(-1)
+    return made
+
+
+def judged(operation: str, inputs, kernel: str) -> str:
+    """Return the verdict on a kernel's output."""
+    options = {"kernel": kernel, "scale": inputs.scale}
+    given: dict = {"q": inputs.q, "scale": inputs.scale}
+    if operation == "decode":
+        done = decode(*inputs.arguments, **options)
+        given["cache"] = inputs.cache
+    else:
+        done = prefill(*inputs.arguments, causal=True, **options)
+        kv, ends = inputs.kv, inputs.cu_seqlens_q
+        given |= {"k": kv.k, "v": kv.v, "cu_seqlens": ends, "cu_seqlens_q": ends, "causal": True}
+    return verdict(done.out, lse2=done.lse2, **given).answer
