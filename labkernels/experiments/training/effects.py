@@ -4,8 +4,9 @@ reinforcement learning takes between the model that wrote a text and the model t
 A small model is trained once. Then attention alone is replaced, way by way.
 """
 
+import collections
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -90,10 +91,9 @@ class Judge:
         self.plan = QUICK if recording.options.quick else WHOLE
         self.device, run = recording.device, self.plan.run
         attend = ways.WAYS["tensor cores"]()
-        self.model: Gpt
-        for self.model, loss in losses.steps(attend, SEED, run, self.device):  # noqa: B007
-            pass
-        self.model.requires_grad_(requires_grad=False)
+        (last,) = collections.deque(losses.steps(attend, SEED, run, self.device), maxlen=1)
+        model, loss = last
+        self.model: Gpt = model.requires_grad_(requires_grad=False)
         recording.progress(f"trained, {float(loss):.3f} nats per byte")
         how = {"context": run.size.context, "device": self.device, "held_out": True}
         self.tokens, self.following = next(text.batches(1, batch=self.plan.judged, **how))

@@ -72,7 +72,10 @@ class Cache:
 
 
 def one_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return attention of one token in fp32. Shapes: q [batch, 1, heads, head_dim], k, v: all keys."""
+    """Return attention of one token in fp32.
+
+    Shapes: q [batch, 1, heads, head_dim]; k, v [batch, keys, KV heads, head_dim].
+    """
     with torch.autocast(q.device.type, enabled=False):
         rows = q[:, 0].float().unflatten(1, (k.shape[2], -1)) * q.shape[-1] ** -0.5
         p = torch.einsum("bhgd,bkhd->bhgk", rows, k.float()).softmax(-1)
