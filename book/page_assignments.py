@@ -28,6 +28,8 @@ AUDIT_BOX = """```{raw} html
 <div class="lab-widget lab-ask" data-lab-widget="audit"><p>With JavaScript on, this page judges a
 file; elsewhere, <code>labkernels audit dump.npz</code> does.</p></div>
 ```"""
+# The kernels that readers step through; in `merge`, whose threads meet nowhere, there is no step.
+_STEPPED = {"attention": small_attention.ATTEND, "pipeline": pipeline.SUM_UP}
 _PACKAGE = Path(exercises.__file__).parents[1]
 
 
@@ -93,10 +95,28 @@ def write(folder: Path) -> None:
         (folder / f"{asset(name)}.js").write_text(f"{head} = {text};\n")
 
 
+def _steps(kernel: machine.SmallKernel) -> dict[str, object]:
+    """Returns what a stepper shows of a kernel: its threads and buffers, in rows of 128 bytes."""
+    tiles, at = [], 0
+    for line in kernel.smem.lines:
+        tile = {
+            "name": line.name.partition(",")[0],
+            "byte": at,
+            "line": 0,
+            "rows": line.amount // 128,
+            "chunks": 8,
+        }
+        tiles.append(tile | {"format": "fp32", "swizzled": False})
+        at += line.amount
+    return {"kernel": kernel.name, "threads": kernel.threads, "smem_bytes": at, "tiles": tiles}
+
+
 def box(name: str) -> str:
     """Returns the element of a page in which a reader writes an answer."""
     exercise = exercises.get(name)
     parts = {"name": name, "starter": exercise.starter, "hints": exercise.hints}
+    if (kernel := _STEPPED.get(exercise.grader)) and name != "split_and_merge":
+        parts["steps"] = _steps(kernel)
     given = html.escape(json.dumps(parts, separators=(",", ":")))
     call = f"<code>exercises.check({html.escape(json.dumps(name))}, …)</code>"
     return (

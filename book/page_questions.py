@@ -29,7 +29,7 @@ _PROGRESS, _AUDIT = "<!-- progress -->", "<!-- audit -->"
 _EXERCISE = re.compile(
     r"^```\{exercise\}\n:label: ([\w-]+)\n\n(.*?)\n```$", re.DOTALL | re.MULTILINE
 )
-_TASK = re.compile(r'exercises\.get\("(\w+)"\)')
+_TASK = re.compile(r'(?:\w+ = )?exercises\.get\("(\w+)"\)(?:\nprint\(.*)?')
 _CHECK = re.compile(r"^Check your answer with .*\n?", re.MULTILINE)
 _ALSO = "Besides this page, these chapters ask, each as many questions as its number says:\n"
 _PROBE = 12345678  # larger than every right number and every usual mistake
