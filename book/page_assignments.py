@@ -100,7 +100,7 @@ def _steps(kernel: machine.SmallKernel) -> dict[str, object]:
     tiles, at = [], 0
     for line in kernel.smem.lines:
         tile = {
-            "name": line.name.partition(",")[0],
+            "name": line.name.partition(",")[0].removeprefix("the "),
             "byte": at,
             "line": 0,
             "rows": line.amount // 128,
@@ -109,6 +109,13 @@ def _steps(kernel: machine.SmallKernel) -> dict[str, object]:
         tiles.append(tile | {"format": "fp32", "swizzled": False})
         at += line.amount
     return {"kernel": kernel.name, "threads": kernel.threads, "smem_bytes": at, "tiles": tiles}
+
+
+def fold(name: str) -> str:
+    """Returns the element of a page in which a reader writes an answer, in a closed fold."""
+    summary = "Write your lines here, check them, and step through them."
+    opens = f'<details class="lab-offer"><summary>{summary}</summary>'
+    return box(name).replace("<div ", f"{opens}<div ", 1).replace("</div>", "</div></details>")
 
 
 def box(name: str) -> str:

@@ -142,7 +142,8 @@ def ask(notebook: nbformat.NotebookNode) -> None:
         if cell.cell_type == "markdown":
             cell.source = _EXERCISE.sub(_with_box, cell.source)
         elif (found := _TASK.fullmatch(cell.source.strip())) and found[1] in every():
-            cells.append(nbformat.v4.new_markdown_cell(box(found[1])))
+            put = page_assignments.fold if found[1] in page_assignments.names() else box
+            cells.append(nbformat.v4.new_markdown_cell(put(found[1])))
     notebook.cells = cells
 
 

@@ -2,6 +2,8 @@
 import { element } from "../elements.mjs";
 import { Stepper } from "../step/stepper.mjs";
 
+const ANSWER = "your_answer.cuh";
+
 /**
  * @typedef {{kernel: string, threads: number, smem_bytes: number,
  *   tiles: import("../step/smem_map.mjs").Tile[]}} Steps
@@ -17,6 +19,10 @@ export async function step_answer(root, session, name, { kernel, tiles, ...plan 
   if (error) root.append(element("p", { class: "lab-error" }, error));
   if (!events?.length) return;
   for (const event of events) event.file = event.file.split("/").pop();
+  const [, line, file] = error?.match(/line (\d+) of (your answer|\w+\.cuh)/) ?? [],
+    last = events[events.length - 1];
+  if (line && last.word === "end")
+    Object.assign(last, { line: Number(line), file: file.replace("your answer", ANSWER) });
   const nothing = { barriers: [], rows: [] },
     run = { recorded: { ...plan, attention: { dtype: "fp32" } } };
   const stepped = { kernel, cases: run, maps: [{ syncs: 0, tiles }], sources, ...nothing };
