@@ -28,7 +28,7 @@ AUDIT_BOX = """```{raw} html
 <div class="lab-widget lab-ask" data-lab-widget="audit"><p>With JavaScript on, this page judges a
 file; elsewhere, <code>labkernels audit dump.npz</code> does.</p></div>
 ```"""
-# The kernels that readers step through; in `merge`, whose threads meet nowhere, there is no step.
+# The kernels that readers step through, by grader.
 _STEPPED = {"attention": small_attention.ATTEND, "pipeline": pipeline.SUM_UP}
 _PACKAGE = Path(exercises.__file__).parents[1]
 
@@ -95,8 +95,14 @@ def write(folder: Path) -> None:
         (folder / f"{asset(name)}.js").write_text(f"{head} = {text};\n")
 
 
-def _steps(kernel: machine.SmallKernel) -> dict[str, object]:
-    """Returns what a stepper shows of a kernel: its threads and buffers, in rows of 128 bytes."""
+def steps(name: str) -> dict[str, object]:
+    """Returns what a stepper shows of a kernel, {} for none: threads, buffers in rows of 128 bytes.
+
+    The threads that merge two states meet nowhere, so that nothing is to be seen there.
+    """
+    kernel = _STEPPED.get(exercises.get(name).grader)
+    if kernel is None or name == "split_and_merge":
+        return {}
     tiles, at = [], 0
     for line in kernel.smem.lines:
         tile = {
@@ -113,7 +119,8 @@ def _steps(kernel: machine.SmallKernel) -> dict[str, object]:
 
 def fold(name: str) -> str:
     """Returns the element of a page in which a reader writes an answer, in a closed fold."""
-    summary = "Write your lines here, check them, and step through them."
+    more = ", check them, and step through them" if steps(name) else " and check them"
+    summary = f"Write your lines here{more}."
     opens = f'<details class="lab-offer"><summary>{summary}</summary>'
     return box(name).replace("<div ", f"{opens}<div ", 1).replace("</div>", "</div></details>")
 
@@ -122,8 +129,8 @@ def box(name: str) -> str:
     """Returns the element of a page in which a reader writes an answer."""
     exercise = exercises.get(name)
     parts = {"name": name, "starter": exercise.starter, "hints": exercise.hints}
-    if (kernel := _STEPPED.get(exercise.grader)) and name != "split_and_merge":
-        parts["steps"] = _steps(kernel)
+    if steps(name):
+        parts["steps"] = steps(name)
     given = html.escape(json.dumps(parts, separators=(",", ":")))
     call = f"<code>exercises.check({html.escape(json.dumps(name))}, …)</code>"
     return (

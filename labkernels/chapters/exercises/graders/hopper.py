@@ -89,8 +89,8 @@ def _prefill(name: str, q_lens, kv_lens, page_size, causal: bool, head_dim: int 
 
 REQUESTS = {
     "mla": (
-        _mla("three full blocks of keys", 192),
-        _mla("150 keys, so that the last block is ragged", 150),
+        _mla("three full KV tiles", 192),
+        _mla("150 keys, so that the last KV tile is ragged", 150),
         _mla("4 query tokens under a causal mask", 130, q_len=4),
         _mla("4 query tokens and 20 keys", 20, q_len=4),
     ),
