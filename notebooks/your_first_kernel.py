@@ -28,7 +28,7 @@
 #
 # Python, and enough C to read a loop over an array.
 # You do not need a GPU: the CPU machine of this lab runs CUDA threads on your processor, checks every access to memory, and gives the bits that a GPU gives.
-# In JupyterLab you can change each kernel below and run its cell again.
+# In JupyterLab you can change each kernel below and run its cell again; a kernel may use `printf`.
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.

@@ -49,7 +49,7 @@ def step(name: str, answer: str) -> dict:
     asked = exercise.get(name)
     header = asked.place[0]
     lines = (machine.FOLDER / header).read_text(encoding="utf-8").splitlines()
-    found = {"error": report.refused(answer) or None}
+    found = {"error": report.refused(answer, prints=False) or None}
     found["sources"] = {header: lines, report.ANSWER: answer.splitlines()}
     if found["error"]:
         return found
@@ -186,7 +186,7 @@ def _of_own_width(function, position: int):
 
 def _set_up() -> None:
     np.repeat, np.bincount = _of_own_width(np.repeat, 1), _of_own_width(np.bincount, 0)
-    machine.run = _run_in_page
+    machine.run, machine.PRINTS = _run_in_page, False
     machine.has_gpu = lambda arch="": False
     overlay.cache.overlay = _overlay_in_page
     compiled.nvrtc.available = lambda: _NO_NVRTC

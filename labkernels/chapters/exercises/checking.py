@@ -4,6 +4,7 @@ A right answer is compared with the reference kernel (`beside_reference`), and w
 A grader whose kernel can run on a GPU has `ON_GPU`: the architecture that it needs, "" for any.
 """
 
+import contextlib
 import importlib
 from textwrap import dedent
 from types import ModuleType
@@ -19,6 +20,7 @@ from labkernels.chapters.exercises.report import (
     in_own_lines,
     in_readers_words,
     negative_remainder,
+    of_printf,
     refused,
 )
 from labkernels.chapters.primers import machine
@@ -47,12 +49,23 @@ def check(name: str, answer: object) -> Report:
         return Report(False, (EMPTY,))
     if exercise.place[0] and not isinstance(answer, str):
         raise ValueError(f"answer = {answer!r}, allowed: the lines of the kernel, as text")
-    if exercise.place[0] and (why := refused(str(answer))):
+    prints = machine.PRINTS and "/" not in exercise.place[0]
+    if exercise.place[0] and (why := refused(str(answer), prints=prints)):
         return Report(False, (why,))
-    try:
-        results = grader.run(exercise, answer)
-    except HostKernelError as error:
-        return Report(False, tuple(_of_fault(exercise, str(answer), str(error))))
+    report = None
+    printed = machine.printed if "printf" in str(answer) else contextlib.nullcontext
+    with printed() as lines:
+        try:
+            results = grader.run(exercise, answer)
+        except HostKernelError as error:
+            report = Report(False, tuple(_of_fault(exercise, str(answer), str(error))))
+    if report is None:
+        report = _judged(exercise, grader, answer, results)
+    return Report(report.passed, (*report.lines, *of_printf(lines or [])))
+
+
+def _judged(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> Report:
+    """Judge the results of an answer."""
     wrong = iter(grader.judge(exercise, results))
     first = next(wrong, None)
     if first is None and hasattr(grader, "judge_compiled"):

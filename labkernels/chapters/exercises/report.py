@@ -73,7 +73,6 @@ _FAULTS = {
 }
 # What has no place in a kernel's lines, and why.
 _REFUSED = (
-    (r"printf\b", "printf does not run on the CPU machine: `check` shows what is wrong."),
     (r"\b__shared__\b", "shared memory is the kernel's `smem`, and your lines declare no more."),
     (
         r"(?m)^[ \t]*#(?!\s*pragma\s+(no)?unroll\b)",
@@ -84,6 +83,8 @@ _REFUSED = (
         "a static variable is one for all threads: keep what a thread needs in its own variables.",
     ),
 )
+_NO_PRINTF = "printf has no place here: `check` shows what is wrong."
+_SHOWN = 12  # lines of printf
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Words of CUDA that the lab's kernels do not have, and the lab's own.
 _LAB_WORDS = {
@@ -183,10 +184,14 @@ def _quoted(place: re.Match) -> str:
     return f"line {place[2]} of {place[1]}, `{code.strip()}`"
 
 
-def refused(answer: str) -> str:
-    """Return why lines of CUDA are not run, such as printf, a macro or recursion."""
+def refused(answer: str, *, prints: bool = True) -> str:
+    """Return why lines of CUDA are not run, such as a macro or recursion.
+
+    prints: whether the lines may use printf.
+    """
     code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), answer)
-    for words, why in _REFUSED:
+    no_printf = () if prints else ((r"printf\b", _NO_PRINTF),)
+    for words, why in (*_REFUSED, *no_printf):
         if found := re.search(words, code):
             return f"Line {_line(code, found.start())}: {why}"
     functions = [*_FUNCTION.finditer(code)]
@@ -196,6 +201,13 @@ def refused(answer: str) -> str:
             where = _line(code, one.end() + found.start())
             return f"Line {where}: {one[1]} calls itself, and a kernel's functions are inlined."
     return ""
+
+
+def of_printf(printed: list[str]) -> list[str]:
+    """Return what an answer printed, at most a few lines of it."""
+    more = len(printed) - _SHOWN
+    lines = [f"printf: {line}" for line in printed[:_SHOWN]]
+    return [*lines, f"printf: and {more:,} more lines."] if more > 0 else lines
 
 
 def in_own_lines(answer: str, lines: list[str]) -> list[str]:

@@ -236,7 +236,6 @@ def test_the_planted_bug_is_found_by_the_verdict():
 @pytest.mark.parametrize(
     ("words", "said_of_it"),
     [
-        ('printf("%f", s);', "Line 4: printf does not run on the CPU machine"),
         ("__shared__ float best[32];", "Line 4: shared memory is the kernel's `smem`"),
         ("return row_maximum(m, s);", "Line 4: row_maximum calls itself"),
         ("static float last; last = m;", "Line 4: a static variable is one for all threads"),
@@ -248,6 +247,15 @@ def test_what_has_no_place_in_a_kernel_is_refused_in_one_line(words, said_of_it)
     line = said(exercises.check("maximum", source))
     assert line.startswith(said_of_it)
     assert "\n" not in line
+
+
+def test_what_an_answer_prints_is_shown():
+    words = '  if (thread_x() == 3) printf("m is %g\\n", m);\n  return m'
+    report = exercises.check("maximum", solution("maximum").replace("  return m", words))
+    assert report.passed
+    assert re.fullmatch(r"printf: m is [\d.]+", report.lines[-13])
+    assert re.fullmatch(r"printf: and \d+ more lines\.", report.lines[-1])
+    assert said(exercises.check("wgmma_mask", words)).startswith("Line 1: printf has no place here")
 
 
 def test_a_fault_behind_the_readers_lines_names_the_line_whose_value_it_uses():
