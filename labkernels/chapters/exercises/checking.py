@@ -60,7 +60,8 @@ def check(name: str, answer: object) -> Report:
         except HostKernelError as error:
             report = Report(False, tuple(_of_fault(exercise, str(answer), str(error))))
     if report is None:
-        report = _judged(exercise, grader, answer, results)
+        with printed():  # the same again
+            report = _judged(exercise, grader, answer, results)
     return Report(report.passed, (*report.lines, *of_printf(lines or [])))
 
 

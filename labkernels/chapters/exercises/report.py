@@ -88,9 +88,9 @@ _SHOWN = 12  # lines of printf
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Words of CUDA that the lab's kernels do not have, and the lab's own.
 _LAB_WORDS = {
-    **dict.fromkeys(("fmaxf", "fmax", "max"), "maximum(a, b)"),
-    **dict.fromkeys(("INFINITY", "HUGE_VALF"), "minus_infinity()"),
-    **dict.fromkeys(("exp2f", "exp2"), "ex2_approx(x)"),
+    **dict.fromkeys(("fmaxf", "max"), "maximum(a, b)"),
+    "INFINITY": "minus_infinity()",
+    "exp2f": "ex2_approx(x)",
     "fmaf": "fma_rn(a, b, c)",
     "__syncthreads": "sync_block()",
     "__syncwarp": "sync_warp()",
@@ -98,7 +98,6 @@ _LAB_WORDS = {
     "threadIdx": "thread_x()",
     "blockIdx": "block_x()",
     "__device__": "LAB_DEVICE",
-    "__ldg": "load_constant(pointer)",
 }
 _UNKNOWN = re.compile(
     r".(\w+). was not declared|undeclared identifier '(\w+)'|.(\w+). does not name a type"
@@ -217,13 +216,10 @@ def in_own_lines(answer: str, lines: list[str]) -> list[str]:
     places = [place for line in lines for place in _QUOTED.findall(line)]
     names = dict.fromkeys(_function_at(FOLDER / header, int(line)) for line, header in places)
     said = []
-    for name in names:
-        found = re.finditer(rf"\b{name}\s*\(", answer) if name else ()
-        if called := [str(_line(answer, call.start())) for call in found]:
-            word = "line" if len(called) == 1 else "lines"
-            said.append(
-                f"Your answer calls `{name}`, where this is, in {word} {', '.join(called)}."
-            )
+    for name in filter(None, names):
+        called = [_line(answer, at.start()) for at in re.finditer(rf"\b{name}\s*\(", answer)]
+        where = ", ".join(map(str, called))
+        said += [f"Your answer calls `{name}`, where this is, in line {where}."] if called else []
     values = [*re.finditer(r"\breturn\b", answer)]
     if said or not values:
         return said

@@ -310,7 +310,7 @@ def test_a_word_of_the_lab_may_have_its_namespace(name):
 def test_a_fault_in_a_function_that_the_answer_calls_names_the_call():
     lines = exercises.check("missing_barrier", exercises.get("missing_barrier").starter).lines
     assert "Your answer calls `score`, where this is, in line 6." in lines
-    assert "Your answer calls `load_tile`, where this is, in lines 3, 10." in lines
+    assert "Your answer calls `load_tile`, where this is, in line 3, 10." in lines
 
 
 def test_a_word_of_cuda_is_told_the_word_of_the_lab():

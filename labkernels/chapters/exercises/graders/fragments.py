@@ -83,7 +83,7 @@ def _matrices(exercise: Exercise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sizes = ((16, 16), (16, 8), (16, 16))
     a, b, c = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in sizes)
     if exercise.name == "fragment_of_p":
-        a, c = np.rint(a * 1.4 ** np.arange(16)[:, None]), np.rint(3 * c)
+        a, c = np.rint(a * 1.4 ** np.arange(16)[:, None]), np.rint(8 * c)
     return a, b, c
 
 
