@@ -78,9 +78,9 @@ export function mount_assignment(root, session) {
       keep(report.passed);
     });
   });
-  step.addEventListener("click", () =>
-    act(() => step_answer(stepped, session, name, /** @type {any} */ (steps), code.input.value, say)),
-  );
+  step.addEventListener("click", () => {
+    if (steps) act(() => step_answer(stepped, session, name, steps, code.input.value, say));
+  });
   stop.addEventListener("click", () => session.stop());
   code.input.addEventListener("input", () => keep(false));
   hint.addEventListener("click", () => {
@@ -96,7 +96,8 @@ export function mount_assignment(root, session) {
   on_change((changed) => {
     if (changed === name && saved(name) === null) refresh();
   });
-  root.replaceChildren(element("p", { class: "lab-note" }, NOTE), form, status, said, stepped, list);
+  const note = element("p", { class: "lab-note" }, NOTE);
+  root.replaceChildren(note, form, status, said, stepped, list);
   refresh();
 }
 
