@@ -21,7 +21,7 @@
 # |---|---|---|---|
 # | 1 | [Your first kernel](your_first_kernel.ipynb) | 15 | How do a thousand threads divide a task? |
 # | 2 | [A GPU in one sitting](a_gpu_in_one_sitting.ipynb) | 15 | What is a GPU made of, and what does a kernel take of it? |
-# | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a block at a time? |
+# | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a KV tile at a time? |
 # | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 10 | Which lane holds which number, and where is it rounded? |
 # | 5 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
 # | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Does one attention kernel give the same bits on five GPUs? |

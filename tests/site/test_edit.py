@@ -89,3 +89,12 @@ def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
     widget.get_by_text("Now: 1 line changed").wait_for(timeout=SLOW_MS)
     assert widget.get_by_text("Equal in every bit to the H200.").count() == 2
     check(page)
+
+
+def test_reader_steps_through_an_answer_in_the_primer(opened):
+    page = opened("notebooks/attention_block_by_block.html")
+    form = page.get_by_role("form", name="answer to rescale", exact=True)
+    page.locator("details.lab-offer", has=form).locator("summary").first.click()
+    form.get_by_role("button", name="Step", exact=True).click()
+    page.get_by_text("Stop 1 of 18, the block").wait_for(timeout=SLOW_MS)
+    page.get_by_label("attention.cuh, around line").get_by_text("sync_block").first.wait_for()
