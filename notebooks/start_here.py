@@ -36,6 +36,7 @@
 # | 15 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
 # | 16 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
 # | 17 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
+# | 18 | [Does it matter?](does_it_matter.ipynb) | 15 | "Rounding, harmless": harmless to what? |
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
