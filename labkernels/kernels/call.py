@@ -356,7 +356,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks", *VARIANT_OPTIONS)
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks")
 
 
 def in_graph(

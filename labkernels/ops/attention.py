@@ -70,9 +70,7 @@ def attention(
     sinks = variant.get("sinks")
     how |= _checked(variant) if variant else {}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
-        if variant:  # in a graph `prefill` refuses it
-            return _attended(q, k, v, cu_seqlens_q, cu_seqlens_k, alike | how | _of_sinks(sinks))
-        how |= {"deterministic": deterministic, **alike}
+        how |= {"deterministic": deterministic, **alike, **_of_sinks(sinks)}
         return torch.ops.labkernels.prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, **how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention

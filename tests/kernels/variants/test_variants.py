@@ -140,15 +140,6 @@ def test_verbs_without_variants_name_the_option():
             call()
 
 
-@pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
-def test_a_graph_of_torch_compile_names_the_option(case, monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    for name, value in {"window_left": 3, "soft_cap": 5.0, "sinks": ONES}.items():
-        words = f"{name} is given in a graph of torch.compile, allowed: None"
-        with pytest.raises(ValueError, match=words):
-            getattr(ops, case.verb)(*case.arguments, **{name: value})
-
-
 @pytest.mark.parametrize("kernel", ["decode_mma", "triton_decode"])
 @pytest.mark.usefixtures("interpreted")
 def test_a_decode_has_as_many_splits_as_its_window_needs(kernel):
