@@ -55,7 +55,7 @@ VERBS = {
 SLOPED = {"window_left": 5, "soft_cap": 3.0, "alibi": torch.full((4,), 0.1)}
 SINKS, TREE = torch.tensor([0.0, 3.0, -1.0, 2.0]), ops.pack_mask([torch.eye(9)[:3] + 1 > 1.5])
 VARIED = {
-    "decode": lambda q, *cache, **how: ops.decode(q, PagedKV(*cache), **how),
+    "decode": lambda q, *cache, **how: ops.decode(q[:, :4], PagedKV(*cache), **how),
     "prefill": lambda q, k, v, ends, of_k, **how: ops.prefill(q, RaggedKV(k, v, of_k), ends, **how),
     "prefill, paged": lambda q, ends, *cache, **how: ops.prefill(q, PagedKV(*cache), ends, **how),
     "backward": lambda *tensors, **how: ops.backward(*tensors, deterministic=True, **how),
