@@ -1,5 +1,6 @@
 """The verb `attention`, which models train through: autograd and torch.func differentiate it."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, Unpack
 
@@ -13,6 +14,8 @@ from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
 
+# Channels for which both passes have kernels; and those of q and v for which only `prefill` has.
+HEAD_DIMS, FORWARD_ONLY = (64, 128, 256), (192, 128)
 _TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 _FLAGS = ("deterministic", "batch_invariant")
 
@@ -41,8 +44,10 @@ def attention(
     is read from a GPU. Else cumulative lengths on a GPU are read once, and again after torch has
     seen them change: a training loop that keeps the two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
-    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
-    has no gradient.
+    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out [total_q, q_heads, channels of v], lse2
+    [total_q, q_heads] fp32, which has no gradient. A head_dim between those of the kernels, such as
+    32, 80 or 96, takes as long as the next one, on copies that zeros widen; so do gradients of 192
+    channels with 128 of v, as 256.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
     torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
     are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread
@@ -67,6 +72,13 @@ def attention(
             for x in (q, k, v)
         )
     how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    if width := _wider(q, k, v):
+        if scale is None:
+            how["scale"] = 1 / math.sqrt(q.shape[-1])
+        wide = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        flags: Any = {"deterministic": deterministic, **alike, **how, **variant}
+        out, lse2 = attention(*wide, cu_seqlens_q, cu_seqlens_k, **flags)
+        return out[..., : v.shape[-1]].contiguous(), lse2
     sinks = variant.get("sinks")
     how |= _checked(variant) if variant else {}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
@@ -75,6 +87,19 @@ def attention(
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
+
+
+def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
+    """Return the head_dim to which zeros widen all three; None for those that kernels take."""
+    if not q.dim() == k.dim() == v.dim() == 3 or q.shape[-1] != k.shape[-1]:
+        return None  # refused by name
+    dims = (q.shape[-1], v.shape[-1])
+    if dims == FORWARD_ONLY:
+        trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        return HEAD_DIMS[-1] if trains else None
+    if (dims[0] == dims[1] and dims[0] in HEAD_DIMS) or 0 in dims:
+        return None
+    return next((width for width in HEAD_DIMS if width >= max(dims)), None)
 
 
 def _attended(
