@@ -96,7 +96,8 @@ class MaskOption(TypedDict, total=False):
     """The option of attention whose queries see some of their keys.
 
     mask [bytes] uint8: a bit for each query and key of a request, as `pack_mask` packs them; where
-    it is 0 the query does not see the key, even if causal and window let it.
+    it is 0 the query does not see the key, even if causal and window let it. Keys that it hides are
+    read, and must be finite.
     """
 
     mask: torch.Tensor | None

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labkernels import ops
+from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import ALL_KEYS
 from labkernels.kernels.registry import discover
 from labkernels.variant import FEATURES, UNMASKED, AttentionVariant
@@ -191,6 +192,41 @@ def test_windows_bits_depend_on_neither_batch_nor_chunk(kernel):
     if not decodes:
         chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
         assert_same(chunk.run(kernel, batch_invariant=True), found, rows=slice(-20, None))
+
+
+@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
+@pytest.mark.usefixtures("interpreted")
+def test_masks_bits_depend_on_neither_batch_nor_chunk(kernel):
+    both = prefill_case((70, 90), (150, 200))
+    masks = [torch.rand(n, keys) < 0.5 for n, keys in zip(*both.lengths, strict=True)]
+    how = {"batch_invariant": True}
+    alone = both.chosen([1])
+    found = alone.run(kernel, mask=ops.pack_mask(masks[1:]), **how)
+    assert_same(found, both.run(kernel, mask=ops.pack_mask(masks), **how), rows=both.rows([1]))
+    chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
+    last = chunk.run(kernel, mask=ops.pack_mask([masks[1][-20:]]), **how)
+    assert_same(last, found, rows=slice(-20, None))
+
+
+def test_a_tree_of_drafts_after_a_cache_that_grows():
+    """Each draft sees the cache, its ancestors and itself: as if its path alone were appended."""
+    paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
+    case = append_case((20, 5), kv_heads=2, page_size=4, layout="nhd", head_dim=64)
+    cache, k_new, v_new, ends = case.arguments
+    seen = torch.ones(5, 25).bool()
+    for draft, path in enumerate(paths):
+        seen[draft, 20:] = False
+        seen[draft, [20 + i for i in path]] = True
+    q = torch.randn(5, 4, 64).to(k_new.dtype)
+    step = ops.with_kvcache(q, cache, k_new, v_new, ends, causal=False, mask=ops.pack_mask([seen]))
+    k, v = cache.of_request(0)
+    for draft in range(5):
+        rows = seen[draft].nonzero()[:, 0]
+        given = (x[rows].contiguous() for x in (k, v))
+        kv = RaggedKV(*given, sums((len(rows),)))
+        alone = ops.prefill(q[draft : draft + 1], kv, sums((1,)))
+        assert torch.allclose(step.out[draft], alone.out[0], atol=2e-3)
+        assert torch.allclose(step.lse2[draft], alone.lse2[0], atol=1e-5)
 
 
 def test_the_contract_finds_what_a_window_hides():
