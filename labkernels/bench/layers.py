@@ -15,7 +15,7 @@ from labkernels.variant import AttentionVariant
 KINDS = {"full_attention": "full", "sliding_attention": "window"}
 FORMATS = {"float16": "fp16", "bfloat16": "bf16"}
 # What a published file leaves to the model's type; a pattern of n has one full layer in n.
-BY_TYPE = {
+BY_TYPE: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window_pattern": 2},
     "gemma3_text": {"head_dim": 256, "sliding_window_pattern": 6},
     "gpt_oss": {"sinks": True},

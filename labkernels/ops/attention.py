@@ -65,20 +65,14 @@ def attention(
     """
     _check_kinds((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
-    if torch.is_autocast_enabled(q.device.type):
-        kind = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (
-            x.to(kind) if x.is_floating_point() and x.dtype != torch.float64 else x
-            for x in (q, k, v)
-        )
-    how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    q, k, v = _cast(q, k, v)
+    how: dict[str, Any] = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
     if width := _wider(q, k, v):
-        if scale is None:
-            how["scale"] = 1 / math.sqrt(q.shape[-1])
-        wide = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-        flags: Any = {"deterministic": deterministic, **alike, **how, **variant}
-        out, lse2 = attention(*wide, cu_seqlens_q, cu_seqlens_k, **flags)
-        return out[..., : v.shape[-1]].contiguous(), lse2
+        how["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        channels, flags = v.shape[-1], {"deterministic": deterministic, **alike, **how, **variant}
+        q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        out, lse2 = attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **flags)
+        return out[..., :channels].contiguous(), lse2
     sinks = variant.get("sinks")
     how |= _checked(variant) if variant else {}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
@@ -87,6 +81,16 @@ def attention(
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
+
+
+def _cast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors as autocast makes them."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    fits = [x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
+    return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
 
 
 def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
