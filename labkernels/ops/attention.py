@@ -16,6 +16,7 @@ from labkernels.units import COPY_BYTES
 
 # Channels for which both passes have kernels; and those of q and v for which only `prefill` has.
 HEAD_DIMS, FORWARD_ONLY = (64, 128, 256), (192, 128)
+TAKEN = {(width, width) for width in HEAD_DIMS}
 _TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 _FLAGS = ("deterministic", "batch_invariant")
 
@@ -63,11 +64,10 @@ def attention(
     >>> dv[:, 0, 0].sum().round()  # the weights of each of 8 tokens sum to 1
     tensor(8., dtype=torch.float16)
     """
-    _check_kinds((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
+    q, k, v = _taken((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
-    q, k, v = _cast(q, k, v)
     how: dict[str, Any] = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    if width := _wider(q, k, v):
+    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (width := _wider(q, k, v)):
         how["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         channels, flags = v.shape[-1], {"deterministic": deterministic, **alike, **how, **variant}
         q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
@@ -83,16 +83,6 @@ def attention(
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
 
 
-def _cast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors as autocast makes them."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    fits = [x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
-    return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
-
-
 def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
     """Return the head_dim to which zeros widen all three; None for those that kernels take."""
     if not q.dim() == k.dim() == v.dim() == 3 or q.shape[-1] != k.shape[-1]:
@@ -101,9 +91,7 @@ def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
     if dims == FORWARD_ONLY:
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         return HEAD_DIMS[-1] if trains else None
-    if (dims[0] == dims[1] and dims[0] in HEAD_DIMS) or 0 in dims:
-        return None
-    return next((width for width in HEAD_DIMS if width >= max(dims)), None)
+    return None if 0 in dims else next((width for width in HEAD_DIMS if width >= max(dims)), None)
 
 
 def _attended(
@@ -126,13 +114,20 @@ def _checked(variant: VariantOptions) -> dict[str, Any]:
     return {name: value for name, value in variant.items() if name != "sinks"}
 
 
-def _check_kinds(tensors: tuple[object, ...], flags: tuple[object, ...]) -> None:
+def _taken(tensors: tuple[Any, ...], flags: tuple[object, ...]) -> tuple[torch.Tensor, ...]:
+    """Return q, k and v as autocast makes them, once all are tensors and the flags are bools."""
     for name, tensor in zip(_TENSORS, tensors, strict=True):
         if not isinstance(tensor, torch.Tensor):
             require_tensor(name, tensor)
     for name, flag in zip(_FLAGS, flags, strict=True):
         if not isinstance(flag, bool):
             check_option(name, flag)
+    kind, rows = tensors[0].device.type, tensors[:3]
+    if not torch.is_autocast_enabled(kind):
+        return rows
+    dtype = torch.get_autocast_dtype(kind)
+    fits = [x.is_floating_point() and x.dtype != torch.float64 for x in rows]
+    return tuple(x.to(dtype) if fit else x for x, fit in zip(rows, fits, strict=True))
 
 
 class _Attention(Function):
