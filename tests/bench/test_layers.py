@@ -76,16 +76,13 @@ SIZES = {"batch": 2, "kv_len": 4096, "tokens": 2048}
 
 
 GEMMA_2_9B = {
-    "architectures": ["Gemma2ForCausalLM"],
     "attn_logit_softcapping": 50.0,
     "head_dim": 256,
-    "hidden_size": 3584,
     "model_type": "gemma2",
     "num_attention_heads": 16,
     "num_hidden_layers": 42,
     "num_key_value_heads": 8,
     "sliding_window": 4096,
-    "torch_dtype": "bfloat16",
 }
 
 

@@ -90,24 +90,22 @@ def test_a_head_dim_between_those_of_the_kernels(dims):
         home[..., : x.shape[-1]] = x
         leaves.append(home[..., : x.shape[-1]].requires_grad_())
     before = [home.clone() for home in homes]
-    variant = {"window_left": 6, "soft_cap": 0.8}
-    how = {"causal": True, "deterministic": True, **variant}
-    out, lse2 = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
+    variant = {"causal": True, "window_left": 6, "soft_cap": 0.8}
+    how = {"deterministic": True, **variant}
+    out, _ = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
     assert out.is_contiguous()
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).half()
     found = torch.autograd.grad(out, leaves, dout)
     exact = [x.detach().double().requires_grad_() for x in leaves]
-    true = in_float64(*exact, causal=True, **variant)
+    true = in_float64(*exact, **variant)
     assert (out - true).abs().max() <= NEAR * true.abs().max()
     for mine, right in zip(found, torch.autograd.grad(true, exact, dout.double()), strict=True):
         assert (mine - right).abs().max() <= NEAR * right.abs().max()
     with torch.no_grad():
-        inferred, again = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
+        inferred, _ = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
     assert torch.allclose(inferred, out, atol=2e-3)
-    assert torch.allclose(again, lse2, atol=1e-5)
     for home, old in zip(homes, before, strict=True):
-        assert torch.equal(home.isnan(), old.isnan())
-        assert torch.equal(home.nan_to_num(), old.nan_to_num())
+        assert torch.equal(home.view(torch.int16), old.view(torch.int16))
 
 
 def test_a_head_dim_that_no_kernel_holds_is_refused():

@@ -74,6 +74,7 @@ def test_a_wrapper_reads_its_plan_once(use_tensor_cores, no_reading):
 
 
 def test_a_custom_mask_is_read_as_flashinfer_reads_it():
+    """Both round P and the output to fp16; a wrong bit moves a row by its whole spread."""
     library = pytest.importorskip("flashinfer")
     q, pool = normal(12, 4, 128).cuda(), normal(5, 2, 16, 2, 128).cuda()
     tokens, pages = torch.tensor([0, 5, 12]).int().cuda(), torch.tensor([0, 3, 5]).int().cuda()
@@ -87,5 +88,4 @@ def test_a_custom_mask_is_read_as_flashinfer_reads_it():
         wrapper.plan(tokens, pages, indices, last, 4, 2, 128, 16, custom_mask=flat, causal=True)
         found.append(wrapper.run(q, pool, return_lse=True))
     for mine, theirs in zip(*found, strict=True):
-        # both round P and the output to fp16; a wrong bit moves a row by its whole spread
         assert (mine.float() - theirs.float()).abs().max() < 0.01

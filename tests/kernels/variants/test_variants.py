@@ -71,13 +71,10 @@ def test_a_mask_that_does_not_fit_is_refused_and_nothing_is_written(mask, words)
     assert outputs.out.isnan().all()
 
 
-def test_masks_that_cannot_be_packed_are_refused():
-    for masks, words in (
-        ((), r"masks = \(\)"),
-        ((torch.ones(3, 3),), r"masks\[0\] is torch.float32"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            ops.pack_mask(masks)
+@pytest.mark.parametrize("masks", [(), (torch.ones(3, 3),)], ids=["none", "floats"])
+def test_masks_that_cannot_be_packed_are_refused(masks):
+    with pytest.raises(ValueError, match="^masks.*allowed"):
+        ops.pack_mask(masks)
 
 
 @pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
@@ -89,8 +86,6 @@ def test_a_causal_mask_of_bits_gives_the_bits_of_a_causal_call(kernel):
     seen = [torch.ones(n, keys).tril(keys - n).bool() for n, keys in lengths]
     causal = case.run(kernel, splits=1)
     assert_same(case.run(kernel, splits=1, mask=ops.pack_mask(seen)), causal)
-    full = case.run(kernel, splits=1, causal=False, mask=ops.pack_mask(seen))
-    assert torch.allclose(full.lse2, causal.lse2, atol=1e-5)
 
 
 def test_the_planner_takes_a_kernel_that_reads_bits():
@@ -181,31 +176,23 @@ def test_a_variant_that_changes_nothing_gives_the_plain_output(kernel):
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "prefill_fma", "prefill_wgmma"])
 @pytest.mark.usefixtures("interpreted")
-def test_windows_bits_depend_on_neither_batch_nor_chunk(kernel):
+def test_a_variants_bits_depend_on_neither_batch_nor_chunk(kernel):
     """A row's keys come in the same steps, wherever the window of its tile's first row begins."""
     decodes = SPECS[kernel].operation == "decode"
     both = decode_case((150, 200)) if decodes else prefill_case((70, 90), (150, 200))
     both = varied(both, window_left=70, sinks=True)
-    alone = both.chosen([1])
-    found = alone.run(kernel, batch_invariant=True)
-    assert_same(found, both.run(kernel, batch_invariant=True), rows=both.rows([1]))
+    masks = [] if decodes else [torch.rand(n, m) < 0.5 for n, m in zip(*both.lengths, strict=True)]
+    alone, masked_too = both.chosen([1]), "mask" in SPECS[kernel].features
+
+    def run(case, shown):
+        bits = {"mask": ops.pack_mask(shown)} if masked_too else {}
+        return case.run(kernel, batch_invariant=True, **bits)
+
+    found = run(alone, masks[1:])
+    assert_same(found, run(both, masks), rows=both.rows([1]))
     if not decodes:
         chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
-        assert_same(chunk.run(kernel, batch_invariant=True), found, rows=slice(-20, None))
-
-
-@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
-@pytest.mark.usefixtures("interpreted")
-def test_masks_bits_depend_on_neither_batch_nor_chunk(kernel):
-    both = prefill_case((70, 90), (150, 200))
-    masks = [torch.rand(n, keys) < 0.5 for n, keys in zip(*both.lengths, strict=True)]
-    how = {"batch_invariant": True}
-    alone = both.chosen([1])
-    found = alone.run(kernel, mask=ops.pack_mask(masks[1:]), **how)
-    assert_same(found, both.run(kernel, mask=ops.pack_mask(masks), **how), rows=both.rows([1]))
-    chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
-    last = chunk.run(kernel, mask=ops.pack_mask([masks[1][-20:]]), **how)
-    assert_same(last, found, rows=slice(-20, None))
+        assert_same(run(chunk, [masks[1][-20:]]), found, rows=slice(-20, None))
 
 
 def test_a_tree_of_drafts_after_a_cache_that_grows():
