@@ -58,10 +58,16 @@ def first_bits(mask_begins, i_request, cu_seqlens_q, token, o_token, m_row, n_ke
 
 
 @triton.jit
-def bits(mask, bit, m_key):
-    """Return whether bits of a mask are set; only those in m_key are read."""
-    byte = tl.load(mask + (bit >> 3), mask=m_key, other=0).to(tl.int32)
-    return ((byte >> (bit & 7).to(tl.int32)) & 1) != 0
+def seen(key, limit, b_place, window_left, mask, b_bit):
+    """Return which keys each row sees: those below its limit, in its window, with a set bit."""
+    m_seen = key[None, :] < limit[:, None]
+    if window_left is not None:
+        m_seen = m_seen & (key[None, :] >= b_place[:, None] - window_left)
+    if mask is not None:
+        bit = b_bit[:, None] + key[None, :]
+        byte = tl.load(mask + (bit >> 3), mask=m_seen, other=0).to(tl.int32)
+        m_seen = m_seen & (((byte >> (bit & 7).to(tl.int32)) & 1) != 0)
+    return m_seen
 
 
 @triton.jit

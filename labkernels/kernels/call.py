@@ -92,17 +92,7 @@ class VariantOptions(TypedDict, total=False):
     sinks: torch.Tensor | None
 
 
-class MaskOption(TypedDict, total=False):
-    """The option of attention whose queries see some of their keys.
-
-    mask [bytes] uint8: a bit for each query and key of a request, as `pack_mask` packs them; where
-    it is 0 the query does not see the key, even if causal and window let it.
-    """
-
-    mask: torch.Tensor | None
-
-
-VARIANT_OPTIONS = frozenset((*VariantOptions.__annotations__, *MaskOption.__annotations__))
+VARIANT_OPTIONS = frozenset((*VariantOptions.__annotations__, "mask"))
 
 
 def variant_of(
@@ -134,26 +124,13 @@ def variant_of(
             raise ValueError(f"{name} is {found}, allowed: {wanted}")
         if not tensor.is_contiguous():
             raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
-    mask = options.get("mask")
-    if mask is not None:
-        tensors["mask"] = _whole_words(mask, q.device)
+    if options.get("mask") is not None:
+        tensors["mask"] = options["mask"]  # which only a prefill has, and checks
     ends = {name: options.get(name) for name in ("window_left", "window_right")}
     on = dict.fromkeys(tensors, True)
     variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
     others = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
     return variant, tensors, others
-
-
-def _whole_words(mask: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a mask of bits that kernels can read, whose length depends on the requests."""
-    require_tensor("mask", mask)
-    if (mask.dtype, mask.dim(), mask.device) != (torch.uint8, 1, device):
-        found = f"{mask.dtype} {tuple(mask.shape)} on {mask.device}"
-        raise ValueError(f"mask is {found}, allowed: torch.uint8 [bytes] on {device}")
-    if not mask.is_contiguous() or mask.data_ptr() % 4:
-        where = f"stride {mask.stride()} at address {mask.data_ptr():#x}"
-        raise ValueError(f"mask has {where}, allowed: (1,) at a multiple of 4")
-    return mask
 
 
 def asked_of(
@@ -356,7 +333,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks", *VARIANT_OPTIONS)
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks")
 
 
 def in_graph(

@@ -48,6 +48,17 @@ def mask_words(q_lens: np.ndarray, kv_lens: np.ndarray) -> int:
     return -(-int(mask_begins(q_lens, kv_lens)[-1]) // WORD_BYTES)
 
 
+def require_bits(mask: torch.Tensor, device: torch.device) -> None:
+    """Raise ValueError unless kernels can read a mask in whole words."""
+    require_tensor("mask", mask)
+    if (mask.dtype, mask.dim(), mask.device) != (torch.uint8, 1, device):
+        found = f"{mask.dtype} {tuple(mask.shape)} on {mask.device}"
+        raise ValueError(f"mask is {found}, allowed: torch.uint8 [bytes] on {device}")
+    if not mask.is_contiguous() or mask.data_ptr() % WORD_BYTES:
+        where = f"stride {mask.stride()} at address {mask.data_ptr():#x}"
+        raise ValueError(f"mask has {where}, allowed: (1,) at a multiple of 4")
+
+
 def require_words(mask: torch.Tensor, q_lens: np.ndarray, kv_lens: np.ndarray) -> None:
     """Raise ValueError unless a mask has a bit for each query and key, in whole words."""
     needed = WORD_BYTES * mask_words(q_lens, kv_lens)

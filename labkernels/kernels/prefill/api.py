@@ -1,19 +1,18 @@
 """The verbs `prefill` and `varlen_qkvpacked`: many query tokens per request, over any layout."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 import torch
 
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.caches.mask import require_words
+from labkernels.kernels.caches.mask import require_bits, require_words
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
     Asked,
     Attention,
-    MaskOption,
     Step,
     VariantOptions,
     asked_of,
@@ -31,6 +30,17 @@ from labkernels.kernels.packed_gqa.call import (
     packed_call,
 )
 from labkernels.kernels.packed_gqa.schedule import Lengths
+
+
+class MaskOption(TypedDict, total=False):
+    """The option of attention whose queries see some of their keys.
+
+    mask [bytes] uint8: a bit for each query and key of a request, as `pack_mask` packs them; where
+    it is 0 the query does not see the key, even if causal and window let it. Keys that it hides are
+    read, and must be finite.
+    """
+
+    mask: torch.Tensor | None
 
 
 class PrefillStepOptions(SplitOptions, VariantOptions, MaskOption, total=False):
@@ -132,6 +142,8 @@ def prefill_step(
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
     asked, of_variant = asked_of("prefill_step", q, options, PrefillStepOptions, causal=causal)
+    if "mask" in of_variant:
+        require_bits(of_variant["mask"], q.device)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))

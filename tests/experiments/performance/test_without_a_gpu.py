@@ -10,7 +10,6 @@ from labkernels.experiments.experiment import Cell, Options
 from labkernels.experiments.harness import Recording, record
 from labkernels.experiments.performance import (
     backward,
-    cascade,
     host_time,
     kv_append,
     mla,
@@ -19,6 +18,7 @@ from labkernels.experiments.performance import (
     triton_tutorial,
     tuning,
 )
+from labkernels.experiments.performance.models import cascade
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations

@@ -77,3 +77,21 @@ def test_a_wrapper_reads_its_plan_once(use_tensor_cores, no_reading):
     for b, (pages, n) in enumerate((([3, 0], 30), ([2], 9))):
         k, v = (pool[pages, i].flatten(0, 1)[:n] for i in (0, 1))
         close(out[b][None].cpu(), q[b][None], k, v)
+
+
+def test_a_custom_mask_is_read_as_flashinfer_reads_it():
+    """Both round P and the output to fp16; a wrong bit moves a row by its whole spread."""
+    library = pytest.importorskip("flashinfer")
+    q, pool = normal(12, 4, 128).cuda(), normal(5, 2, 16, 2, 128).cuda()
+    tokens, pages = torch.tensor([0, 5, 12]).int().cuda(), torch.tensor([0, 3, 5]).int().cuda()
+    indices, last = torch.tensor([3, 0, 2, 1, 4]).int().cuda(), torch.tensor([1, 9]).int().cuda()
+    sizes = 5 * 33 + 7 * 25  # no request fills its last byte
+    flat = (torch.arange(sizes) * 7919 % 13 % 3 > 0).cuda()
+    found = []
+    for of in (flashinfer, library):
+        workspace = torch.empty(2**27, dtype=torch.uint8, device="cuda")
+        wrapper = of.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
+        wrapper.plan(tokens, pages, indices, last, 4, 2, 128, 16, custom_mask=flat, causal=True)
+        found.append(wrapper.run(q, pool, return_lse=True))
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine.float() - theirs.float()).abs().max() < 0.01

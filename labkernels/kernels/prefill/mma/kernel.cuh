@@ -125,7 +125,7 @@ LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C
       const int row = warp_row<C>() + m * 16 + lane / 4 + r * 8;
       const int seen = least(row_limit<typename C::Variant>(p, b, row), b.end_key) - column;
       const int hidden = row_begin<typename C::Variant>(p, b, row) - column;
-      u32 bits[(C::warp_keys + 31) / 32];
+      u32 bits[(C::warp_keys + 31) / 32];  // [warp_keys]
       if constexpr (C::Variant::mask) load_bits(bits, p, b, row, column);
 #pragma unroll
       for (int j = 0; j < C::warp_keys / 8; ++j)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
-from labkernels.cuda.triton_variant import begin_with_sinks, bits, first_bits, shaped, slopes
+from labkernels.cuda.triton_variant import begin_with_sinks, first_bits, seen, shaped, slopes
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, places, store, window
 
 CHUNK = tl.constexpr(units.CHUNK)
@@ -84,11 +84,7 @@ def consume(
         if window_left is not None:
             partial = partial | (start < from_all)
         if partial or (mask is not None):
-            m_seen = key[None, :] < limit[:, None]
-            if window_left is not None:
-                m_seen = m_seen & (key[None, :] >= b_place[:, None] - window_left)
-            if mask is not None:
-                m_seen = m_seen & bits(mask, b_bit[:, None] + key[None, :], m_seen)
+            m_seen = seen(key, limit, b_place, window_left, mask, b_bit)
             b_s = tl.where(m_seen, b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
@@ -144,8 +140,7 @@ def prefill(
     k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
     v,  # as k, with D_V channels
     cu_seqlens_q, cu_seqlens_k, page_table, kv_len, work,  # page_table [batch, max_pages]
-    out,  # [total, q_heads, D_V]
-    lse2,  # [total, q_heads], base 2
+    out, lse2,  # [total, q_heads, D_V]; [total, q_heads], base 2
     partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
     partial_m, partial_l,  # [total, q_heads, splits]; m in log2 units
     q_stride_token, q_stride_head,

@@ -7,7 +7,7 @@ import torch
 
 from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.call import Step
+from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
@@ -21,14 +21,15 @@ from labkernels.records import schema
 
 OWN = 256  # keys of a request after the prefix
 SHAPES = ((64, 8192), (64, 1024), (8, 8192), (64, 32768))  # requests, keys of the prefix
-HEADS = {"q_heads": 32, "kv_heads": 8, "head_dim": 128}
+Q_HEADS, KV_HEADS = 32, 8
 WITHOUT = ("decode_mma_n8", "flashinfer_fa2")  # read the prefix for every request
 
 
 def grid(*, quick: bool = False) -> Iterator[GridCell]:
     """Yield the workloads; `quick` has one small one."""
     for batch, prefix in ((4, 64),) if quick else SHAPES:
-        yield GridCell(Decode.uniform(batch, prefix + OWN, **HEADS), f"a prefix of {prefix}")
+        work = Decode.uniform(batch, prefix + OWN, q_heads=Q_HEADS, kv_heads=KV_HEADS)
+        yield GridCell(work, f"a prefix of {prefix}")
 
 
 def inputs_of(workload: Decode, draw: Draw) -> DecodeInputs:
@@ -52,11 +53,11 @@ def parted(inputs: DecodeInputs) -> tuple[PagedKV, PagedKV]:
     return prefix, own
 
 
-def _ours(inputs: DecodeInputs) -> Step:
+def _ours(inputs: DecodeInputs) -> Step[Attention]:
     return cascade_decode_step(inputs.q, *parted(inputs), scale=inputs.scale)
 
 
-def _peers(inputs: DecodeInputs) -> Step:
+def _peers(inputs: DecodeInputs) -> Step[Attention]:
     return flashinfer.cascade_step(inputs.q, *parted(inputs), scale=inputs.scale)
 
 
