@@ -173,8 +173,10 @@ def test_what_is_refused():
     ends = torch.arange(len(LENGTHS) + 1, dtype=torch.int32)
     with pytest.raises(ValueError, match="QuantizedKV, allowed"):
         ops.prefill(q, cache, ends)
-    with pytest.raises(ValueError, match="QuantizedKV, allowed: PagedKV"):
-        ops.append(cache, q, q, ends)
+    with pytest.raises(ValueError, match="allowed: torch.float16, torch.bfloat16"):
+        ops.append(cache, q.float(), q, ends)
+    with pytest.raises(ValueError, match="QuantizedKV, allowed"):
+        ops.with_kvcache(q, cache, q[:, :2], q[:, :2], ends)
     with pytest.raises(ValueError, match="kv_dtype = 'fp8', allowed: None, e4m3, e5m2"):
         Decode((5,), 8, 2, 64, kv_dtype="fp8")
     assert math.isfinite(ops.decode(q, cache).lse2[1:].sum())

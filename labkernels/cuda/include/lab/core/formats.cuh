@@ -91,4 +91,28 @@ LAB_WIDEN(bf16, e4m3)
 LAB_WIDEN(bf16, e5m2)
 #undef LAB_WIDEN
 
+// Rounds a number to a code: to nearest even, and to the largest finite code beyond it; NaN stays.
+template <class Code> struct CodeOf;
+template <> struct CodeOf<e4m3> {
+  static constexpr int fraction_bits = 3, bias = 7;
+  static constexpr u32 largest = 0x7e, nan = 0x7f, largest_bits = 0x43e00000u;  // 448
+};
+template <> struct CodeOf<e5m2> {
+  static constexpr int fraction_bits = 2, bias = 15;
+  static constexpr u32 largest = 0x7b, nan = 0x7f, largest_bits = 0x47600000u;  // 57,344
+};
+template <class Code> LAB_DEVICE u32 code_of(float x) {
+  using C = CodeOf<Code>;
+  constexpr int dropped = 23 - C::fraction_bits;
+  const u32 bits = float_to_bits(x), magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80;
+  if (magnitude > 0x7f800000u) return C::nan;
+  if (magnitude > C::largest_bits) return sign | C::largest;
+  if (magnitude < (128u - C::bias) << 23) {  // subnormal: adding 2^(dropped + 1 - bias) rounds
+    const u32 step = (128u + dropped - C::bias) << 23;
+    return sign | (float_to_bits(bits_to_float(magnitude) + bits_to_float(step)) - step);
+  }
+  const u32 rounded = magnitude + (1u << (dropped - 1)) - 1 + (magnitude >> dropped & 1);
+  return sign | ((rounded >> dropped) - ((127 - C::bias) << C::fraction_bits));
+}
+
 }  // namespace lab
