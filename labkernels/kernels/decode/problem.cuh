@@ -93,8 +93,7 @@ LAB_DEVICE Params score_numbers(const WithScales<Params>& p, const DecodeWork& w
   const float factor = load_constant(p.scales.k_scale + w.kv_head * p.scales.k_scale_stride);
   Params scaled = p;
   scaled.scale_log2 = p.scale_log2 * factor;
-  if constexpr (V::soft_cap)
-    scaled.variant.exponent_of_cap = p.variant.exponent_of_cap * factor;
+  if constexpr (V::soft_cap) scaled.variant.exponent_of_cap = p.variant.exponent_of_cap * factor;
   return scaled;
 }
 // Multiplies channels of a query head's output by the v_scale of its KV head.

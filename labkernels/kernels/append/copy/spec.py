@@ -9,6 +9,8 @@ from labkernels.policy import CUDA_CORES, NumericPolicy
 
 # Eight 16-byte loads per lane on full SMs hide the latency of memory; more loads are not faster.
 TILE = WarpTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
+# Beside the divisions for a cache of 8 bits, more than four loads do not fit in the registers.
+NARROW = WarpTile(warps=8, keys=16, stages=4, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
@@ -24,8 +26,8 @@ class Append(AppendKernel):
     head_dims = (64, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
-        """Return the one tile option: the kernel only moves bytes."""
-        return (TILE,)
+        """Return the one tile option: the kernel moves bytes, and rounds to 8 bits at most."""
+        return (NARROW if shape.kv_dtype else TILE,)
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return no line: bytes go from registers to the pages."""

@@ -79,7 +79,7 @@ template <> LAB_DEVICE u32 pair_as<bf16>(u32 pair) {
 
 // Gives the four codes of a word, in the 8-bit format Code, as two pairs of the 16-bit format T.
 template <class T, class Code> LAB_DEVICE void widen(u32& low, u32& high, u32 codes);
-#define LAB_WIDEN(T, Code)                                                      \
+#define LAB_WIDEN(T, Code)                                                     \
   template <> LAB_DEVICE void widen<T, Code>(u32& low, u32& high, u32 codes) { \
     widen_##Code(low, high, codes);                                            \
     low = pair_as<T>(low);                                                     \
