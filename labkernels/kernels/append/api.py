@@ -181,10 +181,9 @@ def _check_rows(
     cache: PagedHeads, k_new: torch.Tensor, v_new: torch.Tensor, cu_seqlens_new: torch.Tensor
 ) -> None:
     for name, rows, pool in (("k_new", k_new, cache.k), ("v_new", v_new, cache.v)):
-        wider = (torch.float16, torch.bfloat16) if pool.dtype in KV_DTYPES else ()
-        if rows.dtype not in (wider or (pool.dtype,)):
-            allowed = ", ".join(map(str, wider)) or f"{pool.dtype}, as the cache"
-            raise ValueError(f"{name}.dtype = {rows.dtype}, allowed: {allowed}")
+        if rows.dtype not in arguments.beside(pool):
+            allowed = ", ".join(map(str, arguments.beside(pool)))
+            raise ValueError(f"{name}.dtype = {rows.dtype}, allowed: {allowed}, as the cache")
         if rows.dim() != 3 or rows.shape[1:] != pool.shape[2:]:
             allowed = f"[total_new, {pool.shape[2]}, {pool.shape[3]}]"
             raise ValueError(f"{name}.shape = {tuple(rows.shape)}, allowed: {allowed}")

@@ -1,7 +1,7 @@
 // K and V lie in pages. This file says where a key lies, and how one warp copies its keys to shared
 // memory.
 #pragma once
-#include "caches/scales.cuh"
+#include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/variant.cuh"
 

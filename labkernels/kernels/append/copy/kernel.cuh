@@ -1,7 +1,7 @@
 // This kernel appends new keys and values to the pages of a cache and advances its lengths. Lane i
 // of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
 #pragma once
-#include "caches/scales.cuh"
+#include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
 
 namespace append {
