@@ -20,6 +20,7 @@ MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the g
 # Keys of a split that must not depend on the batch. Longer splits leave SMs idle in small batches,
 # and each shorter split adds a partial state to write, read and merge.
 INVARIANT_KEYS_PER_SPLIT = 1024
+WIDER = (torch.float16, torch.bfloat16)
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
 
@@ -103,7 +104,7 @@ def require_formats(
     v: torch.Tensor,
     layout: str,
     names: tuple[str, str] = ("k", "v"),
-    dtypes: Iterable[torch.dtype] = (torch.float16, torch.bfloat16),
+    dtypes: Iterable[torch.dtype] = WIDER,
 ) -> None:
     """Raise ValueError unless kernels support the dtype, dimensions, rows and device of K and V.
 
@@ -332,24 +333,20 @@ def check_splits(splits: int | None, keys_per_split: int | None, batch_invariant
         )
 
 
-def require_query(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    head_dim: int,
-    kv_heads: int,
-    dims: str,
-    dtypes: Iterable[torch.dtype] = (),
-) -> None:
-    """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads.
+def beside(pool: torch.Tensor) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of queries and new rows: the pool's, or 16 bits beside a pool of 8."""
+    return WIDER if pool.dtype in KV_DTYPES else (pool.dtype,)
 
-    dtypes: what q may have if it need not have that of K.
-    """
+
+def require_query(
+    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
+) -> None:
+    """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype not in (dtypes or (k.dtype,)):
-        allowed = ", ".join(map(str, dtypes)) or f"{k.dtype}, as k"
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {allowed}")
+    if q.dtype not in beside(k):
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, beside(k)))}, as k")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape

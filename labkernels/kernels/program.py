@@ -10,6 +10,7 @@ import torch
 
 from labkernels.cuda.launch import Launch
 from labkernels.cuda.workspace import Workspace
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import ALL_KEYS, Call, Plan, Step, nothing
 from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
@@ -105,3 +106,27 @@ def with_variant(
     ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
     made.variant = VariantParams(None, None, *ends, *numbers, None, None, mask_words)
     return made
+
+
+class CacheScales(ctypes.Structure):
+    """Mirrors lab::CacheScales."""
+
+    _fields_ = (
+        ("k_scale", ctypes.c_void_p),
+        ("v_scale", ctypes.c_void_p),
+        ("k_scale_stride", ctypes.c_longlong),
+        ("v_scale_stride", ctypes.c_longlong),
+    )
+
+
+def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
+    """Return a kernel's parameter with the strides of a cache's scales."""
+    made = _with_scales(type(params))()
+    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
+    made.scales = CacheScales(None, None, *cache.k_scale.stride(), *cache.v_scale.stride())
+    return made
+
+
+@functools.cache
+def _with_scales(plain: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    return type("WithScales", (plain,), {"_fields_": (("scales", CacheScales),)})

@@ -231,6 +231,21 @@ def test_run_needs_the_tensors_of_its_plan():
         wrapper.run(normal(3, 8, 64), POOL[0])
 
 
+def test_a_cache_of_8_bits_has_scales():
+    q, narrow = normal(3, 8, 64), POOL.to(torch.float8_e4m3fn)
+    wide, scales = narrow.to(q.dtype), {"k_scale": 0.5, "v_scale": torch.tensor(4.0)}
+    wrapper, plain = decode_wrapper(), decode_wrapper()
+    wrapper.plan(*LISTS, 8, 2, 64, 16, kv_data_type="float8_e4m3fn", sm_scale=0.25)
+    plain.plan(*LISTS, 8, 2, 64, 16, sm_scale=0.125)
+    assert torch.equal(wrapper.run(q, narrow, **scales), 4 * plain.run(q, wide))
+    with pytest.raises(
+        ValueError, match="^paged_kv_cache.dtype = torch.float16, allowed: torch.fl"
+    ):
+        wrapper.run(q, wide)
+    with pytest.raises(ValueError, match="^k_scale = 0.5, allowed: None, 1, with a cache in torch"):
+        plain.run(q, wide, k_scale=0.5)
+
+
 def decode_wrapper(**how):
     return flashinfer.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, **how)
 
@@ -246,8 +261,8 @@ def decode_wrapper(**how):
             "pos_encoding_mode = 'ROPE_LLAMA', allowed: 'NONE'",
         ),
         (
-            lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, kv_data_type="float8_e4m3fn"),
-            "kv_data_type = torch.float8_e4m3fn, allowed: torch.float16",
+            lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, kv_data_type="bfloat16"),
+            "kv_data_type = torch.bfloat16, allowed: torch.float16",
         ),
         (
             lambda: decode_wrapper().plan(*LISTS[:2], LENS[:2], 8, 2, 64, 16),

@@ -16,7 +16,7 @@ from labkernels.kernels.registry import kernels_of
 from tests.kernels import contract
 from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward import cases as backward_cases
-from tests.kernels.decode.cases import LAYOUTS
+from tests.kernels.decode.cases import LAYOUTS, narrowed
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
 from tests.kernels.trials import CASES
 from tests.kernels.variants.cases import varied
@@ -74,6 +74,9 @@ def attention(operation: str, choose) -> None:
         shape["causal"] = choose.pick((False, True))
         lengths = tuple(choose.integer(MOST_TOKENS[operation]) for _ in kv_lens), kv_lens
     case = CASES[operation](*lengths, **shape)
+    if operation == "decode":
+        kind = choose.pick(spec.kv_dtypes)
+        case = narrowed(case, kind, shape["seed"]) if kind else case
     if choose.varied and spec.features:
         vary = backward_cases.varied_backward if operation == "backward" else varied
         case = vary(case, spec.name, seed=shape["seed"], **variant(choose, spec.features))

@@ -240,8 +240,8 @@ class QuantizedKV(PagedHeads):
     >>> k, v = torch.randn(2, 3, 16, 2, 64).to(torch.float8_e4m3fn)  # 3 pages of 16 keys, 2 heads
     >>> table, one = torch.tensor([[2, 0]], dtype=torch.int32), torch.ones(2)
     >>> cache = QuantizedKV(k, v, table, torch.tensor([20], dtype=torch.int32), one, one)
-    >>> decode(torch.randn(1, 8, 64).half(), cache).out.dtype
-    torch.float16
+    >>> [x.shape for x in cache.of_request(0)]
+    [torch.Size([20, 2, 64]), torch.Size([20, 2, 64])]
     """
 
     k_scale: torch.Tensor

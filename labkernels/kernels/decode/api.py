@@ -135,8 +135,7 @@ def _checked(q: torch.Tensor, cache: PagedHeads, asked: Asked) -> DecodeCall:
     kv_heads, head_dim = k.shape[2:]
     cache.require_equal_strides()
     kv_dtype = KV_DTYPES.get(k.dtype)
-    wider = (torch.float16, torch.bfloat16) if kv_dtype else ()
-    arguments.require_query(q, k, head_dim, kv_heads, DIMS, wider)
+    arguments.require_query(q, k, head_dim, kv_heads, DIMS)
     batch = q.shape[0]
     if not 1 <= batch <= MAX_BATCH:
         raise ValueError(f"len(q) = {batch} requests, allowed: 1 to {MAX_BATCH}")

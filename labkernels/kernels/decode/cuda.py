@@ -1,7 +1,6 @@
 """Runs a CUDA decode kernel in one launch, on the GPU or as its CPU build."""
 
 import ctypes
-import functools
 
 from labkernels.cuda.launch import with_numbers
 from labkernels.kernels.caches.paged import QuantizedKV
@@ -12,6 +11,7 @@ from labkernels.kernels.program import (
     Program,
     launch_of,
     merge_workspace,
+    with_scales,
     with_variant,
 )
 from labkernels.units import LOG2_E
@@ -47,30 +47,6 @@ class DecodeParams(ctypes.Structure):
         *((name, ctypes.c_int) for name in COUNTS),
         ("scale_log2", ctypes.c_float),
     )
-
-
-class CacheScales(ctypes.Structure):
-    """Mirrors lab::CacheScales."""
-
-    _fields_ = (
-        ("k_scale", ctypes.c_void_p),
-        ("v_scale", ctypes.c_void_p),
-        ("k_scale_stride", ctypes.c_longlong),
-        ("v_scale_stride", ctypes.c_longlong),
-    )
-
-
-def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
-    """Return a kernel's parameter with the strides of a cache's scales."""
-    made = _with_scales(type(params))()
-    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.scales = CacheScales(None, None, *cache.k_scale.stride(), *cache.v_scale.stride())
-    return made
-
-
-@functools.cache
-def _with_scales(plain: type[ctypes.Structure]) -> type[ctypes.Structure]:
-    return type("WithScales", (plain,), {"_fields_": (("scales", CacheScales),)})
 
 
 def prepare(call: DecodeCall) -> Step[Attention]:

@@ -109,6 +109,13 @@ def rounded_p_line(instance: Instance, *, rows: Quantity | int) -> Line:
     return Line("P rounded", parts * each if parts > 1 else each, "hi and lo" if parts > 1 else "")
 
 
+def code_lines(instance: Instance) -> tuple[Line, ...]:
+    """Return the registers of the codes of 32 channels, which come together, in 8 bits."""
+    if instance.kv_dtype is None:
+        return ()
+    return (Line("codes", fragment(sizes(instance).keys, 32, bits=8), "16 channels wait in them"),)
+
+
 def chain_lines(instance: Instance) -> tuple[Line, ...]:
     """Return registers of the sum over 16 keys that fp32 adds to O, if the policy promotes sums."""
     if instance.policy.accumulate != "promoted":

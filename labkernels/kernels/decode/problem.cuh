@@ -1,9 +1,9 @@
 // K and V lie in pages. This file says where a key lies, and how one warp copies its keys to shared
 // memory.
 #pragma once
+#include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/variant.cuh"
-#include "lab/core/formats.cuh"
 
 namespace lab {
 
@@ -29,14 +29,6 @@ struct DecodeParams {
   int keys_per_split, splits;
   float scale_log2;  // softmax scale times log2 e
 };
-
-// The numbers of a cache of 8 bits stand for their values times these.
-// kernels/decode/cuda.py mirrors this struct.
-struct CacheScales {
-  const float *k_scale, *v_scale;  // [kv_heads]
-  i64 k_scale_stride, v_scale_stride;
-};
-template <class Params> struct WithScales : Params { CacheScales scales; };
 
 // The parameter of a kernel whose cache has the format Kv, and Q the format T.
 template <class T, class Kv, class V> struct ParamsOfCache {
@@ -101,8 +93,7 @@ LAB_DEVICE Params score_numbers(const WithScales<Params>& p, const DecodeWork& w
   const float factor = load_constant(p.scales.k_scale + w.kv_head * p.scales.k_scale_stride);
   Params scaled = p;
   scaled.scale_log2 = p.scale_log2 * factor;
-  if constexpr (V::soft_cap)
-    scaled.variant.exponent_of_cap = p.variant.exponent_of_cap * factor;
+  if constexpr (V::soft_cap) scaled.variant.exponent_of_cap = p.variant.exponent_of_cap * factor;
   return scaled;
 }
 // Multiplies channels of a query head's output by the v_scale of its KV head.

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
 from labkernels.cuda.gpu import device  # noqa: E402
+from tests.kernels.append.test_append import check_quantized  # noqa: E402
 from tests.kernels.decode import test_eight_bits as small  # noqa: E402
 from tests.kernels.decode.cases import bits  # noqa: E402
 
@@ -49,3 +50,9 @@ def test_variants(kernel):
     sinks = torch.linspace(-1, 2, 8, device="cuda")
     variant = {**small.VARIANT, "sinks": sinks, "alibi": sinks / 8}
     small.check_bits(kernel, "bf16", "e4m3", "cuda", variant=variant)
+
+
+@pytest.mark.parametrize("kind", small.KV_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_append_of_every_number_of_16_bits(dtype, kind):
+    check_quantized(dtype, kind, "cuda")

@@ -17,21 +17,19 @@ from labkernels.measure.judge.judge import judge_of
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 from tests.kernels.contract import CUDA, SPECS
-from tests.kernels.decode.cases import assert_same, bits, decode_case
+from tests.kernels.decode.cases import DTYPES, KV_DTYPES, assert_same, bits, decode_case
 
 KERNELS = [name for name, spec in CUDA.items() if "e4m3" in spec.kv_dtypes]
-FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LENGTHS = (0, 1, 17, 64, 129, 300)
 SCALES = ((0.5, 4.0), (2.0, 0.25))  # of K and of V, by KV head
 VARIANT = {"window_left": 70, "soft_cap": 3.0}
-EVERY = [(k, dtype, kind) for k in KERNELS for dtype in DTYPES for kind in FORMATS]
+EVERY = [(k, dtype, kind) for k in KERNELS for dtype in ("fp16", "bf16") for kind in KV_DTYPES]
 
 
 def pair(kernel, dtype, kind, *, scales=((1.0, 1.0),) * 2, device="cpu", **shape):
     """Return a query, a cache of 8 bits and its numbers in 16 bits; all unused codes are NaN."""
     case = decode_case(LENGTHS, dtype=dtype, **shape)
-    k, v = (x.to(FORMATS[kind]).to(device) for x in (case.cache.k, case.cache.v))
+    k, v = (x.to(KV_DTYPES[kind]).to(device) for x in (case.cache.k, case.cache.v))
     table, lengths = (x.to(device) for x in (case.cache.page_table, case.cache.kv_len))
     k_scale, v_scale = (torch.tensor(x, device=device) for x in scales)
     narrow = QuantizedKV(k, v, table, lengths, k_scale, v_scale)
@@ -113,10 +111,10 @@ def test_a_soft_cap_caps_the_scaled_scores(kernel):
 
 def check_codes(kernel, dtype, kind, device="cpu"):
     """Every code as a value and as a key of a request of one key, where nothing is rounded."""
-    codes = torch.arange(256, dtype=torch.uint8, device=device).view(FORMATS[kind])
+    codes = torch.arange(256, dtype=torch.uint8, device=device).view(KV_DTYPES[kind])
     ones = torch.ones(2, device=device)
     table = torch.arange(256, dtype=torch.int32, device=device)[:, None]
-    k, v = torch.zeros(2, 256, 1, 2, 128, device=device).to(FORMATS[kind])
+    k, v = torch.zeros(2, 256, 1, 2, 128, device=device).to(KV_DTYPES[kind])
     v.view(torch.uint8)[:] = codes.view(torch.uint8).view(1, 1, 2, 128)
     k.view(torch.uint8)[:, 0, :, 77] = codes.view(torch.uint8)[:, None]
     cache = QuantizedKV(k, v, table, torch.ones_like(table[:, 0]), ones, ones)
@@ -173,8 +171,10 @@ def test_what_is_refused():
     ends = torch.arange(len(LENGTHS) + 1, dtype=torch.int32)
     with pytest.raises(ValueError, match="QuantizedKV, allowed"):
         ops.prefill(q, cache, ends)
-    with pytest.raises(ValueError, match="QuantizedKV, allowed: PagedKV"):
-        ops.append(cache, q, q, ends)
+    with pytest.raises(ValueError, match="allowed: torch.float16, torch.bfloat16"):
+        ops.append(cache, q.float(), q, ends)
+    with pytest.raises(ValueError, match="QuantizedKV, allowed"):
+        ops.with_kvcache(q, cache, q[:, :2], q[:, :2], ends)
     with pytest.raises(ValueError, match="kv_dtype = 'fp8', allowed: None, e4m3, e5m2"):
         Decode((5,), 8, 2, 64, kv_dtype="fp8")
     assert math.isfinite(ops.decode(q, cache).lse2[1:].sum())

@@ -86,7 +86,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
   for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[j][i] = 0.f;
-  u32 codes[C::key_steps][4];  // of K in 8 bits
+  u32 codes[C::key_steps][4];  // [keys, 32 channels], if K has 8 bits
 #pragma unroll
   for (int d = 0; d < C::dim_steps; ++d) {
     const int held = C::q_in_registers ? d : 0;
@@ -120,7 +120,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
         const float* pair = &s[2 * b + i / 2][i % 2 * 2];
         p[part][i] = pack_part<T>(part, pair[0], pair[1]);
       }
-    u32 codes[4];  // of V in 8 bits
+    u32 codes[4];  // [16 keys, 32 channels], if V has 8 bits
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];  // [16 keys, 16 channels]

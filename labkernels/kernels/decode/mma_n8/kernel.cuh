@@ -99,7 +99,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
     for (int b = 0; b < C::key_steps; ++b)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][b][i] = 0.f;
-  u32 codes[C::key_steps][4];  // of K in 8 bits
+  u32 codes[C::key_steps][4];  // [keys, 32 channels], if K has 8 bits
 #pragma unroll
   for (int d = 0; d < C::dim_steps; ++d) {
     const int held = C::q_in_registers ? d : d % 2;
@@ -136,7 +136,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
           const float* pair = &s[n][b][2 * h];
           p[n][part][h] = movmatrix_trans(pack_part<T>(part, pair[0], pair[1]));
         }
-    u32 codes[4];  // of V in 8 bits
+    u32 codes[4];  // [16 keys, 32 channels], if V has 8 bits
 #pragma unroll
     for (int d = 0; d < C::dim_steps; ++d) {  // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];                               // V^T: [16 channels, 16 keys]

@@ -2,6 +2,7 @@
 
 from labkernels.hardware import Gpu
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 from labkernels.variant import UNMASKED
@@ -20,6 +21,7 @@ class TritonDecode(DecodeKernel):
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
     features = UNMASKED
+    kv_dtypes = (None, *KV_DTYPES)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a program."""

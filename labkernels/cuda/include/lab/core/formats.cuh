@@ -64,9 +64,13 @@ LAB_DEVICE void widen_e4m3(u32& low, u32& high, u32 codes) {
 
 namespace lab {
 
-// Gives the four e5m2 codes of a word as two pairs of f16: a code is the high byte of its f16.
-LAB_DEVICE void widen_e5m2(u32& low, u32& high, u32 codes) {
-  low = select_bytes(codes, 0, 0x1404);
+// Gives the four codes of a word, in the 8-bit format Code, as two pairs of f16.
+template <class Code> LAB_DEVICE void widen_to_f16(u32& low, u32& high, u32 codes);
+template <> LAB_DEVICE void widen_to_f16<e4m3>(u32& low, u32& high, u32 codes) {
+  widen_e4m3(low, high, codes);
+}
+template <> LAB_DEVICE void widen_to_f16<e5m2>(u32& low, u32& high, u32 codes) {
+  low = select_bytes(codes, 0, 0x1404);  // a code is the high byte of its f16
   high = select_bytes(codes, 0, 0x3424);
 }
 // Returns a pair of f16 as a pair of T, which has all values of the 8-bit formats.
@@ -76,19 +80,35 @@ template <> LAB_DEVICE u32 pair_as<bf16>(u32 pair) {
   const f32x2 x = unpack2<f16>(pair);
   return select_bytes(float_to_bits(x.x), float_to_bits(x.y), 0x7632);
 }
+// Gives the four codes of a word as two pairs of the 16-bit format T.
+template <class T, class Code> LAB_DEVICE void widen(u32& low, u32& high, u32 codes) {
+  widen_to_f16<Code>(low, high, codes);
+  low = pair_as<T>(low);
+  high = pair_as<T>(high);
+}
 
-// Gives the four codes of a word, in the 8-bit format Code, as two pairs of the 16-bit format T.
-template <class T, class Code> LAB_DEVICE void widen(u32& low, u32& high, u32 codes);
-#define LAB_WIDEN(T, Code)                                                      \
-  template <> LAB_DEVICE void widen<T, Code>(u32& low, u32& high, u32 codes) { \
-    widen_##Code(low, high, codes);                                            \
-    low = pair_as<T>(low);                                                     \
-    high = pair_as<T>(high);                                                   \
+// Rounds a number to a code: to nearest even, and to the largest finite code beyond it; NaN stays.
+template <class Code> struct CodeOf;
+template <> struct CodeOf<e4m3> {
+  static constexpr int fraction_bits = 3, bias = 7;
+  static constexpr u32 largest = 0x7e, nan = 0x7f, largest_bits = 0x43e00000u;  // 448
+};
+template <> struct CodeOf<e5m2> {
+  static constexpr int fraction_bits = 2, bias = 15;
+  static constexpr u32 largest = 0x7b, nan = 0x7f, largest_bits = 0x47600000u;  // 57,344
+};
+template <class Code> LAB_DEVICE u32 code_of(float x) {
+  using C = CodeOf<Code>;
+  constexpr int dropped = 23 - C::fraction_bits;
+  const u32 bits = float_to_bits(x), magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80;
+  if (magnitude > 0x7f800000u) return C::nan;
+  if (magnitude > C::largest_bits) return sign | C::largest;
+  if (magnitude < (128u - C::bias) << 23) {  // subnormal: adding 2^(dropped + 1 - bias) rounds
+    const u32 step = (128u + dropped - C::bias) << 23;
+    return sign | (float_to_bits(bits_to_float(magnitude) + bits_to_float(step)) - step);
   }
-LAB_WIDEN(f16, e4m3)
-LAB_WIDEN(f16, e5m2)
-LAB_WIDEN(bf16, e4m3)
-LAB_WIDEN(bf16, e5m2)
-#undef LAB_WIDEN
+  const u32 rounded = magnitude + (1u << (dropped - 1)) - 1 + (magnitude >> dropped & 1);
+  return sign | ((rounded >> dropped) - ((127 - C::bias) << C::fraction_bits));
+}
 
 }  // namespace lab
