@@ -15,6 +15,7 @@ from labkernels.cuda.compiler import sass, triton
 from labkernels.cuda.compiler.triton import TritonVariant, compile_triton
 from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
+from labkernels.variant import UNMASKED
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES
 from tests.kernels.variants.cases import combined, varied
@@ -129,7 +130,7 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, policy, every, laun
             assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where
 
 
-@pytest.mark.parametrize("attention", [*combined()[::7], combined()[-1]], ids=str)
+@pytest.mark.parametrize("attention", [*combined(UNMASKED)[::7], combined(UNMASKED)[-1]], ids=str)
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if SPECS[name].features])
 @pytest.mark.few_of_each("kernel", 1)
 def test_variants_compile_without_spills(kernel, attention, launches):

@@ -9,6 +9,7 @@ import torch
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error.execution import Execution
 from labkernels.policy import EAGER, FLOAT64
+from labkernels.variant import UNMASKED
 from tests.kernels.contract import NAMES, RAGGED, run_checked
 from tests.kernels.decode.cases import LAYOUTS, decode_case
 from tests.kernels.prefill.cases import prefill_case
@@ -42,7 +43,7 @@ def varied_cases():
         prefill_case(*LENGTHS, causal=c, page_size=p, layout="padded")
         for c, p in ((False, None), (True, 3))
     ]
-    for turn, variant in enumerate(combined()):
+    for turn, variant in enumerate(combined(UNMASKED)):
         yield "reference", varied(of_decode, "reference", **variant)
         if "window_right" not in variant or turn % 2 == 0:
             case = of_prefill["window_right" not in variant and turn % 2]
