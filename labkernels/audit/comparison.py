@@ -28,8 +28,7 @@ class Comparison:
     """Two outputs of the same tokens: a verdict on each by its own inputs, and where they differ.
 
     Shapes: tokens_a, tokens_b [n], which rows belong together; out_a, out_b [n, Hq, Dv]. inputs:
-    what differs between the inputs of these tokens, in words. unread: names in a and in b that were
-    not read.
+    what differs between the inputs of these tokens, in words.
     """
 
     a: Verdict
@@ -39,7 +38,6 @@ class Comparison:
     out_a: np.ndarray
     out_b: np.ndarray
     inputs: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
 
     @cached_property
     def differs(self) -> np.ndarray:
@@ -93,7 +91,6 @@ class Comparison:
         """Return text: the answer, how many elements differ, how much, where, and both verdicts."""
         lines = [f"{self.answer}: {self._sentence()}"]
         lines += [f"  inputs of a and b: {words}" for words in self.inputs]
-        lines += [f"  {words}" for words in self.unread]
         if self.differs.any():
             lines.append(f"  where: {self._where()}")
         return "\n".join(
@@ -183,8 +180,10 @@ def compare_dumps(
     if not {"q", "qkv", "q_nope"} & tensors_b.keys():
         tensors_b = tensors_a | tensors_b
     found = compare_tensors(tensors_a, tensors_b, **how)
-    words = (f"{name} is {text}" for name, text in zip("ab", map(dumps.unread, takes), strict=True))
-    return replace(found, unread=tuple(word for word in words if not word.endswith("is ")))
+    of_a, of_b = (
+        dumps.whole(*given) for given in zip((found.a, found.b), takes, (a, b), strict=True)
+    )
+    return replace(found, a=of_a, b=of_b)
 
 
 def compare_tensors(
@@ -236,13 +235,12 @@ def _different_keys(a: Problem, b: Problem, tokens_a, tokens_b) -> list[str]:
         pairs = 0
         for one, other in np.unique(requests, axis=0).tolist():
             n = int(counts[(requests == (one, other)).all(1)].max())
-            pairs += a.kv_heads != b.kv_heads or not all(
+            heads = {(i // a.group, i // b.group) for i in range(a.q.shape[1])}
+            pairs += not all(
                 np.array_equal(
-                    keys_of(a, name, head, one)[:n],
-                    keys_of(b, name, head, other)[:n],
-                    equal_nan=True,
+                    keys_of(a, name, i, one)[:n], keys_of(b, name, j, other)[:n], equal_nan=True
                 )
-                for head in range(a.kv_heads)
+                for i, j in heads
             )
         if pairs:
             found.append(f"{name.upper()} differs in {pairs} requests")

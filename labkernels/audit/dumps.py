@@ -9,7 +9,7 @@ import numpy as np
 
 from labkernels.audit import gradients, importers, layouts, meaning
 from labkernels.audit.layouts import Layout, taken_as
-from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take
+from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take, may_matter
 from labkernels.audit.verdict import MASKS, VARIANT, Way, first_right, verdict
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.truth.layouts import check_ends, integers
@@ -51,7 +51,24 @@ def audit(
         found = judge(tensors, p_format=p_format, named=named)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return replace(found, note="; ".join(filter(None, (found.note, unread(take)))))
+    return whole(found, take, path)
+
+
+def whole(found: Verdict, take: Take, where: object) -> Verdict:
+    """Return a verdict whose note says what was not read.
+
+    Raises: ValueError for a bug where something was not read that may change what is right.
+    """
+    names = [name for name, value in take.unread.items() if may_matter(name, value)]
+    if found.answer == BUG and names:
+        raise ValueError(
+            f"{where}: out is wrong by what was read, without {', '.join(names[:4])}; allowed: a "
+            f"known name for that, --map OURS={names[0]}, or a dump without it"
+        )
+    unread = sorted(take.unread)
+    more = f" and {len(unread) - 12} more" if len(unread) > 12 else ""
+    words = f"without {', '.join(unread[:12])}{more} (not read)" if unread else ""
+    return replace(found, note="; ".join(filter(None, (found.note, words))))
 
 
 def told(**options) -> dict:
@@ -59,13 +76,6 @@ def told(**options) -> dict:
     heads = options.pop("heads", None) or (None, None)
     options |= dict(zip(("q_heads", "kv_heads"), heads, strict=True))
     return {name: value for name, value in options.items() if value is not None}
-
-
-def unread(take: Take) -> str:
-    """Return words for the names of a file that were not read; "" if there are none."""
-    names = sorted(set(take.unread))
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"without {', '.join(names[:12])}{more} (not read)" if names else ""
 
 
 def read(path: Path, take: Take, *, needs: tuple[str, ...] = ("q", "out")) -> dict:
@@ -81,7 +91,7 @@ def read(path: Path, take: Take, *, needs: tuple[str, ...] = ("q", "out")) -> di
     if missing:
         there = ", ".join(tensors) or "none of a known name"
         if take.unread:
-            not_known = ", ".join(sorted(set(take.unread))[:12])
+            not_known = ", ".join(sorted(take.unread)[:12])
             there += f"; not known: {not_known}; --map {missing[0]}=NAME names the tensor"
         raise ValueError(f"{path}: tensor {missing[0]} is missing; there are {there}")
     return tensors
@@ -156,11 +166,15 @@ def _may_round_p_to_8_bits(given: dict) -> bool:
 def _plain(tensors: dict) -> dict:
     """Return tensors with one window, with numbers as floats, and with q, K and V apart."""
     found = {name: value for name, value in tensors.items() if value is not None}
+    if isinstance(found.get("kv"), list | tuple) and len(found["kv"]) == 2:  # as FlashInfer takes
+        found["k"], found["v"] = found.pop("kv")
+    if isinstance(found.get("kv_len"), int) and "k" in found:  # flash-attn: of all requests
+        found["kv_len"] = np.full(len(found.get("page_table", found["k"])), found["kv_len"])
     for name, value in found.items():
         if name not in NAMES and name not in REFUSED:
             raise ValueError(f"tensor {name} is unknown, allowed: {', '.join(NAMES)}")
         if name not in _NO_TENSORS and not hasattr(value, "ndim"):
-            if not isinstance(value, list | tuple):
+            if not isinstance(value, list | tuple) or any(hasattr(x, "ndim") for x in value):
                 raise ValueError(f"{name} is a {type(value).__name__}, allowed: a tensor")
             found[name] = np.asarray(value)
     meaning.refuse_unknown_mathematics(found)
@@ -183,7 +197,7 @@ def _judged(
     found = layout.applied(given)
     told = taken_as(layout.q) if "layout" in given else ""
     words = [assumed for assumed in layout.words if assumed != told]
-    if "kv_indptr" in found and "kv_indices" in found:
+    if "kv_indices" in found:
         found |= _pages(found)
     found = layouts.with_shared_pool(found)
     if not _DIVISIONS & found.keys() and getattr(found.get("k"), "ndim", 0) == 3:
@@ -250,18 +264,24 @@ def _pages(found: dict) -> dict:
     pool = found["k"] if "k" in found else found.get("ckv")
     if getattr(pool, "ndim", 0) < 3:
         raise ValueError("tensor k is missing, allowed: a pool beside kv_indptr")
+    if np.ndim(found["kv_indices"]) != 1 or "kv_indptr" not in found:
+        raise ValueError("kv_indices, allowed: [pages of all requests] beside kv_indptr")
     size, ends = pool.shape[1], integers("kv_indptr", found["kv_indptr"])
     indices = integers("kv_indices", found["kv_indices"])
     check_ends("kv_indptr", ends, len(indices), exact=False)
     counts = np.diff(ends)
-    last = integers("kv_last_page_len", found.get("kv_last_page_len", np.full(len(counts), size)))
+    before = np.maximum(counts - 1, 0) * size
+    lens = integers("kv_len", found.get("kv_len", before + size))
+    last = integers("kv_last_page_len", found.get("kv_last_page_len", lens - before))
+    if "kv_len" in found and (before + last != lens)[counts > 0].any():
+        raise ValueError("kv_len differs from kv_last_page_len, allowed: the same keys")
     if last.shape != counts.shape or not ((counts == 0) | ((last > 0) & (last <= size))).all():
         allowed = f"{len(counts)} numbers from 1 to {size}"
         raise ValueError(f"kv_last_page_len = {last.tolist()}, allowed: {allowed}")
     table = np.zeros((len(counts), max(1, int(counts.max(initial=0)))), np.int64)
     for b, n in enumerate(counts.tolist()):
         table[b, :n] = indices[ends[b] : ends[b] + n]
-    return {"page_table": table, "kv_len": np.where(counts > 0, (counts - 1) * size + last, 0)}
+    return {"page_table": table, "kv_len": np.where(counts > 0, before + last, 0)}
 
 
 def _cache(found: dict, *names: str, beside: str) -> SimpleNamespace:

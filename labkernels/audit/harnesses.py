@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkernels.audit.dumps import judge
+from labkernels.audit.dumps import judge, whole
 from labkernels.audit.names import Take
 from labkernels.numerics.verdict.verdict import INCONCLUSIVE, ROUNDING, Verdict
 
@@ -24,9 +24,10 @@ def judged(inputs: Mapping[str, Any], outputs: Sequence, **how) -> Verdict:
     Raises: ValueError naming the tensor that is missing or malformed.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
-    tensors = {ours: given[theirs] for theirs, ours in Take().chosen(given).items()}
+    take = Take()
+    tensors = {ours: given[theirs] for theirs, ours in take.chosen(given).items()}
     named = dict(zip(("out", "lse2"), outputs, strict=False))
-    return judge(tensors | named, **how)
+    return whole(judge(tensors | named, **how), take, "inputs")
 
 
 def passes(found: Verdict) -> bool:

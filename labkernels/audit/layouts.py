@@ -131,11 +131,22 @@ def apart(given: dict) -> dict:
     if "layout" in found:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
+    found.pop("packing", None)
     _require_heads(found, heads[0])
-    for names, n in ((_OF_QUERIES, heads[0]), (_OF_KEYS, heads[1] or heads[0])):
-        for name in names:
-            if name in found:
-                found[name] = _with_heads(name, found[name], n, found)
+    told = dict.fromkeys(_OF_QUERIES, heads[0]) | dict.fromkeys(_OF_KEYS, heads[1] or heads[0])
+    shapes = {name: getattr(found.get(name), "shape", ()) for name in told}
+    flat = heads[0] and any(len(shapes[n]) == 3 and shapes[n][1] != told[n] for n in "qk")
+    for name, n in told.items():
+        if shapes[name]:
+            found[name] = _with_heads(name, found[name], n, found, flat=flat)
+    q = found.get("q")
+    if heads[0] and q is not None and heads[0] not in q.shape[:-1]:
+        raise ValueError(f"heads = {heads[0]}, allowed: those of q.shape = {tuple(q.shape)}")
+    if is_pool("k", found) and all(getattr(found.get(n), "ndim", 0) == 3 for n in "kv"):
+        found |= {name: found[name][:, None] for name in "kv"}  # SGLang's, of one key a page
+    places = found.get("cu_seqlens_kv_padded")
+    if places is not None and len(found.get("q", ())) == places[-1]:  # said once for both
+        found.setdefault("cu_seqlens_q_padded", places)
     for of, names in (("q", (*_OF_QUERIES, "lse", "lse2")), ("kv", _OF_KEYS)):
         _without_padding(found, of, names)
     return found
@@ -144,11 +155,8 @@ def apart(given: dict) -> dict:
 def _require_heads(found: dict, heads: int) -> None:
     """Raise where heads are not told, and q and k of three axes can be no [T, H, D]."""
     q, k = (getattr(found.get(name), "shape", ()) for name in "qk")
-    if (
-        heads
-        or not len(q) == len(k) == 3
-        or {"kv_layout", "page_table", "kv_indices"} & found.keys()
-    ):
+    paged = {"kv_layout", "page_table", "kv_indices"} & found.keys()
+    if heads or paged or not len(q) == len(k) == 3:
         return
     if q[-1] != k[-1] or q[-2] % max(k[-2], 1):
         shapes = f"q.shape = {tuple(q)}, k.shape = {tuple(k)}"
@@ -159,15 +167,17 @@ def _told(told: str, given: dict) -> dict:
     """Return the layout that is told; NHD and HND are those of the cache."""
     layout = told.lower().partition("_")[0].replace("2", "").replace("3", "")
     require_choice("layout", layout, LAYOUTS)
-    return {"kv_layout": given.get("kv_layout", layout)} if layout in _POOLS else {"layout": layout}
+    if layout in _POOLS:
+        return {"kv_layout": given.get("kv_layout", layout)}
+    return {"layout": layout, "packing": told.lower()}
 
 
 def _unpack(found: dict, heads: tuple[int, int]) -> None:
     """Take q, k and v out of one tensor, and k and v out of one."""
     if "qkv" in found:
         qkv, (q_heads, kv_heads) = found.pop("qkv"), heads
-        if qkv.ndim >= 4 and qkv.shape[-3] == 3:
-            found["q"], found["k"], found["v"] = (qkv[..., i, :, :] for i in range(3))
+        if (axis := _packed_axis("qkv", qkv, found)) is not None:
+            found |= zip("qkv", _parts(qkv, axis), strict=True)
         elif q_heads:
             kv_heads = kv_heads or q_heads
             qkv = qkv.reshape(*qkv.shape[: min(2, qkv.ndim - 1)], -1)
@@ -188,23 +198,39 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
         half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
         found["k"], found["v"] = kv[..., :half], kv[..., half:]
         return
-    axis = 1 if paged else kv.ndim - 3
-    if paged and kv.ndim == 5 and kv.shape[1] != 2:
-        axis = 0  # vLLM's pool [2, pages, page_size, Hkv, D]
-    if kv.ndim not in ((5,) if paged else (4, 5)) or kv.shape[axis] != 2:
+    if heads[1] and not paged and kv.ndim in (2, 3):
+        kv = _split_heads("kv", kv, 2 * heads[1])
+        kv = kv.reshape(*kv.shape[:-2], 2, heads[1], kv.shape[-1])
+    # pools [pages, 2, page_size, Hkv, D], or of vLLM [2, pages, page_size, Hkv, D]
+    axis = int(kv.ndim == 5 and kv.shape[1] == 2) if paged else _packed_axis("kv", kv, found)
+    if kv.ndim not in ((5,) if paged else (4, 5)) or axis is None or kv.shape[axis] != 2:
         allowed = "[pages, 2, page_size, Hkv, D], [pages, Hkv, page_size, 2 D], [..., 2, Hkv, D]"
         raise ValueError(f"kv.shape = {tuple(kv.shape)}, allowed: {allowed}")
-    where = (slice(None),) * axis
-    found["k"], found["v"] = kv[(*where, 0)], kv[(*where, 1)]
+    found["k"], found["v"] = _parts(kv, axis)
 
 
-def _with_heads(name: str, tensor, heads: int, found: dict):
-    """Return [..., H D] as [..., H, D] where heads are told or must be."""
-    flat = tensor.ndim == 2 and "q_nope" not in found
+def _packed_axis(name: str, packed, found: dict) -> int | None:
+    """Return the axis of Q, K and V in [..., 3, H, D], or in [..., H, 3, D], as of bsh3d."""
+    n = len(name)
+    axes = (-2, -3) if f"h{n}d" in found.get("packing", "") else (-3, -2)
+    return next((i for i in axes if packed.ndim >= 4 and packed.shape[i] == n), None)
+
+
+def _parts(packed, axis: int) -> list:
+    """Return the tensors that lie beside each other along an axis."""
+    where = (slice(None),) * (axis % packed.ndim)
+    return [packed[(*where, i)] for i in range(packed.shape[axis])]
+
+
+def _with_heads(name: str, tensor, heads: int, found: dict, *, flat: bool):
+    """Return [..., H D] as [..., H, D] where heads are told or must be; flat: q or k is flat."""
+    all_flat, flat = flat, tensor.ndim == 2 and "q_nope" not in found
     if flat and name in _OF_QUERIES:
         of_q = getattr(found.get("q"), "ndim", 0) == 3  # by which an output is split
         flat = not of_q and getattr(found.get("k"), "ndim", 0) != 3  # or of one token
-    told = heads and tensor.ndim in (2, 3) and tensor.shape[-2] != heads
+    told = heads and (
+        (tensor.ndim in (2, 3) and tensor.shape[-2] != heads) or (all_flat and tensor.ndim == 3)
+    )
     if flat and not heads:
         raise ValueError(
             f"{name}.shape = {tuple(tensor.shape)}, allowed with --heads Q/KV: [T, H D]"

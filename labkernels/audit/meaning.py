@@ -108,7 +108,7 @@ def with_one_window(found: dict) -> dict:
     ends: dict[str, list[int | None]] = {"window_left": [], "window_right": []}
     for name, values in ends.items():
         if name in found:
-            values.append(_end(name, found.pop(name)))
+            values.append(window_end(name, found.pop(name)))
     if np.size(found.get("sliding_window")) == 2:
         found["window_size"] = found.pop("sliding_window")
     if "window_size" in found:
@@ -119,9 +119,9 @@ def with_one_window(found: dict) -> dict:
                 "different windows in different tools: save window_left or sliding_window"
             )
         for values, value in zip(ends.values(), pair, strict=True):
-            values.append(None if value is None else _end("window_size", value))
+            values.append(None if value is None else window_end("window_size", value))
     if "sliding_window" in found:
-        size = _end("sliding_window", found.pop("sliding_window"))
+        size = window_end("sliding_window", found.pop("sliding_window"))
         if size and not found.get("causal"):
             raise ValueError(
                 f"sliding_window = {size} without causal, allowed: with causal; tools differ here, "
@@ -137,7 +137,7 @@ def with_one_window(found: dict) -> dict:
     return found
 
 
-def _end(name: str, value) -> int | None:
+def window_end(name: str, value) -> int | None:
     """Return how many keys lie before or after; None where there is no end."""
     size = number(name, value)
     if size != int(size) if np.isfinite(size) else True:
@@ -219,6 +219,8 @@ def _of_mask(name: str, mask) -> np.ndarray:
             f"{name}.dtype = {found.dtype}, allowed: bool or floats, for a bias floats"
         )
     found = found.astype(np.float64)
+    if name == "mask" and found.any() and np.isin(found, (0, 1)).all():
+        raise ValueError("mask of floats 0 and 1, allowed: bool, 0 and 1, or a bias that is added")
     if np.isnan(found).any() or (found == np.inf).any():
         raise ValueError(f"{name} holds NaN or inf, allowed: finite numbers and -inf")
     return found

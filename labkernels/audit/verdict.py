@@ -141,6 +141,9 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
     out_format, in_format, q = format_of("out", out), format_of("q", q), _array("q", q)
     if q.ndim > 2 and 0 in q.shape[:-1]:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: one row or more, of a head or more")
+    if any(getattr(x, "ndim", 0) > 2 and 0 in x.shape for x in (k, v)):
+        shapes = f"k.shape = {tuple(k.shape)}, v.shape = {tuple(v.shape)}"
+        raise ValueError(f"{shapes}, allowed: no 0; kv_len says that a request has no keys")
     variant = _variant(**{name: how.pop(name) for name in VARIANT})
     masks = {name: how.pop(name) for name in MASKS}
     masks = {name: mask for name, mask in masks.items() if mask is not None}
@@ -279,8 +282,9 @@ def _variant(window_left, window_right, soft_cap, alibi, sinks) -> VariantTensor
     if soft_cap:  # 0 means that there is none
         found["soft_cap"] = float(soft_cap)
     for name, size in (("window_left", window_left), ("window_right", window_right)):
-        if size is not None and size >= 0:  # -1 means that there is none
-            found[name] = int(size)
+        end = None if size is None else meaning.window_end(name, size)
+        if end is not None:
+            found[name] = end
     return VariantTensors(**found, both_sides=alibi is not None) if found else None
 
 

@@ -98,7 +98,7 @@ def _of_others(options: argparse.Namespace, group: int) -> str:
         return published.flashinfer_decode(head_dim=head_dim, group=group).table()
     fa2 = options.published == "fa2"
     usual = published.FA2_TILES.get(head_dim) if fa2 else (64, 64, 4)
-    tile = tuple(map(int, re.findall("[0-9]+", options.tile))) or usual
+    tile = tuple(map(int, re.findall("[0-9]+", options.tile))) if options.tile else usual
     if tile is None or len(tile) != 3:
         allowed = f"rows x keys x warps, such as {'x'.join(map(str, usual or (128, 64, 4)))}"
         raise ValueError(f"tile = {options.tile!r}, allowed: {allowed}")

@@ -105,6 +105,10 @@ def cascade_decode(
     >>> cascade_decode(q, prefix, cache).plan.kernel
     'prefill_mma + decode_mma_n8 + merge_states'
     """
+    known = cascade_decode_step.__kwdefaults__ or {}
+    for name in options.keys() - known.keys():
+        words = f"cascade_decode() got an unexpected option {name!r}"
+        raise TypeError(f"{words}; it has {', '.join(known)}")
     step = cascade_decode_step(arguments.resolved(q), prefix, cache, **options)
     for pages in (prefix, cache):
         pages.require_contents()

@@ -176,6 +176,16 @@ def test_other_inputs_are_no_rounding(name, tmp_path, capsys):
     assert "inputs of a and b: " in out
 
 
+def test_keys_repeated_for_each_query_head_are_no_other_inputs():
+    call = inputs.call("normal", inputs.Shape(1, 4, 2, 8, 8, 32), "bf16", 1)
+    given, wide = dump(call, FLASH(call)), {"k": call.k.repeat_interleave(2, 1)}
+    wide = given | wide | {"v": call.v.repeat_interleave(2, 1)}
+    assert compare_tensors(given | {"causal": 0}, wide | {"causal": 0}).answer == EQUAL
+    wide["v"] = wide["v"].clone()
+    wide["v"][0, 1, 0, 0] += 1
+    assert "V differs in 1 requests" in compare_tensors(given, wide).inputs
+
+
 def test_a_distance_beyond_both_bounds_is_never_rounding():
     call = inputs.call("normal", PREFILL, "bf16", 3)
     found = comparison.compare_tensors(

@@ -84,6 +84,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget",), "kernel = None, allowed: a name"),
         (("budget", "decode_mma", "--published", "fa2"), "allowed: a name, or --published"),
         (("budget", "--published", "fa2", "--tile", "64"), "allowed: rows x keys x warps"),
+        (("budget", "--published", "fa2", "--tile", "axb"), "tile = 'axb', allowed: rows x keys"),
         (("budget", "decode_mma", "--batch", "4"), "allowed: both or neither"),
         (("run", "nope"), "kernel = 'nope', allowed: append, merge_states"),
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),

@@ -129,6 +129,11 @@ def test_a_wrong_type_is_named_in_a_value_error(verb):
                 pytest.fail(f"{name} may be {what}: {run(**given | {name: value})}")
 
 
+def test_an_option_that_cascade_decode_lacks_is_said_of_that_verb():
+    with pytest.raises(TypeError, match=r"cascade_decode\(\) got .* 'window_left'; it has scale"):
+        ops.cascade_decode(CASE.q, PREFIX, CACHE, window_left=3)
+
+
 def test_equal_values_of_other_types_are_told_apart():
     """Prepared calls are kept by their options, and 1 == 1.0 == True."""
     for right, wrong in ((1, True), (1, 1.0), (64, 64.0)):

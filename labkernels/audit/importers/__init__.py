@@ -39,8 +39,10 @@ def read(path: Path, take: Take) -> dict:
         }
     except MemoryError:
         raise ValueError(f"{path}: there is not enough memory for it") from None
-    except (OSError, EOFError, RuntimeError, ValueError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        text = " ".join(str(error).split())
+        if not text or isinstance(error, KeyError | TypeError):
+            text = f"{type(error).__name__} {text}".strip()
         known = text if text.startswith(str(path)) else f"{path}: cannot be read: {text}"
         raise ValueError(known) from None
 

@@ -50,7 +50,8 @@ def read(path: Path, take: Take) -> dict:
         groups.setdefault(key, {})[tags["name"].rpartition("__")[2]] = file
     for files in groups.values():
         if {"q", "out"} <= {take.ours(name) for name in files}:
-            take.unread += [f"{len(groups) - 1} more steps, layers or ranks"] * (len(groups) > 1)
+            if len(groups) > 1:
+                take.unread[f"{len(groups) - 1} more steps, layers or ranks"] = None
             return {name: partial(_value, file, name, take) for name, file in files.items()}
     there = ", ".join(sorted({name for files in groups.values() for name in files})[:12])
     raise ValueError(

@@ -120,7 +120,8 @@ class _Chain:
     @property
     def p_underflow(self) -> float:
         """Absolute error of a P that is subnormal, or that exp2 flushed to zero."""
-        return 2.0**-25 if self.policy.p.startswith("fp16") else 2.0**-125
+        part = formats.named(self.policy.p.removesuffix("x2"))
+        return max(part.smallest_subnormal / 2, 2.0**-125)
 
     @property
     def rescales(self) -> Array:

@@ -36,6 +36,7 @@ class Way:
 
 
 _ROWS, _AS_MUCH = 0.25, 0.6  # a quantile of rows, and the least part of the kernels' rms there
+_LEAST_SUMMED = 16  # keys of one product of tensor cores
 _SMALL = 16.0  # times the error of P in bf16 with a cubic exp2
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
@@ -122,10 +123,19 @@ def of_sums(policy: NumericPolicy) -> list[list[Way]]:
     if policy.out not in SIXTEEN:
         return []
     found, words = _stored(policy), f"sums of P V in {policy.out} after each tile"
-    for block, normalised in itertools.product((16, 32, 64), (False, True)):
+    for block, normalised in itertools.product((_LEAST_SUMMED, 32, 64, 128), (False, True)):
         twin = Twin(block, summed=policy.out, normalised=normalised)  # each rounds other numbers
         found.append(Way(words, policy, (twin, replace(twin, backward=True)), True))
     return [found]
+
+
+def may_be_of_large_sums(of: Errors) -> bool:
+    """Return whether an error is not small, and no larger than a rounding for every 16 keys."""
+    if is_small(of):
+        return False
+    steps, values = of.problem.n_keys.max() / _LEAST_SUMMED, np.abs(to_numpy(of.problem.v_pool))
+    most = steps * formats.named(of.policy.out).unit_roundoff * values.max()
+    return bool(np.abs(to_numpy(of.error)).max() <= most)
 
 
 def is_everywhere(of: Errors, way: Way) -> bool:

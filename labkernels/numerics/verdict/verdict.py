@@ -42,6 +42,7 @@ _NO_MATCH: tuple[Match, ...] = ()
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
+_NO_EDIT = "no edit explains it"
 _ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
 _NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
 _FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
@@ -190,7 +191,8 @@ def decide(
         sums = of_values or _as_if(of, less_exact.of_sums(policy))
         even = sums or less_exact.as_with_a_number(of) or _evenly(of, z, beyond) or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
-    answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
+    why = "" if even or matches else _as_large_sums(of)
+    answer = _answered(tuple(found), shown, policy, error, bound, sigma, why=why, even=even)
     return replace(answer, region=wrong.region)
 
 
@@ -267,9 +269,12 @@ def _evenly(of: Errors, z: Array, beyond: bool) -> str:
     return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
 
 
-def _as_if(of: Errors, ways: list[list[less_exact.Way]]) -> str:
-    """Return words for one of these ways that errs as much as this output; "" if none does."""
-    if not less_exact.is_small(of):
+def _as_if(of: Errors, ways: list[list[less_exact.Way]], *, large: bool = False) -> str:
+    """Return words for one of these ways that errs as much as this output; "" if none does.
+
+    large: an error of any size may be one of these.
+    """
+    if not (large or less_exact.is_small(of)):
         return ""
     part = of.part()
     for alternatives in ways:
@@ -291,6 +296,12 @@ def _as_if(of: Errors, ways: list[list[less_exact.Way]]) -> str:
         if nearly:
             return min(nearly)[1]
     return ""
+
+
+def _as_large_sums(of: Errors) -> str:
+    """Return words if sums of P V in 16 bits err as much as an output that is far off; else ""."""
+    may_be, ways = less_exact.may_be_of_large_sums(of), less_exact.of_sums(of.policy)
+    return _as_if(of, ways, large=True) if may_be else ""
 
 
 def _as_a_way(
@@ -346,15 +357,15 @@ def _answered(
 ) -> Verdict:
     """Return the verdict that follows from findings and names.
 
-    why: words in place of a count of tests. even: words that make an error LESS EXACT. sound:
-    ROUNDING, whatever the tests say.
+    why: words in place of a count of tests, and of a bug's name. even: words that make an error
+    LESS EXACT. sound: ROUNDING, whatever the tests say.
     """
     given = found, tuple(matches), policy, error, bound, sigma
     bugs = [item for item in found if item.status == "bug"] * (not sound)
     odd = [item for item in found if item.status == "odd"] * (not sound)
     if bugs:
         first = bugs[0]
-        name = f"{matches[0].name}, {matches[0].where}" if matches else "no edit explains it"
+        name = f"{matches[0].name}, {matches[0].where}" if matches else why or _NO_EDIT
         tests = (
             f"{len(bugs)} of {len(found)} tests exceed what rounding can do, first: "
             f"{first.name} {first.value:.3g} > {first.bug:.3g} {first.where}"

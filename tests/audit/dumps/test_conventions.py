@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkernels.audit import meaning
-from labkernels.audit.dumps import audit, judge
+from labkernels.audit.dumps import audit, judge, whole
 from labkernels.audit.harnesses import judged
 from labkernels.audit.names import REFUSED, Take
 from labkernels.measure.strangers import inputs, right
@@ -82,6 +82,7 @@ NAMED = {
         {"core_attention_bias": BIAS[:1], "mask": SEEN},
         BIAS[:1].double() + hidden(~SEEN),
     ),
+    "position_bias of T5": ({"position_bias": BIAS[:1]}, BIAS[:1].double()),
     "custom_mask of FlashInfer": ({"custom_mask": SEEN.flatten()}, hidden(~SEEN)),
 }
 
@@ -143,8 +144,14 @@ REFUSALS = [
     ({"attn_mask": torch.full((S, S), 2)}, "integers other than 0 and 1"),
     ({"attn_mask": torch.full((S, S), torch.nan)}, "mask holds NaN"),
     ({"attn_mask": torch.full((S, S), LOW)}, "hides all keys of 48 rows by a finite number"),
-    ({"attn_mask": torch.ones(3, S)}, "mask.shape = .3, 24., allowed: what broadcasts"),
+    ({"attn_mask": torch.ones(3, S).bool()}, "mask.shape = .3, 24., allowed: what broadcasts"),
     ({"attn_bias": torch.ones(S, S).bool()}, "bias.dtype = bool"),
+    ({"attn_mask": torch.ones(S, S)}, "mask of floats 0 and 1, allowed: bool, 0 and 1, or a bias"),
+    ({"mask_mod": "causal", "score_mod": "alibi"}, "score_mod cannot be judged: save a mask or a"),
+    ({"cache_batch_idx": torch.tensor([1, 0])}, "save the cache's rows in the order of q"),
+    ({"key_padding_mask": torch.ones(B, S).bool()}, "tools differ in what True hides"),
+    ({"topk_indices": torch.ones(B, S, 4).int()}, "topk_length cannot be judged"),
+    ({"indices": torch.zeros(B, S, 4).int()}, "kv_indices, allowed: .pages of all requests."),
 ]
 
 
@@ -171,6 +178,23 @@ def test_refused_names_whose_values_change_nothing_are_read_past(tmp_path):
 def test_what_was_not_read_is_listed(tmp_path):
     torch.save(dump(output(), seed=3, other=torch.ones(2)), tmp_path / "dump.pt")
     assert "read as: without other, seed (not read)" in audit(tmp_path / "dump.pt").summary()
+
+
+@pytest.mark.parametrize(
+    "name", ["attn_window", "k_scales", "k_cache", "seq_len_kv", "temperature"]
+)
+def test_a_bug_is_not_said_without_what_may_explain_it(name, tmp_path):
+    """A right output is right without it, too."""
+    path, more = tmp_path / "dump.pt", {name: torch.ones(2, 3)}
+    torch.save(dump(output()) | more, path)
+    assert name in audit(path, named=False).note
+    torch.save(dump(2 * output()) | more, path)
+    with pytest.raises(ValueError, match=f"out is wrong by what was read, without {name}; allowed"):
+        audit(path, named=False)
+    with pytest.raises(ValueError, match=f"x: out is wrong by what was read, without {name}"):
+        whole(judge(dump(2 * output()), named=False), Take(unread=more), "x")
+    torch.save(dump(2 * output(), k_scales=1.0, attn_window=-1, max_seq_lens=S), path)
+    assert audit(path, named=False).answer == "BUG"
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path):

@@ -54,6 +54,12 @@ HEADS = {"q_heads": H, "kv_heads": HKV}
         bhsd() | {"out": BSHD["out"]},
         bhsd() | {"out": BSHD["out"].flatten(2)},
         {name: x.flatten(0, 1) for name, x in BSHD.items()} | {"out": FLAT["out"]} | ENDS,
+        {"qkv": QKV.transpose(2, 3), "out": PACKED["out"], "layout": "bsh3d"},
+        {"kv": torch.cat([BSHD["k"], BSHD["v"]], 2).flatten(2)}
+        | {name: BSHD[name].flatten(2) for name in ("q", "out")}
+        | HEADS,
+        {name: x.flatten(2) for name, x in SBHD.items()} | HEADS | {"layout": "sbhd"},
+        {"kv": (CALL.k, CALL.v), "q": CALL.q, "out": FLASH(CALL), "kv_len": S},
     ],
     ids=[
         "sbhd",
@@ -70,6 +76,10 @@ HEADS = {"q_heads": H, "kv_heads": HKV}
         "transformers",
         "transformers, flat",
         "vLLM",
+        "bsh3d",
+        "flat kv",
+        "flat sbhd of as many requests as KV heads",
+        "a pair of K and V",
     ],
 )
 def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
@@ -79,6 +89,8 @@ def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
 def test_flat_tensors_without_heads_are_refused_with_the_option():
     with pytest.raises(ValueError, match="allowed with --heads Q/KV"):
         judge(FLAT | ENDS)
+    with pytest.raises(ValueError, match="heads = 8, allowed: those of q.shape = .2, 24, 4, 32."):
+        judge(BSHD | {"q_heads": 8, "kv_heads": 4})
     with pytest.raises(ValueError, match="heads = 4/3, allowed"):
         judge(FLAT | ENDS | {"q_heads": 4, "kv_heads": 3})
     with pytest.raises(ValueError, match="layout = 'bxsd', allowed: bhsd, bshd, sbhd"):
@@ -115,6 +127,7 @@ def test_padding_between_requests_is_left_out():
     places = torch.arange(B + 1) * room
     padded = {f"cu_seqlens_{name}_padded": places for name in ("q", "kv")}
     assert judged(found | ENDS | padded) == ("ROUNDING", "BUG")
+    assert judged(found | ENDS | {"cu_seqlens_kv_padded": places}) == ("ROUNDING", "BUG")
     with pytest.raises(ValueError, match="cu_seqlens_q_padded = .*, allowed: room for"):
         judge(found | ENDS | {"cu_seqlens_q_padded": places // 2})
 
@@ -157,6 +170,38 @@ def test_pools_of_keys_and_values(way):
     assert judged({"q": CALL.q, "out": FLASH(CALL)} | pools | about) == ("ROUNDING", "BUG")
 
 
+@pytest.mark.parametrize("way", ["lengths", "last page", "both", "SGLang's slots"])
+def test_lists_of_pages_of_which_the_last_is_not_full(way):
+    size, lens = 1 if way.startswith("SGLang") else 8, torch.tensor([13, 20])
+    (k, about), (v, _) = pages(CALL.k, size), pages(CALL.v, size)
+    counts = -(-lens // size)
+    parts = zip(CALL.q, CALL.k, CALL.v, lens.tolist(), strict=True)
+    out = [
+        FLASH(inputs.Call(q[None, :, :n], k[None, :, :n], v[None, :, :n], True, CALL.scale))[0]
+        for q, k, v, n in parts
+    ]
+    ends = torch.tensor([0, *lens.cumsum(0).tolist()])
+    found = {
+        "q": torch.cat([q[:, :n] for q, n in zip(CALL.q, lens.tolist(), strict=True)], 1),
+        "out": torch.cat(out, 1),
+    }
+    found = {name: x.transpose(0, 1) for name, x in found.items()} | {"cu_seqlens_q": ends}
+    found |= {"k": k, "v": v, "kv_indptr": torch.tensor([0, *counts.cumsum(0).tolist()])}
+    rows = zip(about["page_table"], counts.tolist(), strict=True)
+    found["kv_indices"] = torch.cat([row[:n] for row, n in rows])
+    last = {"kv_last_page_len": (lens - 1) % size + 1}
+    if size == 1:
+        found |= {name: found[name][:, 0] for name in "kv"}
+    else:
+        found |= {"last page": last, "lengths": {"kv_len": lens}, "both": last | {"kv_len": lens}}[
+            way
+        ]
+    assert judged(found) == ("ROUNDING", "BUG")
+    if way == "both":
+        with pytest.raises(ValueError, match="kv_len differs from kv_last_page_len"):
+            judge(found | {"kv_len": lens - 1})
+
+
 def test_a_pool_that_holds_k_and_v_gives_both():
     """FlashMLA's k_cache has one head, whose first channels are V."""
     one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
@@ -191,6 +236,18 @@ def test_8_bits_with_descales_of_each_request_and_head(p, paged):
     assert judged(given | {"v_scale": scales[2].flip(0)})[0] == "BUG"
     if p == "e4m3":
         assert "P taken to be in e4m3" in judge(given | {"causal": True}, named=False).note
+
+
+def test_weights_below_the_least_number_of_e4m3_are_lost_by_right_kernels():
+    """SGLang's Triton kernels round P between 0 and 1 to V's format."""
+    call = inputs.call("v of mean 1", inputs.Shape(2, 4, 4, S, S, D), "bf16", 1)
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in (4 * call.q, call.k, call.v))
+    s = q.double() @ k.double().mT * call.scale
+    p = torch.exp(s - s.amax(-1, keepdim=True))
+    given = {"q": q, "k": k, "v": v, "scale": call.scale}
+    given["out"] = (p.to(q.dtype).double() @ v.double() / p.sum(-1, keepdim=True)).bfloat16()
+    assert judge(given, named=False).answer == "ROUNDING"
+    assert judge(given | {"out": 1.1 * given["out"]}, named=False).answer == "BUG"
 
 
 def test_a_query_saved_in_16_bits_with_its_descale():

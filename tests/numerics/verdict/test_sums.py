@@ -35,6 +35,15 @@ def test_sums_in_16_bits_are_no_bug(family, tile, dtype, normalised, monkeypatch
         assert f"sums of P V in {dtype} after each tile" in found.why, found.why
 
 
+def test_sums_in_16_bits_that_are_far_off_are_a_bug_of_that_name(monkeypatch):
+    """Of 8,192 keys, most terms are smaller than half a spacing of the sum."""
+    monkeypatch.setattr(search, "of_output", nothing)
+    call = inputs.call("v of mean 1", inputs.Shape(1, 2, 1, 1, 8192, 64), "bf16", 2)
+    found = runs.judged(call, _summed(call, 32))
+    assert found.answer == "BUG"
+    assert found.why.startswith("as a kernel with sums of P V in bf16 after each tile is; ")
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     "values",
