@@ -7,7 +7,8 @@ export { CompileError };
  * @typedef {import("./toolchain.mjs").Compiled} Compiled
  * @typedef {{bytes: number, of: number, what: string}} Progress
  * @typedef {{parts: number[], editable: Record<string, string[]>, worker: string,
- *   sources: import("./toolchain.mjs").Sources}} Shipped  parts: bytes of the packed compiler's
+ *   decoder: string, sources: import("./toolchain.mjs").Sources}} Shipped  parts: the characters
+ *   of each part of the compiler
  */
 
 export const DOWNLOAD = "compiler"; // the asset of all but the compiler's own parts
@@ -53,7 +54,7 @@ export class Compiler {
     );
     on_progress({ bytes, of, what: "The compiler is unpacked" });
     const compiler = new Compiler(shipped);
-    await compiler.#begin({ packed });
+    await compiler.#begin({ packed, decoder: shipped.decoder });
     return compiler;
   }
 

@@ -1,10 +1,18 @@
 // The compiler's worker: the page gives it the packed compiler, or the module of an earlier worker.
 import { CompileError } from "./diagnostics.mjs";
-import { unpacked } from "./pack.mjs";
+import { stream_of, unpacked } from "./pack.mjs";
 import { Toolchain } from "./toolchain.mjs";
 
 /** @type {Toolchain | null} */
 let toolchain = null;
+
+/** Compiles the bytes while they come. @param {string[]} packed @param {string} decoder */
+async function compiled(packed, decoder) {
+  const headers = { "content-type": "application/wasm" };
+  return WebAssembly.compileStreaming(
+    new Response(await stream_of(packed, decoder), { headers }),
+  );
+}
 
 /** @param {any} given */
 async function answer(given) {
@@ -12,10 +20,11 @@ async function answer(given) {
     const [name, edits, checked] = given.compile;
     return { compiled: await toolchain.compile(name, edits, checked) };
   }
-  const program = given.program ?? (await WebAssembly.compile(await unpacked(given.packed)));
+  const program = given.program ?? (await compiled(given.packed, given.decoder));
   const { sources } = given,
     objects = async (/** @type {Record<string, string>} */ of) => ({
       waiting: await unpacked([of.waiting]),
+      others: await unpacked([of.others]),
       machine: await unpacked([of.machine]),
     });
   const [plain, checked] = await Promise.all([objects(sources.plain), objects(sources.checked)]);
