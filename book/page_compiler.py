@@ -22,7 +22,8 @@ KERNELS = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
 NAME = "compiler"  # of the asset, and before the names of its parts
 _CLANG = "@yowasp/clang/gen/llvm.core.wasm"
 # What suits WebAssembly, whose code has no alignment. xz-embedded allows 64 MiB of memory.
-_LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 25, "lc": 4, "lp": 0, "pb": 0}
+_LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26, "nice_len": 273}
+_LZMA2 |= {"lc": 4, "lp": 0, "pb": 0}
 _PARTS = 16  # a page tells how many have come
 # A reader may change a kernel's own files and the phases that kernels share.
 _MACHINE = ("lab/core/", "lab/host/", "lab/ampere/", "lab/hopper/", "lab/wasm/")
