@@ -42,9 +42,8 @@ def write(folder: Path) -> int:
     parts = [text[at : at + step] for at in range(0, len(text), step)]
     worker = npm.bundle(WIDGETS / "compile" / "worker.mjs")
     assets = {f"{NAME}.{i}": literal(part) for i, part in enumerate(parts)}
-    assets[NAME] = written(
-        {"parts": [len(p) for p in parts], "worker": worker, "decoder": decoder(), **sources()}
-    )
+    given = {"parts": [len(p) for p in parts], "key": cache.content_key(clang)[:16]}
+    assets[NAME] = written(given | {"worker": worker, "decoder": decoder(), **sources()})
     for name, value in assets.items():
         line = f"(globalThis.lab_assets ??= {{}})[{name!r}] = {value};\n"
         (folder / f"{name}.js").write_text(line, encoding="utf-8", newline="\n")

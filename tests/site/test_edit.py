@@ -4,10 +4,18 @@ import pytest
 
 from labkernels.widgets import editing
 from labkernels.widgets.steps.broken import PARTS
-from tests.site.test_pages import WIDTHS, browser, check, opened, playwright, press_until
+from tests.site.test_pages import (
+    WIDTHS,
+    browser,
+    check,
+    opened,
+    playwright,
+    press_until,
+    strict_site,
+)
 from tests.widgets.test_broken import SAID
 
-__all__ = ["browser", "opened"]  # fixtures
+__all__ = ["browser", "opened", "strict_site"]  # fixtures
 
 pytestmark = pytest.mark.site
 PAGE = "book/edit_a_kernel.html"
@@ -110,10 +118,8 @@ def write_over(widget, file, line, text):
 @pytest.mark.parametrize("number", MISTAKES)
 def test_mistake_that_is_typed_is_caught_and_its_line_is_named(widget, number):
     plant = editing.data()["kernels"][0]["plants"][number - 1]
-    file, line = (
-        plant["file"],
-        editing.original(plant["file"]).split(plant["old"])[0].count("\n") + 1,
-    )
+    file, old = plant["file"], plant["old"]
+    line = editing.original(file).split(old)[0].count("\n") + 1
     write_over(widget, file, line, plant["new"].strip())
     press(widget, "Check")
     says(widget, "The checks")
@@ -121,3 +127,16 @@ def test_mistake_that_is_typed_is_caught_and_its_line_is_named(widget, number):
     caught = SAID[number - 1] if number <= len(SAID) else "a bug"
     widget.get_by_text(caught).first.wait_for()
     assert not widget.page.wrong
+
+
+@pytest.mark.long
+def test_second_visit_downloads_no_compiler(opened, strict_site):
+    page = opened(PAGE, base=strict_site)
+    for is_first in (True, False):
+        page.loaded.clear()
+        page.locator(".cm-content").press("x")
+        page.get_by_role("button", name="Compile", exact=True).press("Enter")
+        page.get_by_text("The compiler found").first.wait_for(timeout=SLOW_MS)
+        assert any(url.endswith("compiler.0.js") for url in page.loaded) == is_first
+        page.reload()
+    assert not page.wrong
