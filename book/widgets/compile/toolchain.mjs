@@ -21,7 +21,8 @@ const words = (/** @type {string} */ text) => text.trim().split(/\s+/);
 const TARGET = words(`-cc1 -triple wasm32-unknown-wasip1 -target-cpu generic
   -target-feature +simd128 -target-feature +bulk-memory -target-feature +sign-ext
   -mframe-pointer=none -disable-free -discard-value-names
-  -O1 -mllvm -pragma-unroll-threshold=0 -mllvm -unroll-threshold=0 -mllvm -unroll-full-max-count=1`);
+  -O1 -mllvm -pragma-unroll-threshold=0 -mllvm -unroll-threshold=0
+  -mllvm -unroll-full-max-count=1`);
 const LANGUAGE = words(`-x c++ -std=c++20 -fno-rtti -fgnuc-version=4.2.1 -fvisibility=hidden
   -ffp-contract=off -relaxed-aliasing -mconstructor-aliases -nostdsysteminc -nobuiltininc
   -I${KERNELS} -clear-ast-before-backend -fno-caret-diagnostics -ferror-limit 8`);
