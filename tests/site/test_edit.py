@@ -1,9 +1,7 @@
 """In a browser, a reader edits a kernel: an error, its mend, what the checks find, the bits."""
 
 import pytest
-from solutions import solution
 
-from labkernels.chapters import exercises
 from labkernels.widgets import editing
 from labkernels.widgets.steps.broken import PARTS
 from tests.site.test_pages import (
@@ -22,7 +20,6 @@ __all__ = ["browser", "opened", "strict_site"]  # fixtures
 pytestmark = pytest.mark.site
 PAGE = "book/edit_a_kernel.html"
 SOURCE = "decode/mma/kernel.cuh"
-ASSIGNMENTS = "book/assignments.html"
 TYPO = "sync_blok();"
 SLOW_MS = 180_000  # a first compile where other tests use the cores
 MISTAKES = [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, len(PARTS) + 1))]
@@ -142,19 +139,4 @@ def test_second_visit_downloads_no_compiler(opened, strict_site):
         page.get_by_text("The compiler found").first.wait_for(timeout=SLOW_MS)
         assert any(url.endswith("compiler.0.js") for url in page.loaded) == is_first
         page.reload()
-    assert not page.wrong
-
-
-@pytest.mark.long
-def test_answers_to_an_assignment_are_compiled_in_the_page(opened):
-    page, asked = opened(ASSIGNMENTS), exercises.get("rescale")
-    form = page.get_by_role("form", name="answer to rescale", exact=True)
-    box = page.locator(".lab-widget", has=form)
-    wrong = [(mistake.source, "Not yet.") for mistake in asked.mistakes[:3]]
-    for answer, verdict in [(solution("rescale"), "Right."), *wrong]:
-        box.get_by_label("Your lines").fill(f"{answer}\n// no known result has this line\n")
-        box.get_by_role("button", name="Check").click()
-        said = box.locator(".lab-said p").first
-        playwright.expect(said).to_have_text(verdict, timeout=SLOW_MS)
-    assert any(url.endswith("compiler.0.js") for url in page.loaded)
     assert not page.wrong
