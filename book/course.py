@@ -40,12 +40,7 @@ LABEL = re.compile(r"^# ```\{exercise\}\n# :label: ([\w-]+)", re.MULTILINE)
 WORTH = {"full": "A point", "half": "Half a point"}
 SPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 NEEDS = ("nbgrader", "sphinx_revealjs")
-CONFIG = """\
-c = get_config()
-c.CourseDirectory.course_id = "labkernels"
-c.ClearSolutions.code_stub = {"python": "# Write your answer in this cell."}
-c.ExecutePreprocessor.timeout = 600
-"""
+CONFIG = Path(__file__).with_name("teaching").joinpath("nbgrader_config.py").read_text("utf-8")
 TASK = """\
 # {e.title}
 

@@ -28,6 +28,8 @@ AUDIT_BOX = """```{raw} html
 <div class="lab-widget lab-ask" data-lab-widget="audit"><p>With JavaScript on, this page judges a
 file; elsewhere, <code>labkernels audit dump.npz</code> does.</p></div>
 ```"""
+# The kernels that readers step through, by grader.
+_STEPPED = {"attention": small_attention.ATTEND, "pipeline": pipeline.SUM_UP}
 _PACKAGE = Path(exercises.__file__).parents[1]
 
 
@@ -93,10 +95,42 @@ def write(folder: Path) -> None:
         (folder / f"{asset(name)}.js").write_text(f"{head} = {text};\n")
 
 
+def steps(name: str) -> dict[str, object]:
+    """Returns what a stepper shows of a kernel, {} for none: threads, buffers in rows of 128 bytes.
+
+    The threads that merge two states meet nowhere, so that nothing is to be seen there.
+    """
+    kernel = _STEPPED.get(exercises.get(name).grader)
+    if kernel is None or name == "split_and_merge":
+        return {}
+    tiles, at = [], 0
+    for line in kernel.smem.lines:
+        tile = {
+            "name": line.name.partition(",")[0].removeprefix("the "),
+            "byte": at,
+            "line": 0,
+            "rows": line.amount // 128,
+            "chunks": 8,
+        }
+        tiles.append(tile | {"format": "fp32", "swizzled": False})
+        at += line.amount
+    return {"kernel": kernel.name, "threads": kernel.threads, "smem_bytes": at, "tiles": tiles}
+
+
+def fold(name: str) -> str:
+    """Returns the element of a page in which a reader writes an answer, in a closed fold."""
+    more = ", check them, and step through them" if steps(name) else " and check them"
+    summary = f"Write your lines here{more}."
+    opens = f'<details class="lab-offer"><summary>{summary}</summary>'
+    return box(name).replace("<div ", f"{opens}<div ", 1).replace("</div>", "</div></details>")
+
+
 def box(name: str) -> str:
     """Returns the element of a page in which a reader writes an answer."""
     exercise = exercises.get(name)
     parts = {"name": name, "starter": exercise.starter, "hints": exercise.hints}
+    if steps(name):
+        parts["steps"] = steps(name)
     given = html.escape(json.dumps(parts, separators=(",", ":")))
     call = f"<code>exercises.check({html.escape(json.dumps(name))}, …)</code>"
     return (

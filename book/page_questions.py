@@ -29,7 +29,7 @@ _PROGRESS, _AUDIT = "<!-- progress -->", "<!-- audit -->"
 _EXERCISE = re.compile(
     r"^```\{exercise\}\n:label: ([\w-]+)\n\n(.*?)\n```$", re.DOTALL | re.MULTILINE
 )
-_TASK = re.compile(r'exercises\.get\("(\w+)"\)')
+_TASK = re.compile(r'(?:\w+ = )?exercises\.get\("(\w+)"\)(?:\nprint\(.*)?')
 _CHECK = re.compile(r"^Check your answer with .*\n?", re.MULTILINE)
 _ALSO = "Besides this page, these chapters ask, each as many questions as its number says:\n"
 _PROBE = 12345678  # larger than every right number and every usual mistake
@@ -142,7 +142,8 @@ def ask(notebook: nbformat.NotebookNode) -> None:
         if cell.cell_type == "markdown":
             cell.source = _EXERCISE.sub(_with_box, cell.source)
         elif (found := _TASK.fullmatch(cell.source.strip())) and found[1] in every():
-            cells.append(nbformat.v4.new_markdown_cell(box(found[1])))
+            put = page_assignments.fold if found[1] in page_assignments.names() else box
+            cells.append(nbformat.v4.new_markdown_cell(put(found[1])))
     notebook.cells = cells
 
 

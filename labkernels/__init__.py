@@ -19,6 +19,7 @@ _HOMES = {
     "backward": "labkernels.ops",
     "attention": "labkernels.ops",
     "PagedKV": "labkernels.kernels.caches.paged",
+    "QuantizedKV": "labkernels.kernels.caches.paged",
     "RaggedKV": "labkernels.kernels.caches.ragged",
     "LatentKV": "labkernels.kernels.caches.latent",
     "NumericPolicy": "labkernels.policy",

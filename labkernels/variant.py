@@ -15,7 +15,8 @@ class AttentionVariant:
     without a causal mask, a query sees no key before L - n + i - window_left, as in FlashAttention
     and FlashInfer. window_right: nor a key after L - n + i + window_right, as in FlashAttention.
     soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
-    each head has a sink score, or a slope by which scores fall with distance.
+    each head has a sink score, or a slope by which scores fall with distance. mask: whether each
+    query has a bit for each key, which hides keys that are seen otherwise.
     """
 
     causal: bool = False
@@ -24,6 +25,7 @@ class AttentionVariant:
     soft_cap: float | None = None
     sinks: bool = False
     alibi: bool = False
+    mask: bool = False
 
     def begin(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
         """Return the first key that a query of a request sees; takes integers or arrays."""
@@ -56,7 +58,7 @@ class AttentionVariant:
         """What kernels are compiled for, of FEATURES; a causal mask is no feature."""
         on = (self.window_left, self.window_right, self.soft_cap)
         window, cap = on[:2] != (None, None), self.soft_cap is not None
-        asked = dict(zip(FEATURES, (window, cap, self.alibi, self.sinks), strict=True))
+        asked = dict(zip(FEATURES, (window, cap, self.alibi, self.sinks, self.mask), strict=True))
         return tuple(name for name, is_on in asked.items() if is_on)
 
     @property
@@ -67,7 +69,7 @@ class AttentionVariant:
         """
         left, right = ("all" if x is None else x for x in (self.window_left, self.window_right))
         window = f"window {left}" + ("" if right == "all" else f"/{right}")
-        words = (window, f"soft cap {self.soft_cap or 0:g}", "slopes", "sinks")
+        words = (window, f"soft cap {self.soft_cap or 0:g}", "slopes", "sinks", "bit mask")
         of = dict(zip(FEATURES, words, strict=True))
         return ", ".join(of[feature] for feature in self.features)
 
@@ -78,7 +80,8 @@ class AttentionVariant:
 
 
 # As the template arguments of lab::AttentionVariant.
-FEATURES = ("window", "soft_cap", "alibi", "sinks")
+FEATURES = ("window", "soft_cap", "alibi", "sinks", "mask")
+UNMASKED = FEATURES[:-1]  # of kernels that read no bits
 FULL, CAUSAL = AttentionVariant(), AttentionVariant(causal=True)
 
 

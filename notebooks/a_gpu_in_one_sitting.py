@@ -18,7 +18,7 @@
 #
 # **What does a kernel ask of a GPU, and how do you know before you compile it how much of it fits?**
 #
-# A GPU is fast because it keeps thousands of threads at hand and always has one that can go on.
+# A GPU is fast because it keeps thousands of threads at hand, and some of these threads can always go on.
 # Each thread needs registers, each thread block needs shared memory, and an SM has little of either.
 # So the first thing to know about a kernel is a budget: how many registers per thread, how many bytes per block, and how many blocks then fit.
 # This page derives both budgets for a small kernel, and the compiler then checks them.
@@ -101,7 +101,7 @@ plt.show()
 # A number from DRAM arrives several hundred clock cycles after it was asked for.
 # A thread that needs it cannot go on, and its whole warp waits.
 # The SM does not wait: in every cycle it picks another warp that is ready.
-# With enough warps there is always one that is ready.
+# With enough warps, at least one warp is always ready.
 #
 # A small simulation shows it.
 # Each warp asks for data, waits 12 turns, and works for 2 turns; the arithmetic unit serves one warp at a time.
@@ -183,7 +183,7 @@ except HostKernelError as error:
     print(error)
 
 # %% [markdown]
-# With two stages a fast thread fills the other tile in the meantime. It comes back to the first tile only after the next barrier, and the slow thread reaches this barrier after its last read.
+# With two stages a fast thread fills the second tile in the meantime. The fast thread comes back to the first tile only after the next barrier, and the slow thread reaches this barrier after its last read.
 #
 # ## Prediction
 #
@@ -297,7 +297,7 @@ else:
 # %% [markdown]
 # The shared memory needs no measurement: in the lab's kernels a `static_assert` holds the struct's size equal to the formula's, so that a wrong formula does not compile.
 #
-# More sums per thread mean more work for each load, but fewer warps. Both hide waiting, so the best kernel is rarely the one with the highest occupancy {cite:p}`volkov2010`.
+# More sums per thread mean more work for each load, but fewer warps. Both hide waiting, so the kernel with the highest occupancy is rarely the best {cite:p}`volkov2010`.
 #
 # ## Exercises
 #

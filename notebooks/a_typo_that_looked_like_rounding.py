@@ -80,8 +80,8 @@ plt.show()
 # The reporter had removed the tests' condition that they need Hopper, and also saw wrong output in the integrated system.
 # A maintainer could not reproduce the failure at first, and asked for the exact case.
 #
-# An article that retells the thread, 《FlashInfer项目中MLA内核精度问题的分析与解决》 (in Chinese, on a developers' site), adds an explanation: bf16's precision, to be met by a tolerance of 2e-2 and by falling back to the backend fa2.
-# That cause and both cures are the article's; the thread, as far as we have it, proposes none of them.
+# An article that retells the thread, 《FlashInfer项目中MLA内核精度问题的分析与解决》 (in Chinese, on a developers' site), adds two causes, a GPU without `wgmma` and a tolerance too tight for bf16, and two cures, the backend fa2 and a tolerance of 2e-2.
+# These causes and cures are the article's; the thread, as far as we have it, has none of them.
 # The history of the repository says what happened: commit 27906fd typed the index twice, and pull request 951 deleted one of the two and left the tolerance at 1e-3.
 # The pull request says that "the sm86/sm89 version" had not been tested after the change, and adds the tests to the CI on an A10G.
 #

@@ -19,7 +19,7 @@
 # **How does a kernel compute attention over keys that do not fit into an SM, without ever seeing a whole row of scores?**
 #
 # Attention compares a query with every key, turns the scores into weights that sum to one, and averages the values by them.
-# Written down like this, it needs all scores of a row before it can compute the first weight.
+# Written down like this, attention needs all scores of a row before the first weight can be computed.
 # A thread block has room for a few dozen scores of a row.
 # The way out, the {term}`online softmax` {cite:p}`milakov2018`, is the heart of every kernel in this book.
 # You will build it here in NumPy, and then read, run and change the same lines in CUDA and in Triton.
@@ -119,7 +119,7 @@ with np.errstate(over="ignore", invalid="ignore"):
 # The block of the title is a block of keys. This book calls it a *KV tile*, since a block of threads is another thing.
 #
 # Suppose that a kernel has seen some of the keys.
-# It keeps three things of each row: the largest score so far $m$, the sum of the weights $l = \sum 2^{s_j - m}$, and the weighted values $o = \sum 2^{s_j - m} v_j$, not yet divided.
+# Of each row the kernel keeps three things: the largest score so far $m$, the sum of the weights $l = \sum 2^{s_j - m}$, and the weighted values $o = \sum 2^{s_j - m} v_j$, not yet divided.
 # Now the next KV tile comes, and the maximum may rise.
 # Then all old weights are too large, and all must be multiplied by the same factor $2^{m_{old} - m_{new}}$.
 # So the kernel multiplies $l$ and $o$ by this factor, and adds the weights of the new KV tile:
@@ -136,14 +136,14 @@ with np.errstate(over="ignore", invalid="ignore"):
 
 
 # %%
-def block_by_block(q, k, v, block=32):
+def block_by_block(q, k, v, tile=32):
     m, l, o = np.finfo(float).min, 0.0, np.zeros(v.shape[1])
-    for first in range(0, len(k), block):
-        s = k[first : first + block] @ q * (LOG2_E / math.sqrt(len(q)))
+    for first in range(0, len(k), tile):
+        s = k[first : first + tile] @ q * (LOG2_E / math.sqrt(len(q)))
         m_new = max(m, s.max())
         rescale, weights = 2 ** (m - m_new), 2 ** (s - m_new)
         l = rescale * l + weights.sum()
-        o = rescale * o + weights @ v[first : first + block]
+        o = rescale * o + weights @ v[first : first + tile]
         m = m_new
     return o / l, m + math.log2(l)
 
@@ -158,8 +158,8 @@ bool(np.allclose(block_by_block(q, k, v)[0], plain(q, k, v), rtol=1e-12))
 scores = rng.standard_normal(128) * 1.5 + np.linspace(0, 4, 128)
 state, steps = online_softmax.empty((1,), 1), []
 for first in range(0, 128, 32):
-    block = scores[None, first : first + 32]
-    moved = online_softmax.update(state, block, np.ones((32, 1)))
+    tile = scores[None, first : first + 32]
+    moved = online_softmax.update(state, tile, np.ones((32, 1)))
     steps.append((first, first + 32, moved.m[0], moved.l[0], 2.0 ** (state.m[0] - moved.m[0])))
     state = moved
 steps = pd.DataFrame(steps, columns=["first", "last", "m", "l", "rescale"])
@@ -169,7 +169,7 @@ plt.show()
 # %% [markdown]
 # ### Split and merge
 #
-# One query with very many keys would keep one thread block busy, and so one SM, while the other SMs idle.
+# A single thread block for a query with very many keys would keep one SM busy, while all other SMs idle.
 # So the keys are split among several thread blocks. Each of them goes through its part of the keys and ends with its own $(m, l, o)$.
 # To merge two results $a$ and $b$, both are rescaled to the larger maximum and added:
 #
@@ -397,6 +397,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # Each of these replaces one phase of a kernel by your lines, in another form than the listings above have.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
+# On the book's page, a fold below the tasks of assignments 2 and 9 takes your lines: "Check" grades them there, and "Step" goes through a run of the kernel with your lines in it, from barrier to barrier.
 # A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
 # After a right answer, `check` puts your kernel beside the book's own: their bits, their {term}`ledgers <ledger>`, and how often lanes waited for each other in shared memory ({term}`bank conflicts <bank conflict>`, which {doc}`fragments_and_rounding` explains).
 #

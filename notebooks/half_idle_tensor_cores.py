@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`wgmma_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
 # :::
@@ -85,7 +85,7 @@ by_default = by_default.assign(order=order).sort_values("order")
 is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
-# %% mystnb={"figure": {"caption": "Tensor cores (tensor pipe) idle for part of the time in every attention kernel, here least in prefill_wgmma at head_dim 128, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores (tensor pipe) idle for part of the time in every attention kernel, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward[forward.head_dim < 256])
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -98,7 +98,7 @@ plt.show()
 # The thread has the percentages above, from Nsight Systems. It has the author's check that *Tensor Active* times peak times time is the number of FLOPs, $4 B S^2 H D$, and the author's suspicion: the copies to shared memory are synchronised with the products, and shared memory allows few blocks.
 # A sibling report by the same author has a kernel of 32 channels on the Orin, with 255 registers, 24,576 bytes of shared memory, a theoretical occupancy of 16.67 %, and 42.5 % active.
 #
-# An article that retells the thread, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 49,152 bytes that leaves two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and "up to 85 %" at 256.
+# An article that retells the thread, 《FlashAttention中TensorCore利用率优化深度解析》 (in Chinese, on a developers' site, 2025-05-13), adds a tile of 128 × 128 for 64 channels, whose 49 KB leave two blocks on an SM, the sentence that exponentials limit an H100 at 64 channels, and up to 85 % at 256.
 # The last two are told as a maintainer's answer, which is not in the part of the thread that is public to us.
 #
 # ## Prediction
@@ -108,13 +108,13 @@ plt.show()
 # For each score a kernel does $4 D$ FLOPs and one exponential. In clocks of an SM,
 #
 # $$
-# \frac{t_{\text{products}}}{t_{\exp}} = \frac{4 D E}{R} .
+# \frac{t_{\text{products}}}{t_{\exp}} = \frac{4 D E}{R_{\text{tensor}}} .
 # $$ (half-idle-ratio)
 #
 # | symbol | meaning |
 # |---|---|
 # | $4 D$ | $2 D$ in $Q K^T$ and $2 D$ in $P V$, for $D$ channels |
-# | $R$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
+# | $R_{\text{tensor}}$ | FLOPs of an SM's tensor cores in a clock, with fp32 sums |
 # | $E$ | exponentials of its special-function units in a clock |
 #
 # If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$. {numref}`exp-roof` draws the ratio.
@@ -226,7 +226,7 @@ names = [*live.EVERY, "prefill_wgmma"]
 whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
 whole.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores; a decode's are small. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores, and fewer of a decode's. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
 plt.show()
 
@@ -299,7 +299,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # ### What was busy
 #
 # {numref}`busy-parts` shows 4 requests of 4096 tokens, heads × channels = 2048, bf16, no mask, and a product of square matrices by cuBLAS.
-# The tensor pipe is never full in attention, and neither is any other part: *phases* alternate.
+# The tensor pipe is never full in attention, and neither is any other part: *phases* alternate. {glue:text}`fa3_said`
 #
 # ### What the counter counts
 #
@@ -307,6 +307,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 
 # %% tags=["hide-input"]
 alone = counted[counted.tile.str.endswith("-none")].assign(kernel="prefill_wgmma, no overlap")
+within = counted[(counted.kernel == "prefill_wgmma") & counted.tile.str.endswith("-within")]
 on = pd.concat([forward, alone]).query("tensor_flops > 0 and head_dim > 0").copy()
 clocks = on.time * on.sm_clock * h200.sm_count
 on["formula"] = [COUNTED[d].flops for d in on.head_dim]
@@ -327,12 +328,12 @@ plots.table(on.query("head_dim == 128")[[*names, "TFLOP/s"]], "active", digits)
 plots.table(on[[*names, "TFLOP/s"]], "active-all", digits)
 
 # %% [markdown]
-# The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`wgmma_active` % with it.
+# The last line is `prefill_wgmma` at 128 channels, compiled without the overlap of softmax and products: {glue:text}`alone_active` % active, about as much as `prefill_mma`, against {glue:text}`within_active` % with it in the same recording.
 #
 # `prefill_mma` and cuDNN at 128 channels are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and reach {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of the chip's FLOPs.
 # The profiler has a peak for each instruction: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
 # So a slow instruction costs FLOPs and not activity. It cannot be where the *counter's* other half goes, and a counter needs its peak beside it.
-# "Up to 85 %" at 256 channels fits kernels on `wgmma`, of which ours reaches {glue:text}`wgmma_256` % of the FLOPs, and not FlashAttention-2 with {glue:text}`fa2_256` %.
+# The article's 85 % at 256 channels fits kernels on `wgmma`, of which ours reaches {glue:text}`wgmma_256` % of the FLOPs, and not FlashAttention-2 with {glue:text}`fa2_256` %.
 #
 # ### What the warps waited for
 
@@ -346,13 +347,15 @@ plt.show()
 #
 # ### Occupancy and time
 
-# %% mystnb={"figure": {"caption": "Activity does not order the times: Triton's kernel is less active than prefill_mma, and faster. All of them hold 12 to 17 % of the warps that fit. One recording on an H200, 128 channels.", "name": "halfidle-times"}, "image": {"alt": "Horizontal bars of milliseconds, one for each kernel, shortest first, with the percentage of active clocks and the occupancy behind each.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Activity does not order the times: Triton's kernel is less active than prefill_mma, and faster. All of them hold few of the warps that fit an SM. One recording on an H200, 128 channels.", "name": "halfidle-times"}, "image": {"alt": "Horizontal bars of milliseconds, one for each kernel, shortest first, with the percentage of active clocks and the occupancy behind each.", "width": "100%"}} tags=["hide-input"]
 at_d = [r for r in in_figures if r["head_dim"] == 128]
 starts = pd.Series([r["started_utc"] for r in at_d]).value_counts()
 same = [r for r in at_d if r["started_utc"] == starts.index[0]]
 table = plots.counter_table(pd.DataFrame(same)).sort_values("call_s")
 words = [f"active {a:.0f} %, warps {w:.0f} %" for a, w in zip(table.tensor_pipe, table.occupancy, strict=True)]  # fmt: skip
-shown = pd.DataFrame({"name": table.kernel, "value": 1e3 * table.call_s, "words": words})
+shown = pd.DataFrame(
+    {"name": table.kernel.map(plots.style.name), "value": 1e3 * table.call_s, "words": words}
+)
 bars(shown[table.tensor_pipe > 1], label="time, ms", origin=recorded.origin(same))
 whole.log.drew("timing", "prefill")
 plt.show()
@@ -435,6 +438,7 @@ numbers = {
     "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
     "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
     "alone_active": alone.tensor_pipe.iloc[0],
+    "within_active": within.tensor_pipe.iloc[0],
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
 }  # fmt: skip
 
@@ -454,6 +458,12 @@ numbers |= {
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
+
+# %% tags=["evidence"]
+said = "FlashAttention-3 was not counted."
+if (experiment.FA3, 128) in fore.index:
+    said = "FlashAttention-3 stands there as FlashInfer's fa3, whose code for Hopper is its own."
+glue("fa3_said", said, display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
 whole.log + bench.log
@@ -478,7 +488,7 @@ whole.log + bench.log
 # :class: dropdown
 # ```
 #
-# {eq}`half-idle-ratio` is 1 at $D = R / (4 E)$.
+# {eq}`half-idle-ratio` is 1 at $D = R_{\text{tensor}} / (4 E)$.
 # On the A100 that is a head of 32 channels and on GeForce parts one of 8, fewer than most models have; on a B200 it is 128, the most common head_dim, which is why kernels for it compute some of the exponentials by polynomials.
 
 # %%

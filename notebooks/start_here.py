@@ -21,10 +21,10 @@
 # |---|---|---|---|
 # | 1 | [Your first kernel](your_first_kernel.ipynb) | 15 | How do a thousand threads divide a task? |
 # | 2 | [A GPU in one sitting](a_gpu_in_one_sitting.ipynb) | 15 | What is a GPU made of, and what does a kernel take of it? |
-# | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a block at a time? |
+# | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a KV tile at a time? |
 # | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 10 | Which lane holds which number, and where is it rounded? |
 # | 5 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
-# | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Five GPUs, one product, three answers: which is wrong? |
+# | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Does one attention kernel give the same bits on five GPUs? |
 # | 7 | [Where the error comes from](where_the_error_comes_from.ipynb) | 25 | Which step makes the error, and what would it cost to remove it? |
 # | 8 | [Rounding or bug?](rounding_or_bug.ipynb) | 20 | Could rounding have done this? |
 # | 9 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 20 | Is bf16 at fault, or the tolerance, or the test? |
@@ -36,6 +36,7 @@
 # | 15 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
 # | 16 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
 # | 17 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
+# | 18 | [Does it matter?](does_it_matter.ipynb) | 15 | "Rounding, harmless": harmless to what? |
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -68,4 +69,6 @@ _ = cli.main(["doctor"])
 from labkernels import Bench, Decode
 
 bench = Bench(Decode.uniform(16, 2048, q_heads=32, kv_heads=8))
-bench.run()
+ran = bench.run()
+print("times:", ", ".join(ran.kind.unique()))
+ran.drop(columns="kind")

@@ -83,11 +83,11 @@ plt.show()
 # ## What each source says
 #
 # The thread has 57 requests with 8192 keys, 32 query heads on 8 KV heads, 128 channels, pages of 16 keys, and the two times.
-# From a profiler it quotes, for on and off, 182 and 66 registers "per block", 69.63 and 9.22 KB of dynamic shared memory, and 2.11 and 0.60 {term}`waves <wave>` per SM.
-# A maintainer answers that the decode kernel computes in fp32, and that $P$ must be rounded to f16 for the second product.
+# From a profiler it quotes, for on and off, 182 and 66 "Registers Per Threadblock", 69.63 and 9.22 KB of dynamic shared memory, and 2.11 and 0.60 {term}`waves <wave>` per SM.
+# A maintainer answers that the decode kernel computes in fp32, and names as another possible reason that $P$ must be rounded to f16 for the second product.
 # Neither GPU nor data type is in the part that is public to us.
 #
-# An article that retells it, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), adds relative differences of 1.579 at most and 0.0022 on average, a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
+# An article that retells it, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), has the relative differences, 1.579 at most and 0.0022 on average, before which the part of the thread that we have ends. It adds a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
 # This is what the chapter finds of these claims:
 #
 # | claim | found |

@@ -328,7 +328,7 @@ change("P in registers", "backward")
 # {numref}`ladder-timing` has all times of another prefill, of one recording.
 # FlashAttention-3 is there as FlashInfer's backend of that name, which has its own code for Hopper; the package itself was not run.
 
-# %% mystnb={"figure": {"caption": "The finished kernels beside other libraries on an H200: kernels on CUDA cores, on mma.sync and on wgmma stand apart, whoever wrote them. One recording; lines are least times.", "name": "ladder-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The finished kernels beside other libraries on an H200: kernels on wgmma lead, those on mma.sync follow, and the one on CUDA cores is far behind, whoever wrote them. One recording; lines are least times.", "name": "ladder-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 finished.plot_timing()
 plt.show()
 

@@ -121,11 +121,11 @@ bench = Bench(prefill, decode, kernels=kernels[2:], gpu="h200")
 both_passes = Bench(backward, prefill, kernels=[*kernels[:2], "prefill_wgmma"], gpu="h200")
 both_passes.equations("backward_wgmma")
 
-# %% mystnb={"figure": {"caption": "The backward kernels keep two accumulators where the forward keeps one (blue), and their tiles of Q and dO fill shared memory. H200.", "name": "tuner-budget"}, "image": {"alt": "Two panels of stacked bars for two backward kernels and one of the forward pass: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The backward kernels keep two accumulators where the forward keeps one (blue), and their tiles of Q and dO fill shared memory. H200.", "name": "tuner-budget"}, "image": {"alt": "Two panels of stacked bars for two backward kernels, each without and with an order of dQ, and one of the forward pass: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 both_passes.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "One block of backward_wgmma fills an SM. Registers and shared memory both stand in the way of a second.", "name": "tuner-occupancy"}, "image": {"alt": "A bar of blocks for each of three kernels, in the colour of what limits them, with the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One block of backward_wgmma fills an SM. Registers and shared memory both stand in the way of a second.", "name": "tuner-occupancy"}, "image": {"alt": "A bar of blocks for each of two backward kernels, without and with an order of dQ, and one of the forward pass, in the colour of what limits them, with the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
 both_passes.plot_occupancy("h200")
 plt.show()
 

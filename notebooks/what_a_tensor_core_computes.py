@@ -62,7 +62,7 @@ ran = {
     "prefill": five.outputs("prefill", prefill, "prefill_mma"),
 }
 
-# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Requests with more keys change more: request 0 has the most keys, and request 2 the fewest. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the rows of longer requests are lighter.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Request 2, which has the fewest keys, changes least. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the row of request 2 has the most cells near 0.", "width": "100%"}} tags=["hide-input"]
 maps = []
 for name, work in (("decode", decode), ("prefill", prefill)):
     other = 100.0 * (ran[name]["sm_80"] != ran[name]["sm_90"])
@@ -198,7 +198,7 @@ kernels = [
 bench = Bench(decode, prefill, kernels=kernels, gpu="a100")
 bench.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "On tensor cores the fragments of K and V join the accumulators in the registers; without them the tiles are widened in shared memory. Compiled for an A100.", "name": "core-budget"}, "image": {"alt": "Two panels of stacked bars for decode and prefill, with tensor cores and without: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A prefill on tensor cores keeps S, P and O in its registers; without them Q takes twice the shared memory, and S and P lie there, too. Compiled for an A100.", "name": "core-budget"}, "image": {"alt": "Two panels of stacked bars for decode and prefill, with tensor cores and without: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -454,9 +454,9 @@ plots.table(pd.DataFrame(five.differing(ran["decode"])), "pairs-d", digits)
 plots.table(pd.DataFrame(five.differing(ran["prefill"])), "pairs-p", digits)
 
 # %% [markdown]
-# Are the outputs of one arithmetic better than those of the other? Both are held against the same attention in float64.
+# Are the outputs of one way better than those of the other? Both are held against the same attention in float64.
 
-# %% mystnb={"figure": {"caption": "Both arithmetic have the same errors, in every head and request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Both ways to compute err alike, in every head and request: P in 16 bits and the 16-bit output hide what the sums lose. Prefill in fp16.", "name": "core-errors"}, "image": {"alt": "Boxes of the absolute error for each of eight heads above, and for each of three requests below, one for sm_80 and one for sm_90. The two boxes of each pair look the same.", "width": "100%"}} tags=["hide-input"]
 exact = elements.outputs("prefill", prefill, {})["exact"]
 ways = {name: ran["prefill"][name] - exact for name in ("sm_80", "sm_90")}
 plots.error_spread(elements.rows(ways, prefill.q_lens), origin="computed on this machine")

@@ -28,7 +28,7 @@
 #
 # Python, and enough C to read a loop over an array.
 # You do not need a GPU: the CPU machine of this lab runs CUDA threads on your processor, checks every access to memory, and gives the bits that a GPU gives.
-# In JupyterLab you can change each kernel below and run its cell again.
+# In JupyterLab you can change each kernel below and run its cell again; a kernel may use `printf`.
 
 # %% tags=["remove-cell"]
 # Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
@@ -169,7 +169,7 @@ first_kernel.check("two_dimensions", two_dimensions)
 # %% [markdown]
 # The first size of `dim3` is the size in `x`.
 # The grid has 32 threads in `x` and 8 in `y`, so `x` must count the 20 columns.
-# There is a second reason for it: threads whose `x` follow each other are neighbours in a warp, and step 7 shows why neighbours should read neighbouring numbers.
+# There is a second reason to count the columns by `x`: threads whose `x` follow each other are neighbours in a warp, and step 7 shows why neighbours should read neighbouring numbers.
 
 # %% tags=["hide-cell"]
 # A kernel that passes.
@@ -380,7 +380,7 @@ first_kernel.check("divergence", divergence)
 # %% [markdown]
 # A warp executes one instruction at a time for its 32 lanes.
 # If 16 lanes take the `if` and 16 lanes the `else`, the warp executes both, one after the other, and half of its lanes do nothing in each: this is {term}`divergence`.
-# It does not matter if different *warps* take different ways.
+# Where different *warps* take different ways, no lane is idle.
 # Where both sides are short, let every lane compute both values and choose one of them.
 
 # %% tags=["hide-cell"]
@@ -400,7 +400,7 @@ assert found.passed
 # Now write a kernel from nothing, without a check that knows the answer.
 # It has the parameters `float a, const float* x, float* y, int n`, and adds `a * x[i]` to each `y[i]`.
 # Choose the number of thread blocks for `n` = 1000, launch the kernel by `first_kernel.launch(source, call, a=2.0, x=x, y=y, n=1000)`, and compare `y` with NumPy's result.
-# The closed cell has one way.
+# The closed cell has such a kernel.
 
 # %% tags=["hide-cell"]
 # A kernel that passes.

@@ -43,6 +43,7 @@ def test_arrays_give_what_numbers_give():
         ("soft_cap", 30.0, "soft_cap"),
         ("sinks", True, "sinks"),
         ("alibi", True, "alibi"),
+        ("mask", True, "mask"),
     ],
 )
 def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, feature):
@@ -56,8 +57,8 @@ def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, fea
 
 
 def test_a_label_names_the_features_and_their_numbers():
-    whole = AttentionVariant(True, 1023, None, 50.0, sinks=True, alibi=True)
-    assert whole.label == "window 1023, soft cap 50, slopes, sinks"
+    whole = AttentionVariant(True, 1023, None, 50.0, sinks=True, alibi=True, mask=True)
+    assert whole.label == "window 1023, soft cap 50, slopes, sinks, bit mask"
     assert whole.numbers_per_head == 2
     assert AttentionVariant(window_left=0, window_right=3).label == "window 0/3"
     assert AttentionVariant(window_right=0).label == "window all/0"

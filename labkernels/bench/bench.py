@@ -80,7 +80,7 @@ class Bench:
         >>> config |= {"head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2}
         >>> benches = Bench.from_config(config, tokens=512)
         >>> benches["window"].workloads[0].label
-        '16 x 128, 64/8, d64, page 16, bf16'
+        '16 x 8192, 64/8, d64, page 16, bf16, window 127'
         """
         found = layers_of(config, batch=batch, kv_len=kv_len, tokens=tokens)
         return {kind: cls(of.decode, of.prefill, **options) for kind, of in found.items()}

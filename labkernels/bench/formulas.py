@@ -77,7 +77,8 @@ def _registers(found: Resources) -> Rows:
     rows = _terms(predicted.ledger, "")
     rows.append(("sum", "what a thread needs", f"{predicted.ledger.total:,}"))
     if predicted.merge:
-        rows.append(("merge of splits", "needs this many afterwards", f"{predicted.merge:,}"))
+        words = "fitted: partial results in flight, after the loop"
+        rows.append(("merge of splits", words, f"{predicted.merge:,}"))
     limit = "of a thread, by the block's size and the blocks that must share an SM"
     rows.append(("limit at launch", limit, f"{predicted.limit:,}"))
     if predicted.trades:

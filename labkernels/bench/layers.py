@@ -10,13 +10,15 @@ from typing import Any
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.variant import AttentionVariant
 
 KINDS = {"full_attention": "full", "sliding_attention": "window"}
 FORMATS = {"float16": "fp16", "bfloat16": "bf16"}
 # What a published file leaves to the model's type; a pattern of n has one full layer in n.
-BY_TYPE = {
+BY_TYPE: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window_pattern": 2},
     "gemma3_text": {"head_dim": 256, "sliding_window_pattern": 6},
+    "gpt_oss": {"sinks": True},
 }
 
 
@@ -35,8 +37,8 @@ def layers_of(
 ) -> dict[str, Layers]:
     """Return the layers of a configuration of transformers by kind: "full" and "window".
 
-    Requests of a window layer have at most as many keys and tokens as the window. Latent attention
-    (MLA) decodes latent rows, and its prefill has the heads before absorption.
+    The workloads declare the variant: windows, soft caps and sinks. Latent attention (MLA) decodes
+    latent rows, and its prefill has the heads before absorption.
     Raises: ValueError naming a kind of layer that has no workload; KeyError without a field.
 
     >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
@@ -53,9 +55,13 @@ def layers_of(
         if kind not in KINDS:
             raise ValueError(f"layer_types has {kind!r}, allowed: {', '.join(KINDS)}")
         window = config["sliding_window"] if KINDS[kind] == "window" else None
-        longest = min(kv_len, window or kv_len)
-        own = min(tokens, longest)
-        found[KINDS[kind]] = Layers(count, window, *_workloads(config, batch, longest, own))
+        variant = AttentionVariant(
+            window_left=None if window is None else window - 1,  # transformers counts the own key
+            soft_cap=config.get("attn_logit_softcapping"),
+            sinks=config.get("sinks", False),
+        )
+        made = _workloads(config, variant, (kv_len,) * batch, (tokens,) * batch)
+        found[KINDS[kind]] = Layers(count, window, *made)
     return found
 
 
@@ -71,11 +77,14 @@ def _kinds(config: Mapping[str, Any]) -> list[str]:
 
 
 def _workloads(
-    config: Mapping[str, Any], batch: int, kv_len: int, tokens: int
+    config: Mapping[str, Any],
+    variant: AttentionVariant,
+    keys: tuple[int, ...],
+    own: tuple[int, ...],
 ) -> tuple[Decode | MlaDecode, Prefill]:
     heads = config["num_attention_heads"]
     name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    keys, own, dtype = (kv_len,) * batch, (tokens,) * batch, FORMATS.get(name, name)
+    dtype = FORMATS.get(name, name)
     if "kv_lora_rank" in config:
         rope, v_dim = config["qk_rope_head_dim"], config["v_head_dim"]
         dims = config["qk_nope_head_dim"] + rope
@@ -83,5 +92,5 @@ def _workloads(
         return decode, Prefill(own, own, heads, heads, dims, True, dtype, v_dim)
     kv_heads = config.get("num_key_value_heads") or heads
     dims = config.get("head_dim") or config["hidden_size"] // heads
-    prefill = Prefill(own, own, heads, kv_heads, dims, True, dtype)
-    return Decode(keys, heads, kv_heads, dims, dtype=dtype), prefill
+    prefill = Prefill(own, own, heads, kv_heads, dims, True, dtype, variant=variant)
+    return Decode(keys, heads, kv_heads, dims, dtype=dtype, variant=variant), prefill

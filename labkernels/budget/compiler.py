@@ -136,7 +136,7 @@ def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
     ['18', 'floor(2 x 8 copies / 5)']
     """
     return tuple(
-        Line(name, _times(HABITS[name].registers, amount), HABITS[name].what)
+        Line(name, _times(HABITS[name].registers, amount), f"fitted: {HABITS[name].what}")
         for name, amount in asked.all_features(arch).items()
     )
 

@@ -40,6 +40,16 @@ def times(rows: list[dict]) -> pd.DataFrame:
     return found.join(errors, on=of)
 
 
+def gradients(rows: list[dict], heads: str) -> pd.DataFrame:
+    """Return our fastest time of each variant's gradients, and its gain over all keys.
+
+    rows: of the recorded gradients. heads: query heads/KV heads, as workloads' labels have them.
+    """
+    best = fastest(times([row for row in rows if f", {heads}, " in str(row["note"])]))
+    best = best[best.ours & (best.variant.str.count(",") == 0)].sort_values("us")
+    return best[["variant", "us", "gain", "kernel"]]
+
+
 def fastest(found: pd.DataFrame) -> pd.DataFrame:
     """Return the fastest implementation of each variant, of ours and of the others, with its gain.
 

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from labkernels.compat.arguments import require_dims
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.compat.arguments import refusal, require_dims
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
+from labkernels.kernels.checks import KV_DTYPES
 
 MOST_KEYS = 256  # keys per page, the most that PagedKV takes
 
@@ -51,6 +52,27 @@ def pools(
     else:
         k, v = paged_kv_cache
     return (k.transpose(1, 2), v.transpose(1, 2)) if kv_layout == "HND" else (k, v)
+
+
+def in_pages(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    table: torch.Tensor,
+    kv_len: torch.Tensor,
+    **scales: float | torch.Tensor | None,
+) -> PagedKV | QuantizedKV:
+    """Return the cache of two pools; of 8 bits with k_scale and v_scale, which are 1 by default.
+
+    A scale is a number, or a tensor of one number or of one for each KV head.
+    """
+    if k.dtype in KV_DTYPES:
+        numbers = (torch.as_tensor(1.0 if x is None else x).float() for x in scales.values())
+        heads = (x.to(k.device).reshape(-1).expand(k.shape[2]) for x in numbers)
+        return QuantizedKV(k, v, table, kv_len, **dict(zip(scales, heads, strict=True)))
+    for name, scale in scales.items():
+        if scale is not None and not (isinstance(scale, float | int) and scale == 1):
+            raise refusal(name, scale, f"None, 1, with a cache in {k.dtype}")
+    return PagedKV(k, v, table, kv_len)
 
 
 def contiguous(

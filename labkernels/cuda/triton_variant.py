@@ -48,6 +48,29 @@ def slopes(alibi, head, m_row):
 
 
 @triton.jit
+def first_bits(mask_begins, i_request, cu_seqlens_q, token, o_token, m_row, n_keys):
+    """Return where each row's bits of a mask begin, or None; rows past the end have those of 0."""
+    b_bit = mask_begins
+    if mask_begins is not None:
+        query = (token + o_token - tl.load(cu_seqlens_q + i_request)).to(tl.int64)
+        b_bit = tl.load(mask_begins + i_request) + tl.where(m_row, query, 0) * n_keys
+    return b_bit
+
+
+@triton.jit
+def seen(key, limit, b_place, window_left, mask, b_bit):
+    """Return which keys each row sees: those below its limit, in its window, with a set bit."""
+    m_seen = key[None, :] < limit[:, None]
+    if window_left is not None:
+        m_seen = m_seen & (key[None, :] >= b_place[:, None] - window_left)
+    if mask is not None:
+        bit = b_bit[:, None] + key[None, :]
+        byte = tl.load(mask + (bit >> 3), mask=m_seen, other=0).to(tl.int32)
+        m_seen = m_seen & (((byte >> (bit & 7).to(tl.int32)) & 1) != 0)
+    return m_seen
+
+
+@triton.jit
 def begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split):
     """Return m and l of rows whose first split begins with their sinks."""
     if sinks is not None:

@@ -92,7 +92,7 @@ class VariantOptions(TypedDict, total=False):
     sinks: torch.Tensor | None
 
 
-VARIANT_OPTIONS = frozenset(VariantOptions.__annotations__)
+VARIANT_OPTIONS = frozenset((*VariantOptions.__annotations__, "mask"))
 
 
 def variant_of(
@@ -124,6 +124,8 @@ def variant_of(
             raise ValueError(f"{name} is {found}, allowed: {wanted}")
         if not tensor.is_contiguous():
             raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
+    if options.get("mask") is not None:
+        tensors["mask"] = options["mask"]  # which only a prefill has, and checks
     ends = {name: options.get(name) for name in ("window_left", "window_right")}
     on = dict.fromkeys(tensors, True)
     variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
@@ -331,7 +333,7 @@ class Step(Generic[Outputs]):
         return getattr(self.outputs(), name)
 
 
-_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks", *VARIANT_OPTIONS)
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv", "dsinks")
 
 
 def in_graph(

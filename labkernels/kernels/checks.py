@@ -4,7 +4,7 @@ import functools
 import math
 import numbers
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the g
 # Keys of a split that must not depend on the batch. Longer splits leave SMs idle in small batches,
 # and each shorter split adds a partial state to write, read and merge.
 INVARIANT_KEYS_PER_SPLIT = 1024
+WIDER = (torch.float16, torch.bfloat16)
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
 
@@ -99,7 +100,11 @@ def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
 
 
 def require_formats(
-    k: torch.Tensor, v: torch.Tensor, layout: str, names: tuple[str, str] = ("k", "v")
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    names: tuple[str, str] = ("k", "v"),
+    dtypes: Iterable[torch.dtype] = WIDER,
 ) -> None:
     """Raise ValueError unless kernels support the dtype, dimensions, rows and device of K and V.
 
@@ -108,8 +113,8 @@ def require_formats(
     first, second = names
     for name, tensor in zip(names, (k, v), strict=True):
         require_tensor(name, tensor)
-        if tensor.dtype not in (torch.float16, torch.bfloat16):
-            allowed = "torch.float16, torch.bfloat16"
+        if tensor.dtype not in dtypes:
+            allowed = ", ".join(map(str, dtypes))
             raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {allowed}")
         if tensor.dim() != layout.count(",") + 1:
             raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {layout}")
@@ -276,6 +281,7 @@ def changed(tensor: torch.Tensor) -> None:
 
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+KV_DTYPES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}  # of caches of 8 bits
 MAX_BATCH = 65_535  # requests lie along grid dimension z
 DEFAULT_TARGET = "h200"  # the GPU whose plan and arithmetic a machine without a GPU follows
 
@@ -327,6 +333,11 @@ def check_splits(splits: int | None, keys_per_split: int | None, batch_invariant
         )
 
 
+def beside(pool: torch.Tensor) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of queries and new rows: the pool's, or 16 bits beside a pool of 8."""
+    return WIDER if pool.dtype in KV_DTYPES else (pool.dtype,)
+
+
 def require_query(
     q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
 ) -> None:
@@ -334,8 +345,8 @@ def require_query(
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype != k.dtype:
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {k.dtype}, as k")
+    if q.dtype not in beside(k):
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, beside(k)))}, as k")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape

@@ -22,6 +22,7 @@ from labkernels.variant import FEATURES
 OVERLAY = "stages or States"
 FP32 = number(4, "B")
 SWIZZLE_ALIGNMENT = 1024  # bytes; the pattern of the 128-byte swizzle is eight lines of 128 bytes
+MASK_REGISTERS, MASK_NOTE = 4, "a row's bits of a step, and where they begin"
 _KERNELS = Path(__file__).parent
 
 
@@ -65,6 +66,8 @@ class CudaKernel(Kernel, Protocol):
                 lines += (Line("slopes", of_rows[0], "a slope and a place of each row"),)
             else:  # all rows of a step are of one head
                 lines += (Line("slope", number(1)),)
+        if "mask" in instance.features:
+            lines += (Line("mask", number(MASK_REGISTERS), MASK_NOTE),)
         return Ledger(title, "registers", (*lines, *self.addresses))
 
     def asked(self, instance: Instance, arch: str) -> Asked:
@@ -91,7 +94,8 @@ class CudaKernel(Kernel, Protocol):
 
     def params_of(self, instance: Instance) -> str:
         """Return the C++ name of an instance's parameter."""
-        return f"lab::WithVariant<{self.params}>" if instance.features else self.params
+        params = f"lab::WithVariant<{self.params}>" if instance.features else self.params
+        return f"lab::WithScales<{params}>" if instance.kv_dtype else params
 
     @property
     def header(self) -> str:
@@ -150,7 +154,7 @@ class Sizes:
     """The symbols of an instance's ledgers, as book/notation.md has them.
 
     rows and keys: of a block's step (in decode, of a warp's step); dim, dim_v: channels of K and of
-    V; width: bytes per element.
+    V; width: bytes per element, kv_width: those of an element of the cache.
     """
 
     rows: Quantity
@@ -160,11 +164,13 @@ class Sizes:
     dim: Quantity
     dim_v: Quantity
     width: Quantity
+    kv_width: Quantity
 
 
 def sizes(instance: Instance) -> Sizes:
     """Return the symbols with the values of an instance."""
     tile = instance.tile
+    width = symbol("b", formats.named(instance.dtype).bytes, "bytes of an element", "B")
     dim = symbol("D", instance.head_dim, "channels of Q and K", "channels")
     return Sizes(
         rows=symbol("R", instance.rows, "query rows", "rows"),
@@ -175,7 +181,10 @@ def sizes(instance: Instance) -> Sizes:
         dim_v=dim
         if instance.head_dim == instance.head_dim_v
         else symbol("D_v", instance.head_dim_v, "channels of V and O", "channels"),
-        width=symbol("b", formats.named(instance.dtype).bytes, "bytes of an element", "B"),
+        width=width,
+        kv_width=width
+        if instance.kv_dtype is None
+        else symbol("b_kv", formats.named(instance.kv_dtype).bytes, "bytes of a code", "B"),
     )
 
 
@@ -215,14 +224,14 @@ def step_features(
     """
     of = sizes(instance)
     return {
-        "copies": ceil_div(of.keys * of.dim * of.width, number(16, "B") * lanes_of(warps)),
+        "copies": ceil_div(of.keys * of.dim * of.kv_width, number(16, "B") * lanes_of(warps)),
         "loaded ahead": operands(fragment(keys, of.dim, bits=16)),
     }
 
 
 def cpp_type(dtype: str) -> str:
     """Return the lab's C++ type of a dtype."""
-    return {"fp16": "lab::f16", "bf16": "lab::bf16", "fp32": "float"}[dtype]
+    return {"fp32": "float", "fp16": "lab::f16"}.get(dtype, f"lab::{dtype}")
 
 
 def cpp_policy(instance: Instance) -> str:
@@ -244,6 +253,8 @@ def cpp_variant(instance: Instance) -> str:
 def cpp_function(instance: Instance, function: str, *arguments: int | str | bool) -> str:
     """Return `kernel::function<kernel::KernelTraits<T, *arguments>, Policy>`."""
     words = [str(x).lower() if isinstance(x, bool) else str(x) for x in arguments]
-    words += [cpp_variant(instance)] if instance.features else []
+    if instance.features or instance.kv_dtype:
+        words.append(cpp_variant(instance))
+    words += [cpp_type(instance.kv_dtype)] if instance.kv_dtype else []
     tile, name = ", ".join([cpp_type(instance.dtype), *words]), instance.kernel
     return f"{name}::{function}<{name}::KernelTraits<{tile}>, {cpp_policy(instance)}>"

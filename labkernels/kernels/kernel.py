@@ -55,7 +55,8 @@ class Shape:
     """The facts that a choice of kernel and tile may depend on.
 
     group: query heads per KV head. rows: query rows per KV head of the longest request, rounded up
-    to a power of two. layout: "ragged" or "paged" K and V; page_size is 0 if ragged.
+    to a power of two. layout: "ragged" or "paged" K and V; page_size is 0 if ragged. kv_dtype: the
+    format of a cache of 8 bits; None if K and V have the dtype.
     """
 
     dtype: str
@@ -67,6 +68,7 @@ class Shape:
     page_size: int = 0
     variant: AttentionVariant = FULL
     positive_strides: bool = True
+    kv_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Instance:
     """One compiled variant of a kernel: everything that is fixed at compile time.
 
     rows: query rows of the tile, at least as many as the query heads that one decode block serves.
-    features: of the attention variant, as in AttentionVariant.features.
+    features: of the attention variant, as in AttentionVariant.features. kv_dtype: as in Shape.
     overlay: a folder of files that replace the sources of the same include path, for kernels that
     are changed on purpose.
     """
@@ -89,6 +91,7 @@ class Instance:
     policy: NumericPolicy
     overlay: Path | None = None
     features: tuple[str, ...] = ()
+    kv_dtype: str | None = None
 
 
 @runtime_checkable
@@ -96,7 +99,8 @@ class Kernel(Protocol):
     """A kernel: what it supports, its tiles, and the module that launches it.
 
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
-    features: the features of attention variants that it computes. overlay: as in Instance.
+    features: the features of attention variants that it computes. kv_dtypes: formats of caches, of
+    which None is the dtype. overlay: as in Instance.
     """
 
     operation: str
@@ -107,6 +111,7 @@ class Kernel(Protocol):
     needs: Architectures
     policies: tuple[NumericPolicy, ...]
     dtypes: tuple[str, ...] = ("fp16", "bf16")
+    kv_dtypes: tuple[str | None, ...] = (None,)
     head_dims: tuple[int, ...] = (64, 128, 256)
     layouts: tuple[str, ...] = ("paged",)
     features: tuple[str, ...] = ()
@@ -122,7 +127,7 @@ class Kernel(Protocol):
 
     def refuses(self, shape: Shape) -> str | None:
         """Return None for a shape that the kernel can serve, else the value and what is allowed."""
-        for field in ("dtype", "head_dim", "layout"):
+        for field in ("dtype", "head_dim", "layout", "kv_dtype"):
             value, allowed = getattr(shape, field), getattr(self, f"{field}s")
             if value not in allowed:
                 allowed = ", ".join(map(str, allowed))
@@ -185,11 +190,12 @@ class Kernel(Protocol):
         rows: int = MANY_ROWS,
         layout: str | None = None,
         variant: AttentionVariant = FULL,
+        kv_dtype: str | None = None,
     ) -> Shape:
         """Return a shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
         sizes = (dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows))
-        return Shape(*sizes, layout, variant=variant)
+        return Shape(*sizes, layout, variant=variant, kv_dtype=kv_dtype)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
         """Return the compiled variants for a shape, one per tile option, the preferred one first.
@@ -214,6 +220,7 @@ class Kernel(Protocol):
                 policy,
                 self.overlay,
                 shape.variant.features,
+                shape.kv_dtype,
             )
             for tile in self.tiles(shape, policy)
         ]

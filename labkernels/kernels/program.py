@@ -10,6 +10,7 @@ import torch
 
 from labkernels.cuda.launch import Launch
 from labkernels.cuda.workspace import Workspace
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import ALL_KEYS, Call, Plan, Step, nothing
 from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
@@ -80,6 +81,9 @@ class VariantParams(ctypes.Structure):
         ("window_right", ctypes.c_int),
         ("soft_cap_log2", ctypes.c_float),
         ("exponent_of_cap", ctypes.c_float),
+        ("mask", ctypes.c_void_p),
+        ("mask_begins", ctypes.c_void_p),
+        ("mask_words", ctypes.c_longlong),
     )
 
 
@@ -88,7 +92,9 @@ def _with_variant(plain: type[Params]) -> type[Params]:
     return type("WithVariant", (plain,), {"_fields_": (("variant", VariantParams),)})
 
 
-def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> Params:
+def with_variant(
+    params: Params, variant: AttentionVariant, *, scale: float, mask_words: int = 0
+) -> Params:
     """Return a kernel's parameter with the numbers of a variant; unchanged for plain attention."""
     if not variant.features:
         return params
@@ -98,5 +104,29 @@ def with_variant(params: Params, variant: AttentionVariant, *, scale: float) -> 
     numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
     made = _with_variant(type(params))()
     ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.variant = VariantParams(None, None, *ends, *numbers)
+    made.variant = VariantParams(None, None, *ends, *numbers, None, None, mask_words)
     return made
+
+
+class CacheScales(ctypes.Structure):
+    """Mirrors lab::CacheScales."""
+
+    _fields_ = (
+        ("k_scale", ctypes.c_void_p),
+        ("v_scale", ctypes.c_void_p),
+        ("k_scale_stride", ctypes.c_longlong),
+        ("v_scale_stride", ctypes.c_longlong),
+    )
+
+
+def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
+    """Return a kernel's parameter with the strides of a cache's scales."""
+    made = _with_scales(type(params))()
+    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
+    made.scales = CacheScales(None, None, *cache.k_scale.stride(), *cache.v_scale.stride())
+    return made
+
+
+@functools.cache
+def _with_scales(plain: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    return type("WithScales", (plain,), {"_fields_": (("scales", CacheScales),)})

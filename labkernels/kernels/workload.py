@@ -88,8 +88,10 @@ class Tokens:
 
     @property
     def variant_bytes(self) -> int:
-        """Bytes of the variant's slopes and sinks."""
-        return self.variant.numbers_per_head * VARIANT_BYTES * self.q_heads
+        """Bytes of the variant's slopes and sinks, and of its mask's bits."""
+        bits = (m * n for m, n in zip(self.q_lens, self.kv_lens, strict=True))
+        masked = sum(-(-n // 8) for n in bits) if self.variant.mask else 0
+        return self.variant.numbers_per_head * VARIANT_BYTES * self.q_heads + masked
 
     def _rows(self) -> tuple[int, int]:
         """Return the rows of q and out, and rows of K and V, over all requests and heads.

@@ -47,7 +47,7 @@ class Implementation:
         if self.spec is None or self.library != "cuda":
             return None
         sizes = {"head_dim": workload.head_dim, "group": workload.group}
-        sizes["variant"] = workload.variant
+        sizes |= {"variant": workload.variant, "kv_dtype": workload.kv_dtype}
         shape = self.spec.shape(dtype=workload.dtype, **sizes)
         return self.spec.instance(shape, self.policy, tile=tile)
 

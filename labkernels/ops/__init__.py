@@ -2,6 +2,7 @@
 
 from labkernels.kernels.append.api import append, append_step
 from labkernels.kernels.backward.api import backward, backward_step
+from labkernels.kernels.caches.mask import pack_mask
 from labkernels.kernels.call import Attention, Gradients, Plan, Step
 from labkernels.kernels.checks import DEFAULT_TARGET, MAX_BATCH
 from labkernels.kernels.decode.api import decode, decode_step
@@ -33,6 +34,7 @@ __all__ = [
     "merge_states_step",
     "mla_decode",
     "mla_decode_step",
+    "pack_mask",
     "prefill",
     "prefill_step",
     "torch_ops",

@@ -1,5 +1,6 @@
 """The verb `attention`, which models train through: autograd and torch.func differentiate it."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, Unpack
 
@@ -13,6 +14,9 @@ from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
 
+# Channels for which both passes have kernels; and those of q and v for which only `prefill` has.
+HEAD_DIMS, FORWARD_ONLY = (64, 128, 256), (192, 128)
+TAKEN = {(width, width) for width in HEAD_DIMS}
 _TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 _FLAGS = ("deterministic", "batch_invariant")
 
@@ -41,8 +45,10 @@ def attention(
     is read from a GPU. Else cumulative lengths on a GPU are read once, and again after torch has
     seen them change: a training loop that keeps the two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
-    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
-    has no gradient.
+    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out [total_q, q_heads, channels of v], lse2
+    [total_q, q_heads] fp32, which has no gradient. A head_dim between those of the kernels, such as
+    32, 80 or 96, takes as long as the next one, on copies that zeros widen; so do gradients of 192
+    channels with 128 of v, as 256.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
     torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
     are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread
@@ -58,25 +64,34 @@ def attention(
     >>> dv[:, 0, 0].sum().round()  # the weights of each of 8 tokens sum to 1
     tensor(8., dtype=torch.float16)
     """
-    _check_kinds((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
+    q, k, v = _taken((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
-    if torch.is_autocast_enabled(q.device.type):
-        kind = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (
-            x.to(kind) if x.is_floating_point() and x.dtype != torch.float64 else x
-            for x in (q, k, v)
-        )
-    how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    how: dict[str, Any] = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (width := _wider(q, k, v)):
+        how["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        channels, flags = v.shape[-1], {"deterministic": deterministic, **alike, **how, **variant}
+        q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        out, lse2 = attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **flags)
+        return out[..., :channels].contiguous(), lse2
     sinks = variant.get("sinks")
     how |= _checked(variant) if variant else {}
     if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
-        if variant:  # in a graph `prefill` refuses it
-            return _attended(q, k, v, cu_seqlens_q, cu_seqlens_k, alike | how | _of_sinks(sinks))
-        how |= {"deterministic": deterministic, **alike}
+        how |= {"deterministic": deterministic, **alike, **_of_sinks(sinks)}
         return torch.ops.labkernels.prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, **how)
     # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     function: Any = _Transformed if torch._C._are_functorch_transforms_active() else _Attention
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
+
+
+def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
+    """Return the head_dim to which zeros widen all three; None for those that kernels take."""
+    if not q.dim() == k.dim() == v.dim() == 3 or q.shape[-1] != k.shape[-1]:
+        return None  # refused by name
+    dims = (q.shape[-1], v.shape[-1])
+    if dims == FORWARD_ONLY:
+        trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        return HEAD_DIMS[-1] if trains else None
+    return None if 0 in dims else next((width for width in HEAD_DIMS if width >= max(dims)), None)
 
 
 def _attended(
@@ -99,13 +114,20 @@ def _checked(variant: VariantOptions) -> dict[str, Any]:
     return {name: value for name, value in variant.items() if name != "sinks"}
 
 
-def _check_kinds(tensors: tuple[object, ...], flags: tuple[object, ...]) -> None:
+def _taken(tensors: tuple[Any, ...], flags: tuple[object, ...]) -> tuple[torch.Tensor, ...]:
+    """Return q, k and v as autocast makes them, once all are tensors and the flags are bools."""
     for name, tensor in zip(_TENSORS, tensors, strict=True):
         if not isinstance(tensor, torch.Tensor):
             require_tensor(name, tensor)
     for name, flag in zip(_FLAGS, flags, strict=True):
         if not isinstance(flag, bool):
             check_option(name, flag)
+    kind, rows = tensors[0].device.type, tensors[:3]
+    if not torch.is_autocast_enabled(kind):
+        return rows
+    dtype = torch.get_autocast_dtype(kind)
+    fits = [x.is_floating_point() and x.dtype != torch.float64 for x in rows]
+    return tuple(x.to(dtype) if fit else x for x, fit in zip(rows, fits, strict=True))
 
 
 class _Attention(Function):

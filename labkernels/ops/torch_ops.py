@@ -23,6 +23,7 @@ from labkernels.ops.with_kvcache import with_kvcache
 
 ENDS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k"
 PAGES = "Tensor page_table, Tensor kv_len"
+FORWARD = "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse2"
 GROWING = (
     "Tensor(a!) k, Tensor(b!) v, Tensor page_table, Tensor(c!) kv_len, Tensor k_new, Tensor v_new"
 )
@@ -32,6 +33,9 @@ TRAINED = "bool causal=False, float? scale=None, bool deterministic=False"
 LENGTHS = "SymInt[]? q_lens=None, SymInt[]? kv_lens=None"
 KEYS = "int? keys_per_split=None, bool batch_invariant=False"
 SPLITS = f"int? splits=None, {KEYS}"
+WINDOW = "int? window_left=None, int? window_right=None, float? soft_cap=None"
+SLOPES, SINKS = f"{WINDOW}, Tensor? alibi=None", "Tensor? sinks=None"
+VARIANT = f"{SLOPES}, {SINKS}, Tensor? mask=None"
 PACKED = f"bool causal=False, float? scale=None, {SPLITS}, {LENGTHS}, {OPTIONS}"
 
 
@@ -52,7 +56,8 @@ def _operator(
     n_tensors, names = tensors.count("Tensor"), re.findall(r"(\w+?)(?:_name)?=", options)
 
     def call(*given: Any) -> Any:
-        return run(*given[:n_tensors], **dict(zip(names, given[n_tensors:], strict=False)))
+        asked = zip(names, given[n_tensors:], strict=False)
+        return run(*given[:n_tensors], **{name: x for name, x in asked if x is not None})
 
     schema = f"({tensors}, {options}) -> {returns}"
     made = torch.library.custom_op(f"labkernels::{name}", call, mutates_args=writes, schema=schema)
@@ -123,7 +128,7 @@ def _prefilled(
 _operator(
     "decode",
     f"Tensor q, Tensor k, Tensor v, {PAGES}",
-    f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {OPTIONS}",
+    f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {SLOPES}, {SINKS}, {OPTIONS}",
     _decode,
     _attended,
 )
@@ -137,7 +142,7 @@ _operator(
 _operator(
     "prefill_paged",
     f"Tensor q, Tensor k, Tensor v, {PAGES}, Tensor cu_seqlens_q",
-    PACKED,
+    f"{PACKED}, {VARIANT}",
     _prefill_paged,
     _prefilled,
 )
@@ -153,40 +158,61 @@ _operator(
 _operator(
     "with_kvcache",
     f"Tensor q, {GROWING}, Tensor cu_seqlens_q",
-    PACKED.replace("causal=False", "causal=True"),
+    PACKED.replace("causal=False", "causal=True") + f", {VARIANT}",
     _with_kvcache,
     _prefilled,
     writes=WRITTEN,
 )
 _operator(
     "backward",
-    f"Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse2, {ENDS}",
-    f"{TRAINED}, {LENGTHS}, {OPTIONS}",
+    f"{FORWARD}, {ENDS}",
+    f"{TRAINED}, {LENGTHS}, {SLOPES}, {OPTIONS}",
     _backward,
     lambda _, *qkv_and_more: tuple(x.new_empty(x.shape) for x in qkv_and_more[:3]),
     returns="(Tensor, Tensor, Tensor)",
 )
+_operator(
+    "backward_of_sinks",
+    f"{FORWARD}, {ENDS}, Tensor sinks",
+    f"{TRAINED}, {LENGTHS}, {SLOPES}, {OPTIONS}",
+    lambda *given, **options: _backward(*given[:-1], sinks=given[-1], **options),
+    lambda _, q, k, v, *rest: tuple(x.new_empty(x.shape) for x in (q, k, v, rest[-1])),
+    returns="(Tensor, Tensor, Tensor, Tensor)",
+)
 _differentiable = _operator(
     "prefill",
     f"Tensor q, Tensor k, Tensor v, {ENDS}",
-    f"{TRAINED}, {LENGTHS}, {SPLITS}, {OPTIONS}",
+    f"{TRAINED}, {LENGTHS}, {VARIANT}, {SPLITS}, {OPTIONS}",
     _prefill,
     _prefilled,
 )
 
 
+# Options of TRAINED, LENGTHS and WINDOW, which prefill and backward begin with.
+N_SHARED = 8
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, v, ends_q, ends_k, *options = inputs
-    ctx.how = options[:5]  # the options of TRAINED and LENGTHS, which `backward` has too
-    ctx.n_options = len(options)
-    ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
+    ctx.n_options, ctx.how = len(options), options[:N_SHARED]
+    alibi, sinks, ctx.masked = options[N_SHARED], options[N_SHARED + 1], options[N_SHARED + 2]
+    ctx.save_for_backward(q, k, v, *output, ends_q, ends_k, alibi, sinks)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
     del dlse2  # lse2 is not differentiable
-    found = torch.ops.labkernels.backward(dout, *ctx.saved_tensors, *ctx.how)
-    return *found, None, None, *[None] * ctx.n_options
+    if ctx.masked is not None:
+        raise ValueError("mask is given, allowed: None with gradients")
+    *saved, alibi, sinks = ctx.saved_tensors
+    how = (*ctx.how, alibi)
+    if sinks is None:
+        found, dsinks = torch.ops.labkernels.backward(dout, *saved, *how), None
+    else:
+        *found, dsinks = torch.ops.labkernels.backward_of_sinks(dout, *saved, sinks, *how)
+    of_options = [None] * ctx.n_options
+    of_options[N_SHARED + 1] = dsinks
+    return *found, None, None, *of_options
 
 
 _differentiable.register_autograd(_differentiate, setup_context=_keep)

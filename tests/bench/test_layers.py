@@ -9,6 +9,7 @@ from labkernels.bench.layers import Layers, layers_of
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.variant import AttentionVariant
 
 LLAMA_3_1_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -74,11 +75,21 @@ DEEPSEEK_V3 = {
 SIZES = {"batch": 2, "kv_len": 4096, "tokens": 2048}
 
 
-def pair(heads, kv_heads, dim, kv_len=4096, tokens=2048):
-    own = (tokens,) * 2
-    return Decode((kv_len,) * 2, heads, kv_heads, dim), Prefill(
-        own, own, heads, kv_heads, dim, True
-    )
+GEMMA_2_9B = {
+    "attn_logit_softcapping": 50.0,
+    "head_dim": 256,
+    "model_type": "gemma2",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 42,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
+
+
+def pair(heads, kv_heads, dim, **variant):
+    own, asked = (2048,) * 2, AttentionVariant(**variant)
+    decode = Decode((4096,) * 2, heads, kv_heads, dim, variant=asked)
+    return decode, Prefill(own, own, heads, kv_heads, dim, True, variant=asked)
 
 
 LATENT = (
@@ -95,20 +106,27 @@ LATENT = (
         (
             GEMMA_3_12B,
             {
-                "window": Layers(40, 1024, *pair(16, 8, 256, 1024, 1024)),
+                "window": Layers(40, 1024, *pair(16, 8, 256, window_left=1023)),
                 "full": Layers(8, None, *pair(16, 8, 256)),
             },
         ),
         (
             GPT_OSS_20B,
             {
-                "window": Layers(12, 128, *pair(64, 8, 64, 128, 128)),
-                "full": Layers(12, None, *pair(64, 8, 64)),
+                "window": Layers(12, 128, *pair(64, 8, 64, window_left=127, sinks=True)),
+                "full": Layers(12, None, *pair(64, 8, 64, sinks=True)),
+            },
+        ),
+        (
+            GEMMA_2_9B,
+            {
+                "window": Layers(21, 4096, *pair(16, 8, 256, window_left=4095, soft_cap=50.0)),
+                "full": Layers(21, None, *pair(16, 8, 256, soft_cap=50.0)),
             },
         ),
         (DEEPSEEK_V3, {"full": Layers(61, None, *LATENT)}),
     ],
-    ids=["Llama 3.1 8B", "Qwen3 8B", "Gemma 3 12B", "GPT-OSS 20B", "DeepSeek-V3"],
+    ids=["Llama 3.1 8B", "Qwen3 8B", "Gemma 3 12B", "GPT-OSS 20B", "Gemma 2 9B", "DeepSeek-V3"],
 )
 def test_a_published_model_has_these_layers(config, wanted):
     assert layers_of(config, **SIZES) == wanted
@@ -119,7 +137,8 @@ def test_benches_from_a_file(tmp_path):
     path.write_text(json.dumps(GEMMA_3_12B), encoding="utf-8")
     benches = Bench.from_config(path, batch=2, kernels="decode_fma")
     assert list(benches) == ["window", "full"]
-    assert [bench.workloads[0].kv_lens for bench in benches.values()] == [(1024,) * 2, (8192,) * 2]
+    windows = [bench.workloads[0].variant.window_left for bench in benches.values()]
+    assert windows == [1023, None]
     assert list(benches["window"].run().kernel) == ["decode_fma"]
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -132,6 +133,38 @@ def test_a_window_of_one_run():
             close(out[b][None], q[b][None], *CACHE.of_request(b), **wanted)
 
 
+def test_a_custom_mask_takes_the_place_of_causal():
+    """FlashInfer packs each request's bits into bytes of its own, the lowest bit first."""
+    tokens, q = torch.tensor([0, 3, 8, 9], dtype=torch.int32), normal(9, 8, 64)
+    shapes = list(zip(tokens.diff().tolist(), LENS.tolist(), strict=True))
+    masks = [torch.arange(n * keys).view(n, keys) % 7 % 3 > 0 for n, keys in shapes]
+    flat = torch.cat([mask.flatten() for mask in masks])
+    packed = np.concatenate([np.packbits(mask.numpy(), bitorder="little") for mask in masks])
+    bits = torch.from_numpy(np.insert(packed, 0, 0))[1:]  # not at a multiple of 4 bytes
+    outs = []
+    for given in ({"custom_mask": flat}, {"custom_mask": flat[:1], "packed_custom_mask": bits}):
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE)
+        wrapper.plan(tokens, *LISTS, 8, 2, 64, 16, causal=True, window_left=30, **given)
+        outs.append(wrapper.run_return_lse(q, POOL))
+    (out, lse), second = outs
+    assert torch.equal(out, second[0])
+    ragged = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(WORKSPACE)
+    ends = torch.tensor([0, *LENS.cumsum(0)]).int()
+    ragged.plan(tokens, ends, 8, 2, 64, causal=True, window_left=30, custom_mask=flat)
+    k, v = (torch.cat(x) for x in zip(*map(CACHE.of_request, range(3)), strict=True))
+    close_rows = ragged.run(q, k, v)
+    for b in range(3):
+        rows = slice(*tokens[b : b + 2].tolist())
+        how = {"window_left": 30, "mask": masks[b]}
+        k, v = CACHE.of_request(b)
+        close(out[rows], q[rows], k, v, lse2=lse[rows], **how)
+        close(close_rows[rows], q[rows], k, v, **how)
+        single = flashinfer.single_prefill_with_kv_cache(
+            q[rows], k, v, custom_mask=masks[b], window_left=30
+        )
+        close(single, q[rows], k, v, **how)
+
+
 @pytest.mark.parametrize(
     ("backend", "kernel"), [("auto", None), ("fa2", "prefill_mma"), ("fa3", "prefill_wgmma")]
 )
@@ -198,6 +231,21 @@ def test_run_needs_the_tensors_of_its_plan():
         wrapper.run(normal(3, 8, 64), POOL[0])
 
 
+def test_a_cache_of_8_bits_has_scales():
+    q, narrow = normal(3, 8, 64), POOL.to(torch.float8_e4m3fn)
+    wide, scales = narrow.to(q.dtype), {"k_scale": 0.5, "v_scale": torch.tensor(4.0)}
+    wrapper, plain = decode_wrapper(), decode_wrapper()
+    wrapper.plan(*LISTS, 8, 2, 64, 16, kv_data_type="float8_e4m3fn", sm_scale=0.25)
+    plain.plan(*LISTS, 8, 2, 64, 16, sm_scale=0.125)
+    assert torch.equal(wrapper.run(q, narrow, **scales), 4 * plain.run(q, wide))
+    with pytest.raises(
+        ValueError, match="^paged_kv_cache.dtype = torch.float16, allowed: torch.fl"
+    ):
+        wrapper.run(q, wide)
+    with pytest.raises(ValueError, match="^k_scale = 0.5, allowed: None, 1, with a cache in torch"):
+        plain.run(q, wide, k_scale=0.5)
+
+
 def decode_wrapper(**how):
     return flashinfer.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, **how)
 
@@ -213,8 +261,8 @@ def decode_wrapper(**how):
             "pos_encoding_mode = 'ROPE_LLAMA', allowed: 'NONE'",
         ),
         (
-            lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, kv_data_type="float8_e4m3fn"),
-            "kv_data_type = torch.float8_e4m3fn, allowed: torch.float16",
+            lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, kv_data_type="bfloat16"),
+            "kv_data_type = torch.bfloat16, allowed: torch.float16",
         ),
         (
             lambda: decode_wrapper().plan(*LISTS[:2], LENS[:2], 8, 2, 64, 16),
@@ -228,7 +276,7 @@ def decode_wrapper(**how):
             lambda: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(WORKSPACE).plan(
                 LISTS[0], LISTS[0], 8, 2, 64, custom_mask=torch.ones(4)
             ),
-            r"custom_mask = shape \(4,\), allowed: None",
+            r"custom_mask = shape \(4,\), allowed: 14 of torch.bool, each query's keys",
         ),
         (
             lambda: flashinfer.single_decode_with_kv_cache(*normal(3, 2, 64), v_scale=0.5),

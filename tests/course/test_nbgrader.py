@@ -57,6 +57,25 @@ def test_a_submission_gets_its_score(classroom, name, student):
     assert score(classroom, name, student, notebook) == (share * points, points, False)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "exercises.check = lambda *_: type('R', (), {'passed': True})\nanswer = 1",
+        "answer = exercises.get('register_ledger').hint(3)",
+    ],
+)
+@pytest.mark.parametrize("place", ["answer", "cell of its own"])
+def test_a_submission_that_changes_the_check_scores_nothing(classroom, source, place):
+    name = "register_ledger"
+    notebook = read(classroom[0] / "release" / name, name)
+    if place == "answer":
+        notebook.cells[1].source = source
+    else:
+        notebook.cells.insert(1, nbformat.v4.new_code_cell(source))
+    student = f"sly-{len(source)}-{len(place)}"
+    assert score(classroom, name, student, notebook) == (0, 2, False)
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_solved_chapter_scores_what_the_machine_gives_and_waits_for_the_reasons(classroom, name):
     """The machine gives a point per check, and the teacher a point per exercise for the reason.

@@ -16,7 +16,7 @@ from labkernels.kernels.registry import kernels_of
 from tests.kernels import contract
 from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward import cases as backward_cases
-from tests.kernels.decode.cases import LAYOUTS
+from tests.kernels.decode.cases import LAYOUTS, narrowed
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
 from tests.kernels.trials import CASES
 from tests.kernels.variants.cases import varied
@@ -74,9 +74,12 @@ def attention(operation: str, choose) -> None:
         shape["causal"] = choose.pick((False, True))
         lengths = tuple(choose.integer(MOST_TOKENS[operation]) for _ in kv_lens), kv_lens
     case = CASES[operation](*lengths, **shape)
+    if operation == "decode":
+        kind = choose.pick(spec.kv_dtypes)
+        case = narrowed(case, kind, shape["seed"]) if kind else case
     if choose.varied and spec.features:
         vary = backward_cases.varied_backward if operation == "backward" else varied
-        case = vary(case, spec.name, seed=shape["seed"], **variant(choose))
+        case = vary(case, spec.name, seed=shape["seed"], **variant(choose, spec.features))
     if operation == "backward":
         backward_cases.run_checked(case, spec, deterministic=choose.pick((False, True)), **how)
     else:
@@ -84,11 +87,13 @@ def attention(operation: str, choose) -> None:
         contract.run_checked(case, spec, sharp=False, keys_per_split=keys, **how)
 
 
-def variant(choose) -> dict[str, object]:
+def variant(choose, features) -> dict[str, object]:
     """Return any features of a variant, with windows that end inside, at and beyond steps."""
     found = {name: choose.pick((None, None, *WINDOWS)) for name in ("window_left", "window_right")}
     found["soft_cap"] = choose.pick((None, None, 0.5, 3.0, 50.0))
     found |= {name: choose.pick((None, True)) for name in ("alibi", "sinks")}
+    if "mask" in features:
+        found["mask"] = choose.pick((None, None, 0.1, 0.5, 0.9))
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ import torch
 from labkernels import hardware
 from labkernels.cuda.compiler import sass, triton
 from labkernels.cuda.compiler.triton import TritonVariant, compile_triton
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES
@@ -21,6 +22,7 @@ from tests.kernels.variants.cases import combined, varied
 KERNELS = [name for name, spec in SPECS.items() if spec.language == "triton"]
 # The steps are of fp16, for which the interpreter's arguments are the GPU's; bf16 is compiled.
 POINTERS = {torch.float16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
+POINTERS |= {torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5"}
 
 pytestmark = [
     pytest.mark.usefixtures("interpreted"),
@@ -144,3 +146,20 @@ def test_what_triton_refuses_is_told_in_its_words(launches):
     _, _, made = next(wanted(SPECS["triton_decode"], TENSOR_CORES, launches))
     with pytest.raises(RuntimeError, match="no_such_kernel"):
         compile_triton([replace(made, function="no_such_kernel")])
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_a_cache_of_8_bits_compiles_without_spills(kind, launches):
+    spec, case = SPECS["triton_decode"], CASES["decode"]((64,), head_dim=128)
+    k, v = (x.to(kind) for x in (case.cache.k, case.cache.v))
+    scales = torch.ones(2, case.cache.kv_heads)
+    cache = QuantizedKV(k, v, case.cache.page_table, case.cache.kv_len, *scales)
+    for policy in (TENSOR_CORES, CUDA_CORES):
+        launches.clear()
+        step = case.changed(cache=cache).step(spec.name, policy=policy, target="h200")
+        step.run()
+        (tile, *_) = spec.tiles(spec.shape(head_dim=128, group=4), policy)
+        (found,) = compile_triton([variant(spec, launches[0], tile, "h200")])
+        mix = sass.instruction_mix(found.cubin, symbol="decode")
+        assert any("MMA" in name for name in mix) == (policy == TENSOR_CORES)
+        assert found.stack_bytes == 0, f"{policy.label}: spills"

@@ -52,6 +52,14 @@ VERBS = {
 }
 
 
+SLOPED = {"window_left": 5, "soft_cap": 3.0, "alibi": torch.full((4,), 0.1)}
+SINKS, TREE = torch.tensor([0.0, 3.0, -1.0, 2.0]), ops.pack_mask([torch.eye(9)[:3] + 1 > 1.5])
+VARIED = {
+    "decode": lambda q, *cache, **how: ops.decode(q[:, :4], PagedKV(*cache), **how),
+    "prefill": lambda q, k, v, ends, of_k, **how: ops.prefill(q, RaggedKV(k, v, of_k), ends, **how),
+    "prefill, paged": lambda q, ends, *cache, **how: ops.prefill(q, PagedKV(*cache), ends, **how),
+    "backward": lambda *tensors, **how: ops.backward(*tensors, deterministic=True, **how),
+}
 # torch's own use of what it has deprecated
 old_jit = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
@@ -68,6 +76,42 @@ def test_a_verb_compiles_whole_with_the_same_bits(verb):
     assert type(found) is type(call(*given).outputs())
     for mine, eager in zip(found, call(*given).outputs(), strict=True):
         assert torch.equal(bits(mine), bits(eager))
+
+
+@pytest.mark.parametrize("verb", VARIED)
+@pytest.mark.parametrize("turn", range(2))
+def test_a_variant_compiles_whole_with_the_same_bits(verb, turn):
+    how = (SLOPED, {"sinks": SINKS} | ({"mask": TREE} if "prefill" in verb else {}))[turn]
+    call, given = VARIED[verb], VERBS[verb][1]
+    found = whole(lambda *given: call(*given, **how).outputs())(*given)
+    right = call(*given, **how).outputs()
+    assert type(found) is type(right)
+    for mine, eager in zip(found, right, strict=True):
+        assert torch.equal(bits(mine), bits(eager))
+
+
+@old_jit
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_variants_train_in_one_graph(with_sinks):
+    ends, given = (sums((3,)), sums((9,))), (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v, SINKS)
+
+    def attend(q, k, v, sinks):
+        sunk = {"sinks": sinks} if with_sinks else {}
+        how = {"causal": True, "deterministic": True, **SLOPED, **sunk}
+        return ops.attention(q, k, v, *ends, **how)[0]
+
+    eager, compiled = ([x.detach().clone().requires_grad_() for x in given] for _ in range(2))
+    attend(*eager).backward(PREFILL.q)
+    whole(attend)(*compiled).backward(PREFILL.q)
+    for mine, right in zip(compiled[: 3 + with_sinks], eager, strict=False):
+        assert torch.equal(mine.grad, right.grad)
+
+
+def test_a_mask_has_no_gradients():
+    ends, leaves = (sums((3,)), sums((9,))), [x.requires_grad_() for x in tensors()]
+    out, _ = torch.ops.labkernels.prefill(*leaves, *ends, mask=TREE)
+    with pytest.raises(ValueError, match="mask is given, allowed: None with gradients"):
+        out.sum().backward()
 
 
 def test_a_cache_grows_and_is_read_in_one_graph():

@@ -24,9 +24,9 @@ def ends(lengths):
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-def tensors(seed=0):
+def tensors(seed=0, dim=64, dim_v=64):
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(sum(Q_LENS), 4, 64), (sum(KV_LENS), 2, 64), (sum(KV_LENS), 2, 64)]
+    shapes = [(sum(Q_LENS), 4, dim), (sum(KV_LENS), 2, dim), (sum(KV_LENS), 2, dim_v)]
     return [torch.randn(shape, generator=generator).half() for shape in shapes]
 
 
@@ -36,7 +36,7 @@ def in_float64(q, k, v, *, causal=False, **variant):
     for n, keys in zip(Q_LENS, KV_LENS, strict=True):
         mine, theirs = slice(first, first + n), slice(begin, begin + keys)
         wide = [x[theirs].repeat_interleave(GROUP, 1) for x in (k, v)]
-        s = torch.einsum("mhd,nhd->hmn", q[mine], wide[0]) / 8
+        s = torch.einsum("mhd,nhd->hmn", q[mine], wide[0]) / math.sqrt(q.shape[-1])
         after = torch.arange(keys)[None] - torch.arange(n)[:, None] - (keys - n)
         right = 0 if causal else variant.get("window_right", keys + n)
         seen = (after <= right) & (after >= -variant.get("window_left", keys + n))
@@ -79,6 +79,43 @@ def test_gradients_are_those_of_float64(variant, way):
     for mine, right in zip(found, wanted, strict=True):
         assert mine.dtype in (torch.float16, torch.float32)
         assert (mine - right).abs().max() <= NEAR * right.abs().max()
+
+
+@pytest.mark.parametrize("dims", [(32, 32), (80, 80), (96, 96), (33, 33), (192, 128)], ids=str)
+def test_a_head_dim_between_those_of_the_kernels(dims):
+    """The rows lie among NaN, which no copy brings along; the caller's memory stays as it was."""
+    homes = [torch.full((*x.shape[:2], x.shape[2] + 8), math.nan).half() for x in tensors(0, *dims)]
+    leaves = []
+    for home, x in zip(homes, tensors(0, *dims), strict=True):
+        home[..., : x.shape[-1]] = x
+        leaves.append(home[..., : x.shape[-1]].requires_grad_())
+    before = [home.clone() for home in homes]
+    variant = {"causal": True, "window_left": 6, "soft_cap": 0.8}
+    how = {"deterministic": True, **variant}
+    out, _ = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
+    assert out.is_contiguous()
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).half()
+    found = torch.autograd.grad(out, leaves, dout)
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    true = in_float64(*exact, **variant)
+    assert (out - true).abs().max() <= NEAR * true.abs().max()
+    for mine, right in zip(found, torch.autograd.grad(true, exact, dout.double()), strict=True):
+        assert (mine - right).abs().max() <= NEAR * right.abs().max()
+    with torch.no_grad():
+        inferred, _ = attention(*leaves, ends(Q_LENS), ends(KV_LENS), **how)
+    assert torch.allclose(inferred, out, atol=2e-3)
+    for home, old in zip(homes, before, strict=True):
+        assert torch.equal(home.view(torch.int16), old.view(torch.int16))
+
+
+def test_a_head_dim_that_no_kernel_holds_is_refused():
+    for q, k, v in (
+        tensors(0, 264, 264),
+        tensors(0, 0, 0),
+        (*tensors()[:2], tensors(0, 1, 300)[2]),
+    ):
+        with pytest.raises(ValueError, match="allowed"):
+            attention(q, k, v, ends(Q_LENS), ends(KV_LENS))
 
 
 def test_frozen_sinks_and_slopes():

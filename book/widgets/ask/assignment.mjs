@@ -4,21 +4,26 @@ import { MEGABYTES } from "../python/session.mjs";
 import { editor } from "./editor.mjs";
 import { on_change, save, saved } from "./progress.mjs";
 import { lines_of } from "./question.mjs";
+import { step_answer } from "./step_answer.mjs";
 
 const LINE = /^Line (\d+)\b|line (\d+) of your answer/;
 const NOTE =
   `"Check" loads Python with NumPy (${MEGABYTES} MB) and a C++ compiler, once, and grades your ` +
   "lines here: nothing is sent anywhere. A kernel compiles for seconds.";
 
-/** @typedef {{name: string, starter: string, hints: string[]}} Assignment */
+/**
+ * @typedef {{name: string, starter: string, hints: string[],
+ *   steps?: import("./step_answer.mjs").Steps}} Assignment
+ */
 
 /** @param {HTMLElement} root @param {import("../python/session.mjs").Session} session */
 export function mount_assignment(root, session) {
   /** @type {Assignment} */
-  const { name, starter, hints } = JSON.parse(root.dataset.assignment ?? "");
+  const { name, starter, hints, steps } = JSON.parse(root.dataset.assignment ?? "");
   const code = editor("Your lines", starter);
   const quiet = { type: "button", class: "lab-button lab-quiet" };
   const check = element("button", { type: "submit", class: "lab-button" }, "Check");
+  const step = element("button", { ...quiet, hidden: !steps }, "Step");
   const stop = element("button", { ...quiet, hidden: true }, "Stop");
   const reset = element("button", quiet, "Reset");
   const hint = element("button", quiet, "Hint");
@@ -27,12 +32,14 @@ export function mount_assignment(root, session) {
     { class: "lab-form", "aria-label": `answer to ${name}` },
     code.field,
     check,
+    step,
     stop,
     hint,
     reset,
   );
   const status = element("p", { role: "status", class: "lab-status" });
   const said = element("div", { "aria-live": "polite", class: "lab-said" });
+  const stepped = element("div", { class: "lab-results" });
   const list = element("ol", { "aria-live": "polite", "aria-label": "hints" });
   const refresh = () => {
     code.set(/** @type {string} */ (saved(name)?.given[0] ?? starter));
@@ -42,28 +49,37 @@ export function mount_assignment(root, session) {
   };
   const keep = (/** @type {boolean} */ passed) =>
     save(name, { given: [code.input.value], passed: passed || (saved(name)?.passed ?? false) });
-  form.addEventListener("submit", async (/** @type {Event} */ event) => {
-    event.preventDefault();
+  const say = (/** @type {string} */ words) => (status.textContent = words);
+  /** Asks Python, while no other question is asked. @param {() => Promise<void>} question */
+  const act = async (question) => {
     if (check.disabled) return;
-    check.disabled = true;
+    check.disabled = step.disabled = true;
     stop.hidden = false;
     said.replaceChildren();
-    keep(false);
+    stepped.replaceChildren();
     try {
-      const question = { ask: "check", name, answer: code.input.value };
-      const report = await session.ask(question, (words) => (status.textContent = words), {
-        known: `assignment.${name}`,
-      });
-      said.replaceChildren(...lines_of(report), ...place_of(report.lines, code));
-      keep(report.passed);
-      status.textContent = "";
+      await question();
+      say("");
     } catch (error) {
-      status.textContent = `The check ended: ${error instanceof Error ? error.message : error}`;
+      say(`The check ended: ${error instanceof Error ? error.message : error}`);
     } finally {
+      check.disabled = step.disabled = false;
       if (document.activeElement === stop) check.focus();
       stop.hidden = true;
-      check.disabled = false;
     }
+  };
+  form.addEventListener("submit", (/** @type {Event} */ event) => {
+    event.preventDefault();
+    act(async () => {
+      keep(false);
+      const question = { ask: "check", name, answer: code.input.value };
+      const report = await session.ask(question, say, { known: `assignment.${name}` });
+      said.replaceChildren(...lines_of(report), ...place_of(report.lines, code));
+      keep(report.passed);
+    });
+  });
+  step.addEventListener("click", () => {
+    if (steps) act(() => step_answer(stepped, session, name, steps, code.input.value, say));
   });
   stop.addEventListener("click", () => session.stop());
   code.input.addEventListener("input", () => keep(false));
@@ -80,7 +96,8 @@ export function mount_assignment(root, session) {
   on_change((changed) => {
     if (changed === name && saved(name) === null) refresh();
   });
-  root.replaceChildren(element("p", { class: "lab-note" }, NOTE), form, status, said, list);
+  const note = element("p", { class: "lab-note" }, NOTE);
+  root.replaceChildren(note, form, status, said, stepped, list);
   refresh();
 }
 

@@ -18,8 +18,9 @@ import _host
 import numpy as np
 
 from labkernels.audit import dumps
-from labkernels.chapters.exercises import checking, compiled, exercise, overlay
-from labkernels.chapters.primers import machine
+from labkernels.chapters.exercises import checking, compiled, exercise, overlay, report
+from labkernels.chapters.exercises.graders.attention import REQUESTS
+from labkernels.chapters.primers import machine, pipeline, small_attention
 from labkernels.cli import audit as command
 from labkernels.cuda.host.build import HostKernelError
 
@@ -28,6 +29,8 @@ _NO_BANKS = "JupyterLab counts them; this page does not."
 _NO_NVRTC = "NVRTC does not run in a page"
 _OVERLAYS: dict[Path, dict[str, str]] = {}
 _KNOWN: dict[str, dict[str, np.ndarray] | HostKernelError] = {}
+_TILES = 5  # of the sum through which a reader steps
+_traced = False  # whether the page records the next launch
 
 
 class Wanted(BaseException):
@@ -38,6 +41,30 @@ def check(name: str, answer: str) -> dict:
     """Return what `exercises.check` says."""
     report = checking.check(name, answer)
     return {"passed": report.passed, "lines": report.lines}
+
+
+def step(name: str, answer: str) -> dict:
+    """Let the page record a run of a kernel with the answer in it; return its error and sources."""
+    global _traced
+    asked = exercise.get(name)
+    header = asked.place[0]
+    lines = (machine.FOLDER / header).read_text(encoding="utf-8").splitlines()
+    found = {"error": report.refused(answer, prints=False) or None}
+    found["sources"] = {header: lines, report.ANSWER: answer.splitlines()}
+    if found["error"]:
+        return found
+    folders = (overlay.folder_with(*asked.place, answer, after_it=asked.adapter),)
+    _traced = True
+    try:
+        if asked.grader == "pipeline":
+            pipeline.run(_TILES, folders)
+        else:
+            small_attention.attend(REQUESTS[1], folders)
+    except HostKernelError as error:
+        found["error"] = " ".join(report.in_readers_words(str(error)))
+    finally:
+        _traced = False
+    return found
 
 
 def audit(file: str, words: list[str]) -> dict:
@@ -65,6 +92,7 @@ def know(results: bytes) -> None:
 
 def _run_in_page(header, kernel, arguments, *, grid, threads, **how) -> None:
     """Launch a kernel of a primer on the page's CPU machine, as `machine.run` does elsewhere."""
+    global _traced
     written, before = set(how.get("writes", ())), how.get("before", {})
     fields, tensors = [], []
     for at, (name, value) in enumerate(arguments.items()):
@@ -96,8 +124,10 @@ def _run_in_page(header, kernel, arguments, *, grid, threads, **how) -> None:
                 "fields": fields,
             },
             "tensors": tensors,
+            "traced": _traced,
         }
     )
+    _traced = False  # a further launch of this turn is not recorded
     for name, content in said["written"].items():
         given = np.frombuffer(base64.b64decode(content), np.uint8)
         arguments[name].reshape(-1).view(np.uint8)[:] = given
@@ -156,7 +186,7 @@ def _of_own_width(function, position: int):
 
 def _set_up() -> None:
     np.repeat, np.bincount = _of_own_width(np.repeat, 1), _of_own_width(np.bincount, 0)
-    machine.run = _run_in_page
+    machine.run, machine.PRINTS = _run_in_page, False
     machine.has_gpu = lambda arch="": False
     overlay.cache.overlay = _overlay_in_page
     compiled.nvrtc.available = lambda: _NO_NVRTC
@@ -173,6 +203,8 @@ def answer(question: str) -> str:
     try:
         if asked["ask"] == "check":
             return json.dumps(check(asked["name"], asked["answer"]))
+        if asked["ask"] == "step":
+            return json.dumps(step(asked["name"], asked["answer"]))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, Path(asked["file"]).name)
             path.write_bytes(Path("/dropped").read_bytes())

@@ -2,6 +2,7 @@
 import { unpacked } from "../compile/pack.mjs";
 import { from_base64 } from "../machine/formats.mjs";
 import { KernelError, Machine } from "../machine/machine.mjs";
+import { Recorder } from "../machine/trace.mjs";
 import { put } from "../wasi/folders.mjs";
 import { System } from "../wasi/system.mjs";
 
@@ -74,6 +75,8 @@ export class Python {
     this.compiled = new Map();
     /** @type {Source | null} */
     this.wanted = null;
+    /** @type {import("../machine/trace.mjs").Event[] | null} */
+    this.events = null;
     /** @type {any} */
     this.exports = null;
     const words = new TextDecoder();
@@ -111,11 +114,12 @@ export class Python {
    * @returns {{answer: any} | {wanted: Source}}
    */
   ask(question) {
-    this.wanted = null;
+    this.wanted = this.events = null;
     put(this.root, "/question", text.encode(JSON.stringify(question)));
     const said = this.turn(ASK).trimEnd();
     if (this.wanted !== null) return { wanted: this.wanted };
-    return { answer: JSON.parse(said.slice(said.lastIndexOf("\n") + 1)) };
+    const answer = JSON.parse(said.slice(said.lastIndexOf("\n") + 1));
+    return { answer: this.events ? { ...answer, events: this.events } : answer };
   }
 
   /** What Python asks of the page: a launch. @param {...number} given */
@@ -132,9 +136,10 @@ export class Python {
 
   /**
    * @param {Source & {launch: import("../machine/machine.mjs").Launch,
-   *   tensors: {name: string, bytes: string, written: boolean}[]}} request
+   *   tensors: {name: string, bytes: string, written: boolean}[], traced: boolean}} request
+   *   traced: what block 0 does is kept in `events`
    */
-  launched({ kernel, edits, launch, tensors }) {
+  launched({ kernel, edits, launch, tensors, traced }) {
     const found = this.compiled.get(JSON.stringify([kernel, edits]));
     if (found === undefined) {
       this.wanted = { kernel, edits };
@@ -145,9 +150,15 @@ export class Python {
     const machine = Machine.start(found.module, this.ex2, found.places);
     const given = tensors.map((t) => ({ ...t, bytes: from_base64(t.bytes) }));
     const prepared = machine.prepare(launch, given);
+    const recorder = traced ? new Recorder(machine, launch) : null;
+    if (recorder) this.events = recorder.events;
     try {
-      prepared.run();
+      for (let i = 0; i < prepared.blocks; ++i) {
+        machine.on_word = recorder && i === 0 ? recorder.on_word : () => {};
+        prepared.run_block(i);
+      }
     } catch (reason) {
+      recorder?.end();
       if (!(reason instanceof KernelError) && !(reason instanceof WebAssembly.RuntimeError))
         throw reason;
       return { error: `: ${reason.message}` };

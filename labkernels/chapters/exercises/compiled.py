@@ -1,14 +1,24 @@
 """What a GPU's compiler makes of an answer: registers per thread, and bytes of shared memory."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkernels import hardware
+from labkernels.chapters.exercises.report import ANSWER
 from labkernels.chapters.primers.machine import SmallKernel
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.compiler.specialization import Specialization
 
 ARCH = hardware.gpu("h200").compile_arch
+_ERROR = re.compile(rf"{re.escape(ANSWER)}\((\d+)\): error[^:]*: ([^\n]*)")
+# Two warnings are of undefined behaviour: an index behind an array's end, an unset variable.
+_UNDEFINED = re.compile(rf"{re.escape(ANSWER)}\((\d+)\): warning #(?:175|549)-D: ([^\n]*)")
+_LUCK = "What such code does is undefined, even where its numbers are right."
+
+
+class RefusedForGpus(RuntimeError):
+    """A GPU's compiler refuses an answer that the CPU machine runs; the text names the line."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +46,20 @@ def small(kernels: Iterable[SmallKernel], folders: tuple) -> list[Takes]:
 
 
 def by_nvrtc(kernel: str, made: Specialization, ledger: int) -> Takes:
-    """Return what a CUDA kernel takes, compiled by NVRTC if it is here."""
+    """Return what a CUDA kernel takes, compiled by NVRTC if it is here.
+
+    Raises: RefusedForGpus for an answer that is no CUDA, or whose behaviour is undefined.
+    """
     if (reason := nvrtc.available()) is not None:
         return Takes(kernel, ledger, None, 0, made.smem_bytes, f"no compiler is here: {reason}")
     try:
-        report = nvrtc.compiled(made, ARCH).report
+        found = nvrtc.compiled(made, ARCH)
     except nvrtc.CompileError as error:
-        said = str(error).partition("\n")[0]
-        return Takes(kernel, ledger, None, 0, made.smem_bytes, f"NVRTC refuses it: {said}")
+        said = _where(_ERROR, str(error)) or str(error).partition("\n")[0]
+        raise RefusedForGpus(f"A GPU's compiler refuses {said}") from error
+    if said := _where(_UNDEFINED, found.log):
+        raise RefusedForGpus(f"A GPU's compiler warns of {said}. {_LUCK}")
+    report = found.report
     return Takes(
         kernel,
         ledger,
@@ -52,3 +68,12 @@ def by_nvrtc(kernel: str, made: Specialization, ledger: int) -> Takes:
         made.smem_bytes + report.static_smem_bytes,
         f"NVRTC {nvrtc.nvrtc_version()} for {ARCH}",
     )
+
+
+def _where(pattern: re.Pattern[str], log: str) -> str:
+    """Return the reader's first line of a log that fits and what is said of it, "" for none."""
+    found = pattern.search(log)
+    if found is None:
+        return ""
+    hint = "; LAB_DEVICE is the lab's annotation" if "annotations" in found[2] else ""
+    return f"line {found[1]}: {found[2].partition('. ')[0]}{hint}"

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from labkernels.chapters.exercises.report import ANSWER
-from labkernels.chapters.primers.machine import FOLDER
+from labkernels.chapters.primers.machine import DECLARES_PRINTF, FOLDER
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 
@@ -45,6 +45,7 @@ def folder_with(
     Raises: ValueError unless the source has exactly one region of that name.
     """
     before, old, after = _parts(header, name)
+    before_it += DECLARES_PRINTF if re.search(r"\bprintf\b", source) and "/" not in header else ""
     resumes = before.count("\n") + old.count("\n") + 1
     text = f'{before}{before_it}{_STRICT[0]}#line 1 "{ANSWER}"\n{source.rstrip()}\n{_STRICT[1]}'
     text += f'#line 1 "caller.cuh"\n{after_it}#line {resumes} "{header}"\n{after}'

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkernels.chapters.primers.machine import FOLDER
 
@@ -61,6 +62,10 @@ _FAULTS = {
         ("does not end",),
         "A loop without an end: what it waits for never comes, or its condition never changes.",
     ),
+    "stack": (
+        ("overflows the stack",),
+        "The variables of your lines are too large: a thread has room for a few KiB of its own.",
+    ),
     "wordless": (
         ("without a word of the vocabulary",),
         "Global memory is read and written only by load_constant, load_global and store_global.",
@@ -68,10 +73,39 @@ _FAULTS = {
 }
 # What has no place in a kernel's lines, and why.
 _REFUSED = (
-    (r"\bprintf\s*\(", "printf does not run on the CPU machine: `check` shows what is wrong."),
     (r"\b__shared__\b", "shared memory is the kernel's `smem`, and your lines declare no more."),
+    (
+        r"(?m)^[ \t]*#(?!\s*pragma\s+(no)?unroll\b)",
+        "of the lines that begin with #, your answer may have `#pragma unroll` alone.",
+    ),
+    (
+        r"\bstatic\b(?!\s+(const|constexpr|inline|LAB_DEVICE)\b)",
+        "a static variable is one for all threads: keep what a thread needs in its own variables.",
+    ),
 )
+_NO_PRINTF = "printf has no place here: `check` shows what is wrong."
+_SHOWN = 12  # lines of printf
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# Words of CUDA that the lab's kernels do not have, and the lab's own.
+_LAB_WORDS = {
+    **dict.fromkeys(("fmaxf", "max"), "maximum(a, b)"),
+    "INFINITY": "minus_infinity()",
+    "exp2f": "ex2_approx(x)",
+    "fmaf": "fma_rn(a, b, c)",
+    "__syncthreads": "sync_block()",
+    "__syncwarp": "sync_warp()",
+    "__shfl_xor_sync": "shfl_xor(x, mask)",
+    "threadIdx": "thread_x()",
+    "blockIdx": "block_x()",
+    "__device__": "LAB_DEVICE",
+}
+_UNKNOWN = re.compile(
+    r".(\w+). was not declared|undeclared identifier '(\w+)'|.(\w+). does not name a type"
+)
+_HOST_WORD = re.compile(r"; did you mean .lab::host::[\w:]+.\?")
+_QUOTED = re.compile(r"line (\d+) of (\w+\.cuh), `")
 _FUNCTION = re.compile(r"\bLAB_DEVICE\s+[\w:]+\s+(\w+)\s*\(")
+_ANY_FUNCTION = re.compile(r"^LAB_(?:DEVICE [\w:&]+|KERNEL\([^)]*\)) (\w+)\(", re.MULTILINE)
 _NEGATIVE = re.compile(r"\([^()]*\w\s*-\s*\w[^()]*\)\s*%")
 _REMAINDER = (
     "Line {}: in C the remainder of a negative number is negative: -1 % 8 is -1. Add the divisor "
@@ -116,9 +150,9 @@ def in_readers_words(message: str) -> list[str]:
     errors = _COMPILE.findall(message)
     if errors:
         said = (f"Line {line}, column {column}: {text}" for line, column, text in errors)
-        return list(dict.fromkeys(said))[:3]
+        return list(dict.fromkeys(_with_lab_word(line) for line in said))[:3]
     if beside := _COMPILE_BESIDE.search(message):
-        place = _IN_PRIMER.sub(_quoted, beside[1])
+        place = _IN_PRIMER.sub(_quoted, beside[1].rpartition("/kernels/")[2])
         return [
             f"The kernel does not compile with your answer in it: {beside[2]}, at {place}.",
             NAMES,
@@ -131,6 +165,15 @@ def in_readers_words(message: str) -> list[str]:
     return lines
 
 
+def _with_lab_word(line: str) -> str:
+    """Return a compiler's error, with the lab's word if it does not know a word of CUDA."""
+    found = _UNKNOWN.search(line)
+    if "inlining failed" in line:
+        return f"{line}. Functions are inlined, so that none may call itself, even by another one"
+    lab = _LAB_WORDS.get(next(filter(None, found.groups()))) if found else None
+    return _HOST_WORD.sub("", line) + (f"; the lab's word is `{lab}`" if lab else "")
+
+
 def _quoted(place: re.Match) -> str:
     """Return a line of a primer's kernel: its number and its code."""
     path = FOLDER / place[1]
@@ -140,10 +183,14 @@ def _quoted(place: re.Match) -> str:
     return f"line {place[2]} of {place[1]}, `{code.strip()}`"
 
 
-def refused(answer: str) -> str:
-    """Return why lines of CUDA are not run: printf, shared memory of their own, or recursion."""
-    code = re.sub(r"//[^\n]*", "", answer)
-    for words, why in _REFUSED:
+def refused(answer: str, *, prints: bool = True) -> str:
+    """Return why lines of CUDA are not run, such as a macro or recursion.
+
+    prints: whether the lines may use printf.
+    """
+    code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), answer)
+    no_printf = () if prints else ((r"printf\b", _NO_PRINTF),)
+    for words, why in (*_REFUSED, *no_printf):
         if found := re.search(words, code):
             return f"Line {_line(code, found.start())}: {why}"
     functions = [*_FUNCTION.finditer(code)]
@@ -155,13 +202,36 @@ def refused(answer: str) -> str:
     return ""
 
 
+def of_printf(printed: list[str]) -> list[str]:
+    """Return what an answer printed, at most a few lines of it."""
+    more = len(printed) - _SHOWN
+    lines = [f"printf: {line}" for line in printed[:_SHOWN]]
+    return [*lines, f"printf: and {more:,} more lines."] if more > 0 else lines
+
+
 def in_own_lines(answer: str, lines: list[str]) -> list[str]:
-    """Return what a fault behind the reader's lines has to do with them: a value they return."""
-    found = [*re.finditer(r"\breturn\b", answer)]
-    if not found or any("of your answer" in line for line in lines):
+    """Return what a fault behind the reader's lines has to do with them: a call, or a value."""
+    if any("of your answer" in line for line in lines):
         return []
-    at = _line(answer, found[-1].start())
+    places = [place for line in lines for place in _QUOTED.findall(line)]
+    names = dict.fromkeys(_function_at(FOLDER / header, int(line)) for line, header in places)
+    said = []
+    for name in filter(None, names):
+        called = [_line(answer, at.start()) for at in re.finditer(rf"\b{name}\s*\(", answer)]
+        where = ", ".join(map(str, called))
+        said += [f"Your answer calls `{name}`, where this is, in line {where}."] if called else []
+    values = [*re.finditer(r"\breturn\b", answer)]
+    if said or not values:
+        return said
+    at = _line(answer, values[-1].start())
     return [f"That place uses what your lines return, in line {at} of your answer."]
+
+
+def _function_at(path: Path, line: int) -> str:
+    """Return the name of the function of a primer's kernel in which a line stands."""
+    above = path.read_text(encoding="utf-8").splitlines()[:line] if path.exists() else []
+    names = _ANY_FUNCTION.findall("\n".join(above))
+    return names[-1] if names else ""
 
 
 def negative_remainder(answer: str) -> list[str]:

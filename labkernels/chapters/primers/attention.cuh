@@ -183,8 +183,8 @@ LAB_KERNEL(32, 1) merge_splits(LAB_GRID_CONSTANT Params p) {
                       load_constant(p.partial_o + slot * dim + lane)});
   }
   store_global(p.out + head * dim + lane, all.l == 0.f ? 0.f : div_rn(all.o, all.l));
-  if (lane == 0)
-    store_global(p.lse2 + head, all.l == 0.f ? minus_infinity() : all.m + log2_poly(all.l));
+  const float log2_l = all.l == all.l ? log2_poly(all.l) : all.l;  // log2_poly takes no NaN
+  if (lane == 0) store_global(p.lse2 + head, all.l == 0.f ? minus_infinity() : all.m + log2_l);
 }
 
 }  // namespace small_attention

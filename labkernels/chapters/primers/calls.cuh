@@ -19,18 +19,21 @@ constexpr int smem_before = 9344;  // bytes of the kernel's own shared memory
 LAB_DEVICE Barriers& barriers() {
   return reinterpret_cast<Barriers*>(&shared_memory<char>() + smem_before)[thread_x()];
 }
-LAB_DEVICE void counted_sync_block() {
-  ++barriers().of_block;
-  lab::sync_block();
-}
-LAB_DEVICE void counted_sync_warp() {
-  ++barriers().of_warp;
-  lab::sync_warp();
-}
 }  // namespace calls
 
-#define sync_block calls::counted_sync_block
-#define sync_warp calls::counted_sync_warp
+namespace lab {
+LAB_DEVICE void counted_sync_block() {
+  ++calls::barriers().of_block;
+  sync_block();
+}
+LAB_DEVICE void counted_sync_warp() {
+  ++calls::barriers().of_warp;
+  sync_warp();
+}
+}  // namespace lab
+
+#define sync_block counted_sync_block
+#define sync_warp counted_sync_warp
 #include "attention.cuh"
 #undef sync_block
 #undef sync_warp
@@ -54,6 +57,12 @@ LAB_KERNEL(32, 1) call_update(LAB_GRID_CONSTANT Params p) {
   update(state, x(p, 1));
   put(p, 0, state.m);
   put(p, 1, state.l + state.o);
+}
+
+LAB_KERNEL(32, 1) call_merge(LAB_GRID_CONSTANT Params p) {
+  const State all = merge({x(p, 0), 0x1p31f, 0x1p32f}, {x(p, 1), 1.f, 2.f});
+  put(p, 0, all.m);
+  put(p, 1, all.o - all.l);
 }
 
 LAB_KERNEL(32, 1) call_log2(LAB_GRID_CONSTANT Params p) {

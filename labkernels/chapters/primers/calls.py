@@ -20,6 +20,7 @@ _FUNCTIONS = {
     "causal": ("keys_seen", "", "token n_queries kv_len"),
     "packing": ("row_of", "", "packed kv_head group"),
     "page": ("offset_of", "", "key kv_head p.page_size p.kv_heads"),
+    "merge": ("merge", "a.m b.m", ""),
     "loop": ("walk", "", "end"),
 }
 INSTANCES = tuple(f"calls::call_{region}" for region in _FUNCTIONS)
@@ -74,6 +75,7 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
     values = [*x[call, : len(of_lane.split()), lane], *n[call]]
     words = ", ".join(f"{a} = {v:.9g}" for a, v in zip(arguments, values, strict=False))
     parts = {"packing": ("token", "head"), "update": ("m", "l + o, with l = 1 and o = 2 before,")}
+    parts["merge"] = ("m", "o - l, with o - l = 2^31 in a and 1 in b,")
     which = parts.get(region, ("the result",))[part]
     yield (
         f"{name} is called by itself. With {words}, {which} is {given[call, part, lane]:.9g} in "
@@ -91,9 +93,10 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
             x[lane], x[lane, 1, lane] = -300 - lane % 2, -299
         return x, _no_integers(x), np.maximum(x[:, :1], x[:, 1:].max(axis=-1, keepdims=True)), 0
     if region == "update":  # m stays while no score lies more than 8 above it
+        above = np.nextafter(np.float32(12), np.float32(13))
         for lane in range(_LANES):
             x[lane, 0], x[lane, 1] = 4, -300
-            x[lane, 1, lane] = (4, 5, 12, 13, 300)[lane % 5]
+            x[lane, 1, lane] = (4, 5, 12, above, 300)[lane % 5]
         x[:, 0] = x[:, 0, :1]
         before, s = x[:, :1], x[:, 1:]
         top = np.maximum(before, s.max(axis=-1, keepdims=True))
@@ -101,6 +104,11 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
         sums = 3 * np.exp2(before - m) + np.exp2(s - m)  # l = 1, o = 2, and one more weight
         # A power's argument has 24 bits, of which 18 lie behind the point while it is no zero.
         return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-17 + 1e-30])
+    if region == "merge":  # sums far apart, so that a factor that is too large is seen
+        x = np.rint(x)
+        m = np.maximum(x[:, :1], x[:, 1:]).astype(np.float64)
+        sums = 2.0**31 * np.exp2(x[:, :1] - m) + np.exp2(x[:, 1:] - m)
+        return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-20])
     if region == "log2":
         x[:, 1] = 2.0 ** -(np.arange(48)[:, None] / 10)
         right = x[:, :1].astype(np.float64) * x[:, 1:] * LOG2_E
@@ -125,7 +133,7 @@ def _product(*values: tuple[int, ...]) -> np.ndarray:
 
 
 def _mask() -> tuple[np.ndarray, np.ndarray]:
-    n = _product((0, 1, 31, 32, 74, 75, 76, 1000), (1, 32, 75))
+    n = _product((0, 1, 31, 32, 74, 75, 76, 2**20), (1, 32, 75))
     return n.T, (n[:1] < n[1]).T
 
 
@@ -136,17 +144,17 @@ def _causal() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _packing() -> tuple[np.ndarray, np.ndarray]:
-    packed, kv_head, group, _ = n = _product((0, 1, 2, 3, 7, 8, 29), (0, 1, 5), (1, 3, 4, 8))
+    packed, kv_head, group, _ = n = _product((0, 1, 2, 3, 29, 2**24 + 1), (0, 1, 21), (1, 3, 4, 8))
     return n.T, np.stack([packed // group, kv_head * group + packed % group], axis=1)
 
 
 def _page_table() -> np.ndarray:
     """Return pages in random order, of which most lie beyond element 2^31 of a large pool."""
-    return np.random.default_rng(5).permutation(4096).astype(np.int32) * 4093
+    return np.random.default_rng(5).permutation(70_000).astype(np.int32) * 239
 
 
 def _page() -> tuple[np.ndarray, np.ndarray]:
-    n = _product((0, 1, 15, 16, 100, 2047), (0, 1, 4), (1, 5, 16, 64), (5, 8))
+    n = _product((0, 1, 15, 16, 100, 65_537), (0, 1, 4), (1, 5, 16, 64), (5, 8))
     key, kv_head, size, kv_heads = n
     page = _page_table().astype(np.int64)[key // size]
     return n.T, (((page * size + key % size) * kv_heads + kv_head) * _LANES)[:, None]

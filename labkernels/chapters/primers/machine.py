@@ -6,6 +6,9 @@
 import contextlib
 import ctypes
 import functools
+import os
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +21,9 @@ from labkernels.budget import Ledger
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host import build as host
 
+# On a GPU printf is a word of the compiler.
+DECLARES_PRINTF = '#ifndef __CUDACC_RTC__\nextern "C" int printf(const char*, ...);\n#endif\n'
+PRINTS = True  # a kernel's printf reaches `printed`
 FOLDER = Path(__file__).parent
 _SCALARS = {int: ctypes.c_int, float: ctypes.c_float}
 _ON_GPU: ContextVar[bool] = ContextVar("_ON_GPU", default=False)
@@ -82,6 +88,26 @@ def on_gpu() -> Iterator[None]:
         yield
     finally:
         _ON_GPU.reset(before)
+
+
+@contextlib.contextmanager
+def printed() -> Iterator[list[str]]:
+    """Give a list, which at the end of this context has the lines that kernels printed in it."""
+    lines: list[str] = []
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    with tempfile.TemporaryFile() as kept:
+        flush(None)
+        before = os.dup(1)
+        os.dup2(kept.fileno(), 1)
+        try:
+            yield lines
+        finally:
+            flush(None)
+            os.dup2(before, 1)
+            os.close(before)
+            kept.seek(0)
+            lines += kept.read().decode(errors="replace").splitlines()
 
 
 def run(

@@ -57,7 +57,8 @@ class Request:
     rising: the scores grow along the keys, so that later tiles move the running maximum of many
     rows. levels: what is added to the scores of the first and of the last key, and in equal steps
     between them, in log2 units; at most 32 rows share a KV head. first_page: the number of the
-    pool's first page, as if so many pages lay before it.
+    pool's first page, as if so many pages lay before it. nan_key: the key of KV head 0 that has a
+    NaN.
     """
 
     policy: ClassVar[NumericPolicy] = POLICY
@@ -72,6 +73,7 @@ class Request:
     rising: bool = False
     levels: tuple[float, float] = (0.0, 0.0)
     first_page: int = 0
+    nan_key: int | None = None
     seed: int = 1
 
     def draw(self) -> dict[str, np.ndarray]:
@@ -90,6 +92,8 @@ class Request:
             steps = np.linspace(*self.levels, self.kv_len) * math.sqrt(DIM) / LOG2_E
             keys[0, : self.kv_len] += steps[:, None, None] * self._directions(q)
         keys[:, self.kv_len :] = np.nan
+        if self.nan_key is not None:
+            keys[0, self.nan_key, 0, 0] = np.nan
         table = rng.permutation(n_pages + 2)[:n_pages].astype(np.int32)
         pools = np.full((2, n_pages + 2, self.page_size, self.kv_heads, DIM), np.nan)
         pools[:, table] = keys.reshape(2, n_pages, self.page_size, self.kv_heads, DIM)

@@ -3,9 +3,15 @@
 import torch
 
 from labkernels.compat import caches
-from labkernels.compat.arguments import Fixed, keeps_fixed, require_dims, variant_options
+from labkernels.compat.arguments import (
+    Fixed,
+    keeps_fixed,
+    refusal,
+    require_dims,
+    variant_options,
+)
 from labkernels.compat.flashinfer.planned import LAYOUTS, Wrapper, results
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.checks import KV_DTYPES
 from labkernels.kernels.decode.api import decode
 from labkernels.units import require_choice
 
@@ -18,7 +24,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     use_tensor_cores: the lab's decode_mma if True, and decode_fma if False, the default.
     `plan` takes the pages of all requests as one list: request i has pages indices[indptr[i]] to
     indices[indptr[i + 1] - 1], of which the last has last_page_len[i] keys. fixed_split_size counts
-    pages.
+    pages. A cache of 8 bits is planned by kv_data_type, and `run` takes its k_scale and v_scale:
+    numbers, or tensors of one number or of one for each KV head.
     Shapes: indptr [batch + 1], indices [pages in use], last_page_len [batch] int32; q [batch,
     num_qo_heads, head_dim]; paged_kv_cache one tensor or two, as `caches.pools` takes them -> out
     as q; with return_lse, out and lse [batch, num_qo_heads] fp32.
@@ -57,6 +64,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         table = caches.page_table(indptr, indices)
         pages = fixed_split_size if (fixed_split_size or -1) > 0 else None
         pages = max(1, table.shape[1]) if disable_split_kv else pages
+        kv_type = getattr(torch, kv_data_type) if isinstance(kv_data_type, str) else kv_data_type
+        self._narrow = kv_type if kv_type in KV_DTYPES else None
         self._keep(
             table,
             caches.kv_lengths(indptr, last_page_len, page_size),
@@ -66,7 +75,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 "keys_per_split": pages and pages * page_size,
                 **variant_options(window_left, soft_cap=logits_soft_cap),
             },
-            dtypes=(data_type or q_data_type, kv_data_type, o_data_type),
+            dtypes=(data_type or q_data_type, None if self._narrow else kv_type, o_data_type),
             num_qo_heads=num_qo_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -76,10 +85,10 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
 
     @keeps_fixed
     def run(
-        self, q, paged_kv_cache, *, q_scale: Fixed = None, k_scale: Fixed = None,
-        v_scale: Fixed = None, out=None, lse=None, return_lse=False, enable_pdl=None,
-        window_left=None, sinks=None, q_len_per_req: Fixed = None,
-        skip_softmax_threshold_scale_factor: Fixed = None, kv_cache_sf: Fixed = None,
+        self, q, paged_kv_cache, *, q_scale: Fixed = None, k_scale=None, v_scale=None, out=None,
+        lse=None, return_lse=False, enable_pdl=None, window_left=None, sinks=None,
+        q_len_per_req: Fixed = None, skip_softmax_threshold_scale_factor: Fixed = None,
+        kv_cache_sf: Fixed = None,
     ):  # fmt: skip
         """Attend from q [batch, num_qo_heads, head_dim] to the planned pages of this cache."""
         k, v = caches.pools(paged_kv_cache, self._layout)
@@ -92,8 +101,11 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             q_data_type=q.dtype,
             **({} if window_left is None else {"window_left": window_left}),
         )
+        if k.dtype != (self._narrow or q.dtype):
+            raise refusal("paged_kv_cache.dtype", k.dtype, f"{self._narrow or q.dtype}, as planned")
         options = self._options | variant_options(sinks=sinks)
-        step = decode(q, PagedKV(k, v, *self._tensors), out=out, **options)
+        cache = caches.in_pages(k, v, *self._tensors, k_scale=k_scale, v_scale=v_scale)
+        step = decode(q, cache, out=out, **options)
         return results(step.outputs(), return_lse, lse)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from labkernels.compat.arguments import LN2, refusal
+from labkernels.kernels.caches.mask import WORD_BYTES, pack_mask
 from labkernels.kernels.call import Attention
 from labkernels.units import require_choice
 
@@ -41,6 +42,15 @@ class Wrapper:
         self._options = {"kernel": self._options["kernel"]} | options
         self._promises = promises | {"q_data_type": q_type}
 
+    def _mask(
+        self, mask: Any, packed: Any, qo_indptr: torch.Tensor, kv_lens: torch.Tensor
+    ) -> dict[str, Any]:
+        """Return the options of a plan's mask, on the device of its runs."""
+        if mask is None and packed is None:
+            return {}
+        options = mask_options(mask, packed, qo_indptr.diff().tolist(), kv_lens.tolist())
+        return options | {"mask": options["mask"].to(self._device)}
+
     def _require(self, **found: object) -> None:
         """Raise ValueError unless the tensors of a run are as the plan promised."""
         if not self._promises:
@@ -52,6 +62,30 @@ class Wrapper:
     def run_return_lse(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the output and lse: `run` with return_lse=True."""
         return self.run(*args, return_lse=True, **kwargs)
+
+
+def mask_options(
+    mask: torch.Tensor | None, packed: torch.Tensor | None, q_lens: list[int], kv_lens: list[int]
+) -> dict[str, Any]:
+    """Return the options for a custom mask, or for its bits; a causal mask then does not count.
+
+    >>> mask_options(torch.tensor([True, False, True]), None, [1, 1], [1, 2])["mask"]
+    tensor([1, 2, 0, 0], dtype=torch.uint8)
+    """
+    if packed is not None:
+        padded = torch.nn.functional.pad(packed.flatten(), (0, -packed.numel() % WORD_BYTES))
+        return {
+            "mask": padded.clone() if padded.data_ptr() % WORD_BYTES else padded,
+            "causal": False,
+        }
+    if mask is None:
+        return {}
+    sizes = [n * keys for n, keys in zip(q_lens, kv_lens, strict=True)]
+    if mask.dtype != torch.bool or mask.numel() != sum(sizes):
+        allowed = f"{sum(sizes)} of torch.bool, each query's keys"
+        raise refusal("custom_mask", mask, f"{allowed}; its dtype is {mask.dtype}")
+    parts = zip(mask.flatten().split(sizes), q_lens, kv_lens, strict=True)
+    return {"mask": pack_mask([x.reshape(n, keys) for x, n, keys in parts]), "causal": False}
 
 
 def results(

@@ -4,7 +4,7 @@ import torch
 
 from labkernels.compat import caches
 from labkernels.compat.arguments import Fixed, keeps_fixed, refusal, require_dims, variant_options
-from labkernels.compat.flashinfer.planned import LAYOUTS, Wrapper, results
+from labkernels.compat.flashinfer.planned import LAYOUTS, Wrapper, mask_options, results
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.prefill.api import prefill
@@ -22,6 +22,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     paged_kv_last_page_len [batch] int32; q [qo_indptr[-1], num_qo_heads, head_dim_qk];
     paged_kv_cache one tensor or two, as `caches.pools` takes them -> out [qo_indptr[-1],
     num_qo_heads, head_dim_vo]; with return_lse, out and lse [qo_indptr[-1], num_qo_heads] fp32.
+    custom_mask bool [sum of q_len * kv_len], or packed_custom_mask uint8, request by request from a
+    byte of its own, takes the place of causal; a window counts beside it.
     Units: sm_scale multiplies q k (default 1 / sqrt(head_dim_qk)); lse is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
 
@@ -48,8 +50,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     @keeps_fixed
     def plan(
         self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads,
-        num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask: Fixed = None,
-        packed_custom_mask: Fixed = None, causal=False, pos_encoding_mode: Fixed = "NONE",
+        num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None,
+        packed_custom_mask=None, causal=False, pos_encoding_mode: Fixed = "NONE",
         use_fp16_qk_reduction: Fixed = False, sm_scale=None, window_left=-1, logits_soft_cap=None,
         rope_scale=None, rope_theta=None, q_data_type="float16", kv_data_type=None,
         o_data_type=None, non_blocking=True, prefix_len_ptr: Fixed = None,
@@ -64,10 +66,12 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         if not split and fixed_split_size not in (None, -1):
             split = {"keys_per_split": fixed_split_size * page_size}
         variant = variant_options(window_left, soft_cap=logits_soft_cap)
+        lens = caches.kv_lengths(paged_kv_indptr, paged_kv_last_page_len, page_size)
+        variant |= self._mask(custom_mask, packed_custom_mask, qo_indptr, lens)
         self._keep(
             qo_indptr,
             caches.page_table(paged_kv_indptr, paged_kv_indices),
-            caches.kv_lengths(paged_kv_indptr, paged_kv_last_page_len, page_size),
+            lens,
             options={"causal": causal, "scale": sm_scale, **split, **variant},
             dtypes=(q_data_type, kv_data_type, o_data_type),
             num_qo_heads=num_qo_heads,
@@ -103,7 +107,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
     Shapes: qo_indptr, kv_indptr [batch + 1] int32; q [qo_indptr[-1], num_qo_heads, head_dim_qk], k
     [kv_indptr[-1], num_kv_heads, head_dim_qk], v the same with head_dim_vo -> out [qo_indptr[-1],
     num_qo_heads, head_dim_vo]; with return_lse, out and lse [qo_indptr[-1], num_qo_heads] fp32.
-    Units: as in `BatchPrefillWithPagedKVCacheWrapper`.
+    Units, masks: as in `BatchPrefillWithPagedKVCacheWrapper`.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> wrapper = BatchPrefillWithRaggedKVCacheWrapper(torch.empty(0))
@@ -129,7 +133,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
     @keeps_fixed
     def plan(
         self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo=None,
-        custom_mask: Fixed = None, packed_custom_mask: Fixed = None, causal=False,
+        custom_mask=None, packed_custom_mask=None, causal=False,
         pos_encoding_mode: Fixed = "NONE", use_fp16_qk_reduction: Fixed = False, window_left=-1,
         logits_soft_cap=None, sm_scale=None, rope_scale=None, rope_theta=None,
         q_data_type="float16", kv_data_type=None, o_data_type=None, non_blocking=True,
@@ -143,6 +147,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         """Keep the lengths and the options for `run`."""
         split = {"splits": 1} if disable_split_kv else {}
         variant = variant_options(window_left, soft_cap=logits_soft_cap)
+        variant |= self._mask(custom_mask, packed_custom_mask, qo_indptr, kv_indptr.diff())
         self._keep(
             qo_indptr,
             kv_indptr,
@@ -182,7 +187,7 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, objec
 @keeps_fixed
 def single_prefill_with_kv_cache(
     q, k, v, scale_q: Fixed = None, scale_k: Fixed = None, scale_v: Fixed = None, o_dtype=None,
-    custom_mask: Fixed = None, packed_custom_mask: Fixed = None, causal=False, kv_layout="NHD",
+    custom_mask=None, packed_custom_mask=None, causal=False, kv_layout="NHD",
     pos_encoding_mode: Fixed = "NONE", use_fp16_qk_reduction: Fixed = False, sm_scale=None,
     window_left=-1, logits_soft_cap=None, rope_scale=None, rope_theta=None, backend="auto",
     return_lse=False, kv_cache_sf: Fixed = None, k_scale: Fixed = None, v_scale: Fixed = None,
@@ -209,6 +214,7 @@ def single_prefill_with_kv_cache(
     of_q, of_k = (torch.tensor([0, len(x)], dtype=torch.int32, device=q.device) for x in (q, k))
     options = {"causal": causal, "scale": sm_scale, "kernel": KERNELS[backend]}
     options |= {"q_lens": (len(q),), "kv_lens": (len(k),)}
-    variant = variant_options(window_left, soft_cap=logits_soft_cap)
-    step = prefill(q, RaggedKV(k, v, of_k), of_q, **options, **variant)
+    options |= variant_options(window_left, soft_cap=logits_soft_cap)
+    options |= mask_options(custom_mask, packed_custom_mask, [len(q)], [len(k)])
+    step = prefill(q, RaggedKV(k, v, of_k), of_q, **options)
     return results(step.outputs(), return_lse)

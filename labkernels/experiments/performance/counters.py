@@ -34,6 +34,7 @@ HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
 DECODE_BATCH, DECODE_HEADS = 64, 64
+FA3 = "flashinfer_fa3"  # FlashAttention-3's algorithm for Hopper, in FlashInfer's own code
 QUICK_METRICS = 3  # so few that the profiler reads them in one pass
 UNITS = {metric.name: metric.unit for metric in counters.METRICS}
 
@@ -44,7 +45,8 @@ def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
     shape = {"batch": batch, "length": length, "heads": CHANNELS // head_dim, "head_dim": head_dim}
     names = {name: _kernels(name, head_dim) for name in (PREFILL, BACKWARD)}
     for operation, listed in names.items():
-        listed += [name for name, peer in peers_of(operation).items() if peer.library == "torch"]
+        peers = peers_of(operation).values()
+        listed += [peer.name for peer in peers if peer.library == "torch" or peer.name == FA3]
     return [Call(name, of, **shape) for of, listed in names.items() for name in listed]
 
 
@@ -128,6 +130,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         raise cell.of
     metrics = counters.METRICS[:QUICK_METRICS] if recording.options.quick else counters.METRICS
     file, listed = cell.of
+    if any(call.name == FA3 for call in listed):
+        recording.once(_build_peers)  # before the profiler, whose time is limited
     with recording.sampling():
         found = counters.profile(listed, metrics=metrics)
     for label, reason in found.failed.items():
@@ -136,6 +140,13 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     base = _base if file == DATA_FILE else _base_of_missed
     for row in rows_of(listed, found, base):
         yield file, row | {"repeats": 1}
+
+
+def _build_peers(recording: Recording) -> dict[str, str]:
+    """Compile FlashInfer's prefills for the head_dims of the recording's cells, side by side."""
+    lists = [cell.of[1] for cell in recording.cells if isinstance(cell.of, tuple)]
+    calls_of_it = (call for listed in lists for call in listed if call.name == FA3)
+    return recording.build_peers(PREFILL, {(call.dtype, call.head_dim) for call in calls_of_it})
 
 
 def rows_of(listed: list[Call], found: Profile, base: Callable[[Call], Row]) -> list[Row]:
@@ -176,7 +187,7 @@ def _base(call: Call) -> Row:
     paged = call.operation == DECODE
     return {
         "kernel": kernel_column(call),
-        "backend": spec.language if spec else "torch",
+        "backend": spec.language if spec else _library(call),
         "tensor_cores": "off" if spec and not _on_tensor_cores(call) else "on",
         "tile": call.tile,
         "policy": spec.policies[0].label if spec else "",
@@ -190,6 +201,12 @@ def _base(call: Call) -> Row:
         "causal": call.causal,
         "dtype": call.dtype,
     }
+
+
+def _library(call: Call) -> str:
+    """Return the library of a call that is not ours; torch makes cuBLAS's product."""
+    known = peers_of(call.operation).get(call.name)
+    return known.library if known else "torch"
 
 
 def _on_tensor_cores(call: Call) -> bool:

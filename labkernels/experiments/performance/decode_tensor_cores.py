@@ -1,17 +1,21 @@
-"""Paged decode with tensor cores on and off: our kernels and their peers, time and error."""
+"""Paged decode with tensor cores on and off: our kernels and their peers, time and error.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkernels.experiments import rows as measured
+from labkernels.experiments import timed
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import Benchmark, Measured
-from labkernels.measure.implementation import implementations, on_and_off
+from labkernels.measure.implementation import Implementation, implementations, on_and_off
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
@@ -226,4 +230,62 @@ EXPERIMENT = Experiment(
     cells,
     rows,
     renewed=(ACCURACY_FILE,),
+)
+
+FP8_FILE = "performance/decode_fp8.parquet"
+FP8_LENGTHS = ((57, 8192), (1, 131072), (1, 262144))
+FP8_Q_HEADS = (32, 64)
+FP8_LIBRARIES = ("cuda", "triton", "flashinfer")
+FP8_OTHERS = (("fp16", "e4m3"), ("bf16", "e5m2"))  # formats of q and cache, on the first lengths
+
+
+def fp8_grid(*, quick: bool = False) -> list[timed.GridCell]:
+    """Return the cells of a cache of 8 bits; `quick` keeps each kind, with one request of 512."""
+    shapes = [(*size, heads, "bf16", "e4m3") for heads in FP8_Q_HEADS for size in FP8_LENGTHS]
+    shapes += [(*FP8_LENGTHS[0], heads, *kinds) for heads in FP8_Q_HEADS for kinds in FP8_OTHERS]
+    found: dict[Decode, timed.GridCell] = {}
+    for batch, kv_len, q_heads, dtype, kv_dtype in shapes:
+        size = (1, 512) if quick else (batch, kv_len)
+        how = {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
+        work = Decode.uniform(*size, **how, kv_dtype=kv_dtype)
+        baseline = {"baseline": replace(work, kv_dtype=None), "baseline_word": "16-bit"}
+        found.setdefault(work, timed.GridCell(work, **baseline))
+    return list(found.values())
+
+
+def fp8_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield the kernels and peers that take the cache of a cell and can run here."""
+    for item in implementations(OPERATION.name, on_and_off).values():
+        takes = item.spec is None or cell.workload.kv_dtype in item.spec.kv_dtypes
+        if item.library in FP8_LIBRARIES and takes and not item.missing():
+            yield item
+
+
+_FP8 = timed.Timed(
+    OPERATION,
+    FP8_FILE,
+    fp8_grid,
+    fp8_chosen,
+    graph=True,
+    by_name=True,
+    table=schema.MEASUREMENTS,
+)
+
+
+def fp8_rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+    """Measure a workload; the first one adds the ceilings' rows."""
+    _, ceiling_rows = recording.once(_ceilings)
+    while ceiling_rows:
+        yield FP8_FILE, ceiling_rows.pop(0)
+    yield from _FP8.rows(cell, recording)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "decode_fp8",
+        "Paged decode of a cache of 8 bits, beside the cache of 16 bits and FlashInfer",
+        {FP8_FILE: schema.MEASUREMENTS},
+        _FP8.cells,
+        fp8_rows,
+    ),
 )

@@ -123,7 +123,18 @@ def judged(model: Gpt, attend: Attend, run: Run, device: str) -> float:
 
 
 def first_difference(case: Case, run: Run, device: str) -> int:
-    """Return the first step after which two trainings differ in a bit, or run.steps."""
+    """Return the first step after which two trainings differ in a bit, or run.steps.
+
+    What torch itself computes is asked to have one order: its gradient of the embedding has none.
+    """
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    try:
+        return _first_difference(case, run, device)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+def _first_difference(case: Case, run: Run, device: str) -> int:
     two = [steps(ways.WAYS[case.way](), case.seed, run, device) for _ in range(2)]
     for step, ((model, loss), (other, again)) in enumerate(zip(*two, strict=True)):
         pairs = zip(model.parameters(), other.parameters(), strict=True)

@@ -75,9 +75,12 @@ class Gpt(nn.Module):
                 )
                 nn.init.normal_(weight, std=0.02 / shrink)
 
-    def forward(self, tokens: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Shapes: tokens int64 [batch, context] -> logits [batch, context, VOCABULARY]."""
-        turn = turns(tokens.shape[1], self.size.head_dim, tokens.device)
+    def forward(self, tokens: torch.Tensor, attend: Attend, first: int = 0) -> torch.Tensor:
+        """Return logits [batch, context, VOCABULARY].
+
+        Shapes: tokens int64 [batch, context]. first: the place of the first token in its text.
+        """
+        turn = turns(first + tokens.shape[1], self.size.head_dim, tokens.device)[first:]
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, turn, attend)

@@ -71,6 +71,13 @@ def torchs(backend: SDPBackend, dtype: torch.dtype = torch.bfloat16) -> Attend:
     return attend
 
 
+def rounded_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return attention in fp32 of inputs in bf16: what a kernel in bf16 should compute."""
+    rounded = (x.bfloat16().float() for x in (q, k, v))
+    out: torch.Tensor = torchs(SDPBackend.MATH, torch.float32)(*rounded).to(q.dtype)
+    return out
+
+
 # Every way by its name in data/. The first is the one that is repeated.
 WAYS: Mapping[str, Callable[[], Attend]] = {
     "tensor cores": partial(ours, TENSOR_CORES),

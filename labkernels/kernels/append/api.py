@@ -9,10 +9,11 @@ from labkernels.cuda.launch import span_bytes
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.append.call import AppendCall
 from labkernels.kernels.caches.page_guard import guarded
-from labkernels.kernels.caches.paged import PagedKV, check_pages
+from labkernels.kernels.caches.paged import PagedHeads, PagedKV, QuantizedKV, check_pages
 from labkernels.kernels.call import Asked, Step, check_options, in_graph, keep, kept, nothing
 from labkernels.kernels.checks import (
     DTYPES,
+    KV_DTYPES,
     MAX_KEYS,
     read_lengths,
     require_cu_seqlens,
@@ -28,7 +29,7 @@ NAMES = ("k_new", "v_new", "cu_seqlens_new")
 
 
 def append(
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     k_new: torch.Tensor,
     v_new: torch.Tensor,
     cu_seqlens_new: torch.Tensor,
@@ -41,7 +42,10 @@ def append(
     """Write new keys and values after the last ones of each request, and advance cache.kv_len.
 
     Shapes: k_new [total_new, kv_heads, head_dim], v_new the same with the channels of cache.v;
-    cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1.
+    cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1. To a
+    QuantizedKV, rows of 16 bits are appended: each number is divided by the scale of its KV head,
+    in fp32, and rounded to the nearest code, ties to even; beyond the largest finite code it
+    becomes that code, and NaN stays NaN.
     new_lens, kv_lens: the numbers of new rows and of earlier keys per request, if the caller's host
     knows them. If both are given, nothing is read from a GPU, and the caller must keep the pages in
     range.
@@ -56,6 +60,8 @@ def append(
     ([6, 2], 1.0)
     """
     if torch.compiler.is_compiling():
+        if not isinstance(cache, PagedKV):
+            arguments.refuse_kind("cache", cache, "PagedKV in a graph of torch.compile")
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
         known = {"new_lens": new_lens, "kv_lens": kv_lens}
         return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
@@ -67,7 +73,7 @@ def append(
 
 
 def append_step(
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     k_new: torch.Tensor,
     v_new: torch.Tensor,
     cu_seqlens_new: torch.Tensor,
@@ -91,8 +97,8 @@ def append_step(
     >>> cache.kv_len.item()
     4
     """
-    if not isinstance(cache, PagedKV):
-        arguments.refuse_kind("cache", cache, "PagedKV")
+    if not isinstance(cache, PagedHeads):
+        arguments.refuse_kind("cache", cache, "PagedKV, QuantizedKV")
     arguments.require_no_gradient("append", k_new=k_new, v_new=v_new, k=cache.k, v=cache.v)
     asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks)
     new = arguments.facts(k_new, v_new, cu_seqlens_new, names=NAMES)
@@ -107,18 +113,20 @@ def append_step(
     return guarded(step, call, cache, cu_seqlens_new=cu_seqlens_new) if checks else step
 
 
-def _checked(cache: PagedKV, k_new: torch.Tensor, asked: Asked) -> AppendCall:
+def _checked(cache: PagedHeads, k_new: torch.Tensor, asked: Asked) -> AppendCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
     gpu = arguments.target_gpu(k_new.device, asked.target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
-    shape = Shape(DTYPES[k_new.dtype], *sizes, 1, 1, "paged", cache.page_size)
+    kv_dtype = KV_DTYPES.get(cache.k.dtype)
+    kind = DTYPES[k_new.dtype]
+    shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, kv_dtype=kv_dtype)
     choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))
     return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=asked.checks)
 
 
 def lengths_after(
-    cache: PagedKV,
+    cache: PagedHeads,
     cu_seqlens_new: torch.Tensor,
     total_new: int,
     new_lens: Sequence[int] | None = None,
@@ -149,7 +157,7 @@ def lengths_after(
     return after
 
 
-def _check_slots(cache: PagedKV, before: np.ndarray, after: np.ndarray) -> None:
+def _check_slots(cache: PagedHeads, before: np.ndarray, after: np.ndarray) -> None:
     """Raise ValueError if the append would write a slot that two entries of the table own."""
     table, size = cache.page_table.cpu().numpy(), cache.page_size
     first_key = np.arange(table.shape[1]) * size
@@ -170,16 +178,19 @@ def _check_slots(cache: PagedKV, before: np.ndarray, after: np.ndarray) -> None:
 
 
 def _check_rows(
-    cache: PagedKV, k_new: torch.Tensor, v_new: torch.Tensor, cu_seqlens_new: torch.Tensor
+    cache: PagedHeads, k_new: torch.Tensor, v_new: torch.Tensor, cu_seqlens_new: torch.Tensor
 ) -> None:
     for name, rows, pool in (("k_new", k_new, cache.k), ("v_new", v_new, cache.v)):
-        if rows.dtype != pool.dtype:
-            raise ValueError(f"{name}.dtype = {rows.dtype}, allowed: {pool.dtype}, as the cache")
+        if rows.dtype not in arguments.beside(pool):
+            allowed = ", ".join(map(str, arguments.beside(pool)))
+            raise ValueError(f"{name}.dtype = {rows.dtype}, allowed: {allowed}, as the cache")
         if rows.dim() != 3 or rows.shape[1:] != pool.shape[2:]:
             allowed = f"[total_new, {pool.shape[2]}, {pool.shape[3]}]"
             raise ValueError(f"{name}.shape = {tuple(rows.shape)}, allowed: {allowed}")
         require_device(name, rows, pool.device)
         require_rows(name, rows)
+    if v_new.dtype != k_new.dtype:
+        raise ValueError(f"v_new.dtype = {v_new.dtype}, allowed: {k_new.dtype}, as k_new")
     if len(v_new) != len(k_new):
         raise ValueError(f"len(v_new) = {len(v_new)}, allowed: {len(k_new)}, len(k_new)")
     if not len(k_new) <= MAX_KEYS:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedHeads
 from labkernels.kernels.call import Call
 
 
@@ -12,7 +12,7 @@ from labkernels.kernels.call import Call
 class AppendCall(Call):
     """An append that has been checked: the cache, the new rows, and the request of each row."""
 
-    cache: PagedKV | None = None
+    cache: PagedHeads | None = None
     k_new: torch.Tensor | None = None
     v_new: torch.Tensor | None = None
     cu_seqlens_new: torch.Tensor | None = None

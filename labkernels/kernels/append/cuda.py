@@ -8,9 +8,10 @@ import torch
 
 from labkernels.cuda.workspace import Workspace
 from labkernels.kernels.append.call import AppendCall
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import Step, nothing, plan_of
 from labkernels.kernels.checks import changed
-from labkernels.kernels.program import Program, launch_of
+from labkernels.kernels.program import Program, launch_of, with_scales
 from labkernels.units import COPY_BYTES
 
 SIDES = 2  # K and V lie along grid y
@@ -55,6 +56,8 @@ def prepare(call: AppendCall) -> Step[None]:
         "cu_seqlens": call.cu_seqlens_new,
         **written,
     }
+    if isinstance(cache, QuantizedKV):
+        tensors |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
     step = call.once(_program).step(tensors, nothing)
 
     def run() -> None:
@@ -88,7 +91,7 @@ def _program(call: AppendCall) -> Program:
     return Program(plan, (launch,), Workspace(call.device, {}, {"ticket": 1}))
 
 
-def _params(call: AppendCall, *, keys: int, blocks: int) -> Params:
+def _params(call: AppendCall, *, keys: int, blocks: int) -> ctypes.Structure:
     cache = call.cache
     params = Params(
         page_table_stride=cache.page_table.stride(0),
@@ -101,10 +104,10 @@ def _params(call: AppendCall, *, keys: int, blocks: int) -> Params:
     )
     _describe(params.k, call.k_new, cache.k)
     _describe(params.v, call.v_new, cache.v)
-    return params
+    return with_scales(params, cache) if isinstance(cache, QuantizedKV) else params
 
 
 def _describe(side: ctypes.Structure, rows: torch.Tensor, pool: torch.Tensor) -> None:
     side.row, side.row_head = rows.stride()[:2]
     side.page, side.token, side.head = pool.stride()[:3]
-    side.head_chunks = pool.shape[3] * pool.element_size() // COPY_BYTES
+    side.head_chunks = rows.shape[2] * rows.element_size() // COPY_BYTES

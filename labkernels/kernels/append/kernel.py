@@ -13,6 +13,7 @@ class AppendKernel(CudaKernel, Protocol):
     operation: str = "append"
     params: str = "append::Params"
     launch: str = "..cuda"
+    kv_dtypes: tuple[str | None, ...] = (None, "e4m3", "e5m2")
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
         """Return 1, since rows are moved independently of each other."""

@@ -96,7 +96,10 @@ def backward(
     """
     given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
     if torch.compiler.is_compiling():
-        return in_graph("backward", Gradients, *given, **options)
+        if options.get("sinks") is None:
+            return in_graph("backward", Gradients, *given, **options)
+        sinks, others = options["sinks"], {n: x for n, x in options.items() if n != "sinks"}
+        return in_graph("backward_of_sinks", SinkGradients, *given, sinks, **others)
     if not options.keys() <= BackwardOptions.__annotations__.keys():
         require_options("backward", options, BackwardOptions)
     if True in [getattr(x, "is_neg", bool)() for x in given]:  # a generator is called for each

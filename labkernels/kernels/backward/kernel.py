@@ -18,7 +18,7 @@ from labkernels.kernels.cuda_kernel import (
 )
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.tile import RowTile
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 ADDRESSES = Line(
     "addresses",
@@ -67,7 +67,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
     numbers: Mapping[str, int] = MappingProxyType(NUMBERS)
-    features: tuple[str, ...] = FEATURES
+    features: tuple[str, ...] = UNMASKED
     dq_by_rows: bool = False
 
     def template(self, instance: Instance) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from labkernels.kernels.caches.cache import Cache
 from labkernels.kernels.checks import (
+    KV_DTYPES,
     MAX_KEYS,
     REACH,
     known_lengths,
@@ -160,23 +161,13 @@ def check_pages(page_table: torch.Tensor, kv_len: torch.Tensor, *, sizes: tuple[
 
 
 @dataclass(frozen=True, eq=False)
-class PagedKV(Paged):
-    """K and V of many requests, in pages anywhere in two pools.
-
-    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
-    v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
-    Raises: ValueError naming the argument, its value and what is allowed.
-    """
+class PagedHeads(Paged):
+    """K and V of several heads, in pages anywhere in two pools: the base of two caches."""
 
     k: torch.Tensor
     v: torch.Tensor
     page_table: torch.Tensor
     kv_len: torch.Tensor
-
-    def check_tensors(self) -> None:
-        """Raise ValueError unless shapes, strides, types and devices serve kernels."""
-        require_formats(self.k, self.v, "[pages, page_size, kv_heads, head_dim]")
-        self.check_table()
 
     @property
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -203,6 +194,10 @@ class PagedKV(Paged):
         places = self.places(request)
         return self.k[places], self.v[places]
 
+    def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pools as the numbers that they stand for."""
+        return self.k, self.v
+
     def require_equal_strides(self) -> None:
         """Raise ValueError unless K and V have equal shapes and strides, and so equal offsets."""
         k, v = self.k, self.v
@@ -210,3 +205,72 @@ class PagedKV(Paged):
             raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
         if v.stride() != k.stride():
             raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+
+
+DIMS = "[pages, page_size, kv_heads, head_dim]"
+
+
+@dataclass(frozen=True, eq=False)
+class PagedKV(PagedHeads):
+    """K and V of many requests, in pages anywhere in two pools.
+
+    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
+    v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
+    Raises: ValueError naming the argument, its value and what is allowed.
+    """
+
+    def check_tensors(self) -> None:
+        """Raise ValueError unless shapes, strides, types and devices serve kernels."""
+        require_formats(self.k, self.v, DIMS)
+        self.check_table()
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedKV(PagedHeads):
+    """K and V of many requests in 8 bits, in pages anywhere in two pools, and their scales.
+
+    A key is k * k_scale of its KV head, a value is v * v_scale. One scale for all heads is a number
+    that is expanded: `torch.tensor(0.5).expand(kv_heads)`.
+    Shapes: k, v [pages, page_size, kv_heads, head_dim], both torch.float8_e4m3fn or both
+    torch.float8_e5m2, last dimension contiguous. page_table [batch, max_pages] int32; kv_len
+    [batch] int32. k_scale, v_scale [kv_heads] fp32, which must be positive; they are read when a
+    step runs.
+    Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> k, v = torch.randn(2, 3, 16, 2, 64).to(torch.float8_e4m3fn)  # 3 pages of 16 keys, 2 heads
+    >>> table, one = torch.tensor([[2, 0]], dtype=torch.int32), torch.ones(2)
+    >>> cache = QuantizedKV(k, v, table, torch.tensor([20], dtype=torch.int32), one, one)
+    >>> [x.shape for x in cache.of_request(0)]
+    [torch.Size([20, 2, 64]), torch.Size([20, 2, 64])]
+    """
+
+    k_scale: torch.Tensor
+    v_scale: torch.Tensor
+
+    def check_tensors(self) -> None:
+        """Raise ValueError unless shapes, strides, types and devices serve kernels."""
+        require_formats(self.k, self.v, DIMS, dtypes=KV_DTYPES)
+        self.check_table()
+        for name in ("k_scale", "v_scale"):
+            scale = getattr(self, name)
+            require_tensor(name, scale)
+            require_device(name, scale, self.k.device)
+            if (scale.dtype, tuple(scale.shape)) != (torch.float32, (self.kv_heads,)):
+                found = f"{scale.dtype} {tuple(scale.shape)}"
+                allowed = f"torch.float32 ({self.kv_heads},): one for each KV head"
+                raise ValueError(f"{name} is {found}, allowed: {allowed}")
+
+    def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a request's keys and values in float64, in order: [kv_len, kv_heads, head_dim]."""
+        places = self.places(request)
+        return self._values(self.k[places], self.v[places])
+
+    def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pools as the numbers that they stand for, in float64."""
+        return self._values(self.k, self.v)
+
+    def _values(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scales = (self.k_scale, self.v_scale)
+        pairs = zip((k, v), scales, strict=True)
+        k, v = (codes.double() * scale.double()[:, None] for codes, scale in pairs)
+        return k, v

@@ -8,7 +8,7 @@ import torch
 
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedHeads, PagedKV, QuantizedKV
 from labkernels.kernels.call import (
     Asked,
     Attention,
@@ -22,7 +22,7 @@ from labkernels.kernels.call import (
     kept,
     require_options,
 )
-from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
+from labkernels.kernels.checks import DTYPES, KV_DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.decode.call import DecodeCall
 from labkernels.kernels.kernel import Shape
@@ -47,13 +47,19 @@ class DecodeOptions(AttentionOptions, VariantOptions, total=False):
     kv_lens: Sequence[int] | None
 
 
-def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) -> Step[Attention]:
+def decode(
+    q: torch.Tensor, cache: PagedKV | QuantizedKV, **options: Unpack[DecodeOptions]
+) -> Step[Attention]:
     """Compute attention of one query token per request over its paged keys and values.
 
     Shapes: q, out [batch, q_heads, head_dim], q_heads a multiple of cache.kv_heads; lse2 [batch,
     q_heads] fp32. A request without keys gives out = 0, lse2 = -inf. options: the fields of
     DecodeOptions. On a GPU, lengths and pages are read and checked when torch has seen one of them
     change (see `PagedKV.require_contents`), and not at all with kv_lens.
+    A QuantizedKV gives, on sm_90, the bits of a PagedKV that holds its codes as 16-bit numbers, if
+    the softmax scale times log2 e, in fp32, is multiplied by the head's k_scale in fp32, and the
+    output in fp32 by its v_scale before it is rounded. Earlier GPUs add the products of K in
+    another order (`decode/codes.cuh`).
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 
@@ -65,6 +71,8 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
     (torch.Size([2, 8, 64]), 'decode_mma_n8')
     """
     if torch.compiler.is_compiling():
+        if not isinstance(cache, PagedKV):
+            arguments.refuse_kind("cache", cache, "PagedKV in a graph of torch.compile")
         return in_graph("decode", Attention, q, *cache.tensors.values(), **options)
     if not options.keys() <= DecodeOptions.__annotations__.keys():
         require_options("decode", options, DecodeOptions)
@@ -77,7 +85,7 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
 
 def decode_step(
     q: torch.Tensor,
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     *,
     out: torch.Tensor | None = None,
     lse2: torch.Tensor | None = None,
@@ -100,8 +108,8 @@ def decode_step(
     torch.Size([1, 8, 64])
     """
     del kv_lens  # only `decode` needs it, which checks the contents
-    if not isinstance(cache, PagedKV):
-        arguments.refuse_kind("cache", cache, "PagedKV")
+    if not isinstance(cache, PagedHeads):
+        arguments.refuse_kind("cache", cache, "PagedKV, QuantizedKV")
     asked, of_variant = asked_of("decode_step", q, options, DecodeOptions)
     facts = ("decode", *arguments.facts(q), cache.facts)
     call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
@@ -120,12 +128,13 @@ def decode_step(
     return guarded(step, call, cache) if asked.checks else step
 
 
-def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
+def _checked(q: torch.Tensor, cache: PagedHeads, asked: Asked) -> DecodeCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]
     cache.require_equal_strides()
+    kv_dtype = KV_DTYPES.get(k.dtype)
     arguments.require_query(q, k, head_dim, kv_heads, DIMS)
     batch = q.shape[0]
     if not 1 <= batch <= MAX_BATCH:
@@ -138,7 +147,8 @@ def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
     dims, page_size = (head_dim, head_dim), k.shape[1]
     # the query is the last key, so that no key lies to its right
     variant = replace(asked.variant, window_right=None)
-    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, variant)
+    how = {"variant": variant, "kv_dtype": kv_dtype}
+    shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, **how)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     return DecodeCall(
         choice=choice,

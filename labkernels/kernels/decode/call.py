@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedHeads
 from labkernels.kernels.call import Attention, Call, Plan, plan_of
 from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.decode.schedule import keys_per_split
@@ -27,7 +27,7 @@ class DecodeCall(Call):
     out: torch.Tensor
     lse2: torch.Tensor
     q: torch.Tensor | None = None
-    cache: PagedKV | None = None
+    cache: PagedHeads | None = None
     variant_tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def outputs(self) -> Attention:

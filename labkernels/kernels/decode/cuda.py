@@ -3,6 +3,7 @@
 import ctypes
 
 from labkernels.cuda.launch import with_numbers
+from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.call import DecodeCall, plan_decode
 from labkernels.kernels.program import (
@@ -10,6 +11,7 @@ from labkernels.kernels.program import (
     Program,
     launch_of,
     merge_workspace,
+    with_scales,
     with_variant,
 )
 from labkernels.units import LOG2_E
@@ -62,6 +64,8 @@ def prepare(call: DecodeCall) -> Step[Attention]:
         "out": call.out,
         "lse2": call.lse2,
     }
+    if isinstance(cache, QuantizedKV):
+        tensors |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
     return call.once(_program).step({**tensors, **call.variant_tensors}, call.outputs)
 
 
@@ -77,6 +81,8 @@ def _program(call: DecodeCall) -> Program:
         call.scale * LOG2_E,
     )
     params = with_variant(params, call.variant, scale=call.scale)
+    if isinstance(call.cache, QuantizedKV):
+        params = with_scales(params, call.cache)
     blocks = (kv_heads * slices, plan.splits, batch)
     launch = launch_of(call, params=params, blocks=blocks, written=WRITTEN)
     semaphores = batch * kv_heads * slices

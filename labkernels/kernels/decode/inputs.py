@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.formats import named
+from labkernels.kernels.caches.paged import PagedHeads, PagedKV, QuantizedKV
+from labkernels.kernels.checks import KV_DTYPES
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import (
     Draw,
@@ -25,9 +27,9 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.variant import AttentionVariant
 
 
-def problem_of(q: torch.Tensor, cache: PagedKV, *, scale: float) -> Problem:
+def problem_of(q: torch.Tensor, cache: PagedHeads, *, scale: float) -> Problem:
     """Return a decode as a numerics problem on the tensors' device."""
-    return Problem(*arrays(q, cache.k, cache.v), cache.page_table, cache.kv_len, scale=scale)
+    return Problem(*arrays(q, *cache.values()), cache.page_table, cache.kv_len, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +37,12 @@ class DecodeInputs:
     """Tensors of one workload on one device.
 
     options: of the verb, those that say which attention.
-    Shapes: q [B, Hq, D]; cache a PagedKV whose pages lie in random order.
+    Shapes: q [B, Hq, D]; cache a PagedKV or a QuantizedKV, whose pages lie in random order.
     """
 
     workload: Decode
     q: torch.Tensor
-    cache: PagedKV
+    cache: PagedHeads
     scale: float
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,7 +53,7 @@ class DecodeInputs:
 
     @property
     def dtype(self) -> str:
-        """The format of q, K and V."""
+        """The format of q, and of K and V unless the workload has a kv_dtype."""
         return self.workload.dtype
 
     @property
@@ -68,6 +70,7 @@ class DecodeInputs:
 def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
     """Draw random q, K and V, in pages that are scattered over the pool, then the variant's.
 
+    A cache of 8 bits holds the numbers of the cache of 16 bits, by `quantized`.
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """
     w = workload
@@ -77,9 +80,23 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
         k, v, q = (draw.tensor(w.dtype, *shape) for shape in (pool, pool, rows))
     else:  # drawn in the order in which the recorded bits were made
         q, k, v = (draw.tensor(w.dtype, *shape) for shape in (rows, pool, pool))
+    cache: PagedHeads
     cache = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
+    if w.kv_dtype is not None:
+        cache = quantized(cache, w.kv_dtype)
     options = variant_options(w.variant, w.q_heads, draw)
     return DecodeInputs(w, q, cache, 1 / math.sqrt(w.head_dim), options)
+
+
+def quantized(cache: PagedKV, kv_dtype: str) -> QuantizedKV:
+    """Return a cache in 8 bits whose K and V each have one scale: the largest is the format's."""
+    (kind,) = (kind for kind, name in KV_DTYPES.items() if name == kv_dtype)
+    pools, scales = [], []
+    for pool in (cache.k, cache.v):
+        scale = pool.abs().amax().float() / named(kv_dtype).max
+        pools.append((pool / scale.to(pool.device)).to(kind))
+        scales.append(scale.expand(cache.kv_heads))
+    return QuantizedKV(*pools, cache.page_table, cache.kv_len, *scales)
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")

@@ -16,9 +16,10 @@ from labkernels.kernels.cuda_kernel import (
     states_lines,
     step_features,
 )
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 ADDRESSES = Line(
     "addresses",
@@ -29,6 +30,11 @@ ADDRESSES = Line(
 
 class DecodeTile(WarpTile):
     """The tile of a decode kernel."""
+
+
+def narrow_tiles(blocks_per_sm: int) -> tuple[DecodeTile, DecodeTile]:
+    """Return the tiles for a cache of 8 bits: three of its stages take less than two of 16 bits."""
+    return DecodeTile(4, 16, 3, blocks_per_sm), DecodeTile(4, 16, 2, blocks_per_sm)
 
 
 class DecodeKernel(Kernel, Protocol):
@@ -47,7 +53,8 @@ class DecodeKernel(Kernel, Protocol):
 class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
-    features: tuple[str, ...] = FEATURES
+    features: tuple[str, ...] = UNMASKED
+    kv_dtypes: tuple[str | None, ...] = (None, *KV_DTYPES)
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
@@ -88,7 +95,7 @@ def stage_line(instance: Instance) -> Line:
     of = sizes(instance)
     return Line(
         "K and V stages",
-        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.width,
+        of.warps * (2 * of.stages - 1) * of.keys * of.dim * of.kv_width,
         note="each warp's own: d of K, one less of V",
         shares=OVERLAY,
         phase="loop",
@@ -100,6 +107,13 @@ def rounded_p_line(instance: Instance, *, rows: Quantity | int) -> Line:
     parts = instance.policy.p_parts
     each = fragment(16, rows, bits=16)
     return Line("P rounded", parts * each if parts > 1 else each, "hi and lo" if parts > 1 else "")
+
+
+def code_lines(instance: Instance) -> tuple[Line, ...]:
+    """Return the registers of the codes of 32 channels, which come together, in 8 bits."""
+    if instance.kv_dtype is None:
+        return ()
+    return (Line("codes", fragment(sizes(instance).keys, 32, bits=8), "16 channels wait in them"),)
 
 
 def chain_lines(instance: Instance) -> tuple[Line, ...]:

@@ -1,6 +1,7 @@
 // K and V lie in pages. This file says where a key lies, and how one warp copies its keys to shared
 // memory.
 #pragma once
+#include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/variant.cuh"
 
@@ -27,6 +28,14 @@ struct DecodeParams {
   int head_slices;  // blocks that share a KV head's `group` query heads
   int keys_per_split, splits;
   float scale_log2;  // softmax scale times log2 e
+};
+
+// The parameter of a kernel whose cache has the format Kv, and Q the format T.
+template <class T, class Kv, class V> struct ParamsOfCache {
+  using type = WithScales<ParamsOf<DecodeParams, V>>;
+};
+template <class T, class V> struct ParamsOfCache<T, T, V> {
+  using type = ParamsOf<DecodeParams, V>;
 };
 
 // A block computes this part of the problem: some query heads of one KV head, over one split of the
@@ -74,6 +83,28 @@ LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Rows>& softmax, Slope (&slopes)[Rows:
   }
 }
 
+// Returns the numbers by which scores are scaled, with the k_scale of the block's KV head.
+template <class V, class Params>
+LAB_DEVICE const Params& score_numbers(const Params& p, const DecodeWork&) {
+  return p;
+}
+template <class V, class Params>
+LAB_DEVICE Params score_numbers(const WithScales<Params>& p, const DecodeWork& w) {
+  const float factor = load_constant(p.scales.k_scale + w.kv_head * p.scales.k_scale_stride);
+  Params scaled = p;
+  scaled.scale_log2 = p.scale_log2 * factor;
+  if constexpr (V::soft_cap) scaled.variant.exponent_of_cap = p.variant.exponent_of_cap * factor;
+  return scaled;
+}
+// Multiplies channels of a query head's output by the v_scale of its KV head.
+template <class Params>
+LAB_DEVICE void scale_values(const WithScales<Params>& p, i64 head, f32x4& o) {
+  const int kv_head = static_cast<int>(head % p.q_heads) / p.group;
+  const float factor = load_constant(p.scales.v_scale + kv_head * p.scales.v_scale_stride);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) o.v[c] = o.v[c] * factor;
+}
+
 LAB_DEVICE int row_count(const DecodeWork& work) { return work.n_q_heads; }
 LAB_DEVICE i64 head_index(const DecodeParams& p, const DecodeWork& work, int row) {
   return static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;
@@ -86,7 +117,7 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
 // the *next* window lies while the present one is computed, so that the page table's latency is
 // hidden.
 template <class T, int D, int Keys> struct PagedWindow {
-  static constexpr int chunks = D / chunk_elements;  // chunks of one row
+  static constexpr int chunks = D / elements_of_chunk<T>;  // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
   static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
 
@@ -123,7 +154,8 @@ template <class T, int D, int Keys> struct PagedWindow {
       const int row = pass * rows_per_pass + lane / chunks;
       const i64 start = shfl(offsets, row);
       const bool valid = first_key + row < end_key;
-      cp_async_16(chunk<D>(tile, row, c), pool + (valid ? start + c * chunk_elements : 0), valid);
+      cp_async_16(chunk<D>(tile, row, c), pool + (valid ? start + c * elements_of_chunk<T> : 0),
+                  valid);
     }
   }
 };

@@ -16,13 +16,17 @@ from labkernels.kernels.workload import (
 from labkernels.units import require_int
 from labkernels.variant import FULL, AttentionVariant
 
+KV_DTYPES = ("e4m3", "e5m2")  # of a cache of 8 bits
+SCALE_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Decode:
     """One query token per request against a paged K/V cache, possibly of unequal lengths.
 
     variant: which attention; the query is the last key of its request, with or without a causal
-    mask.
+    mask. kv_dtype: the format of a cache of 8 bits, e4m3 or e5m2, which has a scale for K and one
+    for V of each KV head; None if K and V have the dtype.
     Shapes: q, out [batch, q_heads, head_dim]; K, V kv_len x [kv_heads, head_dim] per request.
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -34,12 +38,16 @@ class Decode:
     page_size: int = 16
     dtype: str = "bf16"
     variant: AttentionVariant = FULL
+    kv_dtype: str | None = None
 
     def __post_init__(self) -> None:
         set_lengths(self, "kv_lens")
         check_heads(self)
         require_int("page_size", self.page_size, minimum=1)
         check_dtype(self.dtype)
+        if self.kv_dtype not in (None, *KV_DTYPES):
+            allowed = ", ".join(("None", *KV_DTYPES))
+            raise ValueError(f"kv_dtype = {self.kv_dtype!r}, allowed: {allowed}")
 
     @classmethod
     def uniform(
@@ -53,10 +61,11 @@ class Decode:
         page_size: int = 16,
         dtype: str = "bf16",
         variant: AttentionVariant = FULL,
+        kv_dtype: str | None = None,
     ) -> "Decode":
         """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
-        return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype, variant)
+        return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype, variant, kv_dtype)
 
     @property
     def batch(self) -> int:
@@ -76,16 +85,21 @@ class Decode:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the K and V that a query sees, each read once."""
-        row_bytes = self.kv_heads * self.head_dim * named(self.dtype).bytes
+        row_bytes = self.kv_heads * self.head_dim * named(self.kv_dtype or self.dtype).bytes
         return 2 * self._keys * row_bytes
 
     @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scales of a cache of 8 bits."""
+        return 2 * self.kv_heads * SCALE_BYTES if self.kv_dtype else 0
+
+    @property
     def bytes(self) -> int:
-        """Bytes of K, V, q, out and the fp32 LSE, each moved once."""
+        """Bytes of K, V, their scales, q, out and the fp32 LSE, each moved once."""
         rows = self.batch * self.q_heads
         rows_bytes = rows * (2 * self.head_dim * named(self.dtype).bytes + LSE_BYTES)
         of_heads = self.variant.numbers_per_head * VARIANT_BYTES * self.q_heads
-        return self.kv_bytes + rows_bytes + of_heads
+        return self.kv_bytes + self.scale_bytes + rows_bytes + of_heads
 
     @property
     def flops(self) -> int:
@@ -109,4 +123,5 @@ class Decode:
         heads = f"{self.q_heads}/{self.kv_heads}"
         lengths = lengths_label(self.kv_lens)
         plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
+        plain += f", {self.kv_dtype} cache" if self.kv_dtype else ""
         return labelled(plain, self.variant)

@@ -1,10 +1,20 @@
 """The verb `merge_states`: outputs over parts of the keys become the output over all keys."""
 
+from typing import TypedDict, Unpack
+
 import torch
 
 from labkernels.cuda.workspace import blank
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.call import Asked, Attention, Step, check_options, keep, kept
+from labkernels.kernels.call import (
+    Asked,
+    Attention,
+    Step,
+    check_options,
+    keep,
+    kept,
+    require_options,
+)
 from labkernels.kernels.checks import DTYPES, MAX_KEYS, MAX_SPLITS
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.kernel import Shape
@@ -14,14 +24,17 @@ from labkernels.kernels.merge_states.call import MergeCall
 DIMS = "[states, rows, q_heads, channels]"
 
 
+class MergeOptions(TypedDict, total=False):
+    """The options of a merge. out, lse2: tensors for the results; target, checks: as in Options."""
+
+    out: torch.Tensor | None
+    lse2: torch.Tensor | None
+    target: str | None
+    checks: bool
+
+
 def merge_states(
-    outs: torch.Tensor,
-    lse2s: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-    lse2: torch.Tensor | None = None,
-    target: str | None = None,
-    checks: bool = False,
+    outs: torch.Tensor, lse2s: torch.Tensor, **options: Unpack[MergeOptions]
 ) -> Step[Attention]:
     """Merge outputs of the same rows over parts of the keys into the output over all keys.
 
@@ -40,19 +53,14 @@ def merge_states(
     >>> merged.out[0, :, 0], merged.lse2
     (tensor([2., 1.]), tensor([[3.5850, 0.0000]]))
     """
-    step = merge_states_step(outs, lse2s, out=out, lse2=lse2, target=target, checks=checks)
+    require_options("merge_states", options, MergeOptions)
+    step = merge_states_step(outs, lse2s, **options)
     step.run()
     return step
 
 
 def merge_states_step(
-    outs: torch.Tensor,
-    lse2s: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-    lse2: torch.Tensor | None = None,
-    target: str | None = None,
-    checks: bool = False,
+    outs: torch.Tensor, lse2s: torch.Tensor, **options: Unpack[MergeOptions]
 ) -> Step[Attention]:
     """Prepare a merge that can run many times; like `merge_states`.
 
@@ -66,7 +74,9 @@ def merge_states_step(
     tensor([2.])
     """
     arguments.require_no_gradient("merge_states", outs=outs, lse2s=lse2s)
-    asked = Asked(target=target, checks=checks)
+    require_options("merge_states_step", options, MergeOptions)
+    asked = Asked(target=options.get("target"), checks=options.get("checks", False))
+    out, lse2 = options.get("out"), options.get("lse2")
     dtype = getattr(out, "dtype", None)
     facts = ("merge_states", dtype, *arguments.facts(outs, lse2s, names=("outs", "lse2s")))
     call = kept(facts, asked) or keep(facts, asked, _checked(outs, lse2s, dtype, asked))

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from labkernels.kernels import checks as arguments
+from labkernels.kernels.caches.mask import mask_begins
 from labkernels.kernels.call import (
     Asked,
     Attention,
@@ -162,6 +163,14 @@ def schedule_of(
         splits=call.splits,
         keys_per_split=call.keys_per_split,
     )
+
+
+def begins_of(call: PackedCall) -> dict[str, torch.Tensor]:
+    """Return where each request's bits of a mask begin, if there is one."""
+    if not call.variant.mask:
+        return {}
+    first = 8 * mask_begins(call.lengths.q, call.lengths.kv)
+    return {"mask_begins": torch.from_numpy(first).to(call.device)}
 
 
 def plan_packed(call: PackedCall, made: Schedule, *, launches: int = 1) -> Plan:

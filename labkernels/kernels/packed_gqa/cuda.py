@@ -7,7 +7,7 @@ import torch
 
 from labkernels.cuda.launch import Describe
 from labkernels.kernels.checks import division
-from labkernels.kernels.packed_gqa.call import PackedCall, plan_packed
+from labkernels.kernels.packed_gqa.call import PackedCall, begins_of, plan_packed
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import PARTIALS, Program, launch_of, merge_workspace
 from labkernels.units import LOG2_E
@@ -71,7 +71,7 @@ def program(
         params=params,
         blocks=(blocks or plan.blocks,),
         written=frozenset((*OUTPUTS, *PARTIALS, *counters)),
-        own={"work": made.on(call.device)},
+        own={"work": made.on(call.device), **begins_of(call)},
         maps=maps or {},
     )
     cut = {"splits": made.splits, "semaphores": made.split_semaphores}

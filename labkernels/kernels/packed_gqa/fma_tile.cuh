@@ -79,9 +79,12 @@ LAB_DEVICE void mask(Scores<C>& s, const Params& p, const typename C::Work& b, i
   for (int i = 0; i < C::lane_rows; ++i) {
     const int begin = row_begin<V>(p, b, tile_row<C>(i));
     const int limit = least(row_limit<V>(p, b, tile_row<C>(i)), b.end_key);
+    u32 bits[(C::lane_keys + 1) / 2];  // [keys], of which a lane has every 16th
+    if constexpr (V::mask) load_bits(bits, p, b, tile_row<C>(i), key + column());
 #pragma unroll
     for (int j = 0; j < C::lane_keys; ++j)
-      if (const int at = key + j * columns + column(); at >= limit || (V::window && at < begin))
+      if (const int at = key + j * columns + column();
+          at >= limit || (V::window && at < begin) || (V::mask && !(bits[j / 2] >> j % 2 * 16 & 1)))
         s[i][j] = minus_infinity();
   }
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from labkernels.kernels.caches.mask import unpacked
 from labkernels.kernels.call import Attention, Step, plan_of
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.variant import FULL, AttentionVariant
@@ -24,33 +25,48 @@ def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[
     dtype = torch.float64 if call.choice.instance.policy.p == "fp64" else call.q.dtype
 
     def run() -> None:
-        first = 0
+        first, bits = 0, _bits(call)
         for i, n in enumerate(call.lengths.q.tolist()):
             tokens = slice(first, first + n)
             q, (k, v) = queries(tokens), call.kv.of_request(i)
             wide = (x.to(dtype) for x in (q, k, v))
-            call.out[tokens], call.lse2[tokens] = attend(call, *wide)
+            seen = None if bits is None else bits[tokens, : len(k)]
+            call.out[tokens], call.lse2[tokens] = attend(call, *wide, seen)
             first += n
 
     return Step(run, call.outputs, plan)
 
 
-def attend(call: PackedCall, q, k, v) -> tuple[torch.Tensor, torch.Tensor]:
+def _bits(call: PackedCall) -> torch.Tensor | None:
+    mask = call.variant_tensors.get("mask")
+    if mask is None:
+        return None
+    return torch.from_numpy(unpacked(mask, call.lengths.q, call.lengths.kv)).to(mask.device)
+
+
+def attend(call: PackedCall, q, k, v, seen=None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and lse2 of some queries over their keys; each product rounds to q's dtype.
 
     Shapes: q [tokens, q_heads, D], k [keys, kv_heads, D], v [keys, kv_heads, Dv]; out [tokens,
-    q_heads, Dv]; lse2 [tokens, q_heads] float64, base 2.
+    q_heads, Dv]; lse2 [tokens, q_heads] float64, base 2. seen: bits of the mask [tokens, keys].
     """
     k, v = (x.transpose(0, 1) for x in (k, v))
     q = q.transpose(0, 1).unflatten(0, (len(k), q.shape[1] // len(k)))
     s = q @ k.unsqueeze(1).transpose(2, 3) * call.scale
-    p, lse2 = softmax(s, call.variant, call.variant_tensors)
+    if seen is None:
+        p, lse2 = softmax(s, call.variant, call.variant_tensors)
+    else:
+        of_heads = {n: x for n, x in call.variant_tensors.items() if n != "mask"}
+        p, lse2 = softmax(s, call.variant, of_heads, seen)
     out = (p @ v.unsqueeze(1)).flatten(0, 1).transpose(0, 1)
     return out, lse2.flatten(0, 1).transpose(0, 1)
 
 
 def softmax(
-    s: torch.Tensor, variant: AttentionVariant, tensors: Mapping[str, torch.Tensor]
+    s: torch.Tensor,
+    variant: AttentionVariant,
+    tensors: Mapping[str, torch.Tensor],
+    seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return P of scores as the variant changes them, and lse2 in float64, base 2.
 
@@ -70,6 +86,8 @@ def softmax(
             s = s + of_heads["alibi"] * (key - (n_keys - n + query))
         begin, end = (find(query, n, n_keys) for find in (variant.begin, variant.end))
         s = s.masked_fill((key < begin) | (key >= end), -math.inf)
+    if seen is not None:
+        s = s.masked_fill(~seen, -math.inf)
     if variant.sinks:  # one more score, without a value
         s = torch.cat((s, of_heads["sinks"].expand(*s.shape[:3], 1)), dim=-1)
     p = torch.softmax(s, dim=-1).nan_to_num()[..., :n_keys]

@@ -94,6 +94,23 @@ LAB_DEVICE int row_begin(const Params& p, const WorkTile<Rows>& b, int row) {
   else return 0;
 }
 
+// Reads a row's bits of the mask: bit i of the words says whether the row sees key `key` + i.
+template <int Words, class Params, int Rows>
+LAB_DEVICE void load_bits(u32 (&bits)[Words], const Params& p, const WorkTile<Rows>& b, int row,
+                          int key) {
+  const i64 begin = load_constant(p.variant.mask_begins + b.request);
+  const i64 first = begin + i64{token_of(p, b.first_row + row)} * b.kv_len + key;
+  const i64 word = first / 32;
+  u32 low = word < p.variant.mask_words ? load_constant(p.variant.mask + word) : 0;
+#pragma unroll
+  for (int i = 0; i < Words; ++i) {
+    const i64 next = word + i + 1;
+    const u32 high = next < p.variant.mask_words ? load_constant(p.variant.mask + next) : 0;
+    bits[i] = static_cast<u32>((u64{high} << 32 | low) >> (first % 32));
+    low = high;
+  }
+}
+
 // Returns the query head of a row; rows past the request's end have heads, too.
 template <class Params, int Rows>
 LAB_DEVICE int query_head(const Params& p, const WorkTile<Rows>& b, int row) {

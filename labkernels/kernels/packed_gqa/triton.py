@@ -9,7 +9,7 @@ import torch
 
 from labkernels.cuda import triton_run
 from labkernels.kernels.call import Attention, Step, nothing, partial_states
-from labkernels.kernels.packed_gqa.call import PackedCall, plan_packed, schedule_of
+from labkernels.kernels.packed_gqa.call import PackedCall, begins_of, plan_packed, schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.units import LOG2_E
 
@@ -61,7 +61,8 @@ class _Run:
         usual = triton_run.constants(instance, on_gpu=call.on_gpu)
         self._constants = shared | usual | {"SPLIT": self._split} | dict(own.constants)
         if call.choice.kernel.features:
-            self._constants |= varied
+            self._constants |= varied | {"mask": call.variant_tensors.get("mask")}
+            self._constants["mask_begins"] = begins_of(call).get("mask_begins")
         self._merge = shared | {"D_V": instance.head_dim_v, "PAGED": instance.layout == "paged"}
         self._merge |= {name: varied[name] for name in ("sinks", "window_left", "window_right")}
         self._merge["STEP"] = instance.tile.keys

@@ -1,11 +1,12 @@
 """The verbs `prefill` and `varlen_qkvpacked`: many query tokens per request, over any layout."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 import torch
 
 from labkernels.kernels import checks as arguments
+from labkernels.kernels.caches.mask import require_bits, require_words
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
@@ -31,11 +32,22 @@ from labkernels.kernels.packed_gqa.call import (
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 
-class PrefillStepOptions(SplitOptions, VariantOptions, total=False):
+class MaskOption(TypedDict, total=False):
+    """The option of attention whose queries see some of their keys.
+
+    mask [bytes] uint8: a bit for each query and key of a request, as `pack_mask` packs them; where
+    it is 0 the query does not see the key, even if causal and window let it. Keys that it hides are
+    read, and must be finite.
+    """
+
+    mask: torch.Tensor | None
+
+
+class PrefillStepOptions(SplitOptions, VariantOptions, MaskOption, total=False):
     """The options of a prefill, apart from the mask and the lengths."""
 
 
-class PrefillOptions(PackedOptions, VariantOptions, total=False):
+class PrefillOptions(PackedOptions, VariantOptions, MaskOption, total=False):
     """All options of the verb `prefill`."""
 
 
@@ -54,7 +66,7 @@ def prefill(
     Shapes: q [total, q_heads, head_dim], q_heads a multiple of the KV heads; cu_seqlens_q
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
-    A query without keys gives out = 0, lse2 = -inf.
+    A query without keys, or without keys that a mask leaves, gives out = 0, lse2 = -inf.
     options: the fields of PrefillOptions; causal is False by default. On a GPU, lengths and
     pages are read when torch has seen one of them change (see `checks.once_per_content`); lengths
     given as q_lens and kv_lens are not read.
@@ -130,6 +142,8 @@ def prefill_step(
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
     asked, of_variant = asked_of("prefill_step", q, options, PrefillStepOptions, causal=causal)
+    if "mask" in of_variant:
+        require_bits(of_variant["mask"], q.device)
     target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))
@@ -142,6 +156,8 @@ def prefill_step(
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
     facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
     call = kept(facts, asked) or keep(facts, asked, _checked(q, kv, lengths, asked))
+    if "mask" in of_variant:
+        require_words(of_variant["mask"], lengths.q, lengths.kv)
     call = call.on(
         q=q,
         kv=kv,

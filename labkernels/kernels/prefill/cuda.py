@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from labkernels.cuda.launch import with_numbers
+from labkernels.kernels.caches.mask import mask_words
 from labkernels.kernels.call import Step
 from labkernels.kernels.packed_gqa import cuda
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
@@ -70,4 +71,5 @@ def params_of(call: PackedCall, made: Schedule) -> PrefillParams:
         strides, pages = (0, *k.stride()[:2], 0, *v.stride()[:2]), cuda.NO_PAGES
     numbers = cuda.numbers_of(call, made, pages)
     params = with_numbers(PrefillParams, *q.stride()[:2], *strides, *numbers)
-    return with_variant(params, call.variant, scale=call.scale)
+    words = mask_words(call.lengths.q, call.lengths.kv) if call.variant.mask else 0
+    return with_variant(params, call.variant, scale=call.scale, mask_words=words)

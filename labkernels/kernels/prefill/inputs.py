@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from labkernels.kernels.caches.mask import pack_mask, unpacked
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.prefill.workload import Prefill
@@ -22,6 +23,7 @@ from labkernels.kernels.random_inputs import (
     variant_tensors,
 )
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.variant import AttentionVariant
 
 
@@ -54,13 +56,24 @@ class PrefillInputs:
         """Return the attention of all or some query tokens as a numerics problem on this device."""
         kv, ends = self.kv, self.cu_seqlens_q.cpu().numpy()
         how = {"scale": self.scale, "cu_seqlens_q": ends, "causal": self.workload.causal}
-        how["variant"] = variant_tensors(self.options)
+        w = self.workload
+        how["variant"] = masked_variant(self.options, w.q_lens, w.kv_lens)
         q, k, v = arrays(self.q, kv.k, kv.v)
         if isinstance(kv, RaggedKV):
             whole = Problem.packed(q, k, v, kv.cu_seqlens, **how)
         else:
             whole = Problem(q, k, v, kv.page_table, kv.kv_len, **how)
         return problem_of_rows(whole, rows)
+
+
+def masked_variant(
+    options: Mapping[str, Any], q_lens: Sequence[int], kv_lens: Sequence[int]
+) -> VariantTensors | None:
+    """Return the variant of the options of a prefill for numerics; None for plain attention."""
+    others = variant_tensors({name: x for name, x in options.items() if name != "mask"})
+    if options.get("mask") is None:
+        return others
+    return replace(others or VariantTensors(), mask=unpacked(options["mask"], q_lens, kv_lens))
 
 
 def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
@@ -78,4 +91,7 @@ def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
     else:
         kv = RaggedKV(k, v, sums(w.kv_lens, draw))
     options = variant_options(w.variant, w.q_heads, draw)
+    if w.variant.mask:  # shows about half of the keys
+        pairs = zip(w.q_lens, w.kv_lens, strict=True)
+        options["mask"] = pack_mask([draw.tensor(w.dtype, n, keys) > 0 for n, keys in pairs])
     return PrefillInputs(w, q, kv, sums(w.q_lens, draw), 1 / math.sqrt(w.head_dim), options)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkernels.kernels.append.inputs import AppendInputs
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.mla.inputs import MlaInputs
@@ -118,7 +118,8 @@ def decode_step(
 ) -> PlannedStep:
     """Plan FlashInfer's paged decode and return its step; knobs go to its plan.
 
-    Shapes: q [B, Hq, D]; cache.k and cache.v [pages, page_size, Hkv, D], layout NHD
+    Shapes: q [B, Hq, D]; cache.k and cache.v [pages, page_size, Hkv, D], layout NHD. A QuantizedKV
+    has one scale for all heads of K, and one for V.
     Raises: Refused with FlashInfer's own words.
     """
     import flashinfer
@@ -133,10 +134,14 @@ def decode_step(
 
     def plan() -> None:
         heads = (q.shape[1], cache.k.shape[2], q.shape[2])
-        dtypes = {"q_data_type": q.dtype, "kv_data_type": q.dtype}
+        dtypes = {"q_data_type": q.dtype, "kv_data_type": cache.k.dtype}
         wrapper.plan(*pages, *heads, cache.k.shape[1], **dtypes, sm_scale=scale, **knobs)
 
-    return _planned(wrapper, plan, lambda: wrapper.run(q, (cache.k, cache.v), out=out), out)
+    scales = {}
+    if isinstance(cache, QuantizedKV):  # it takes one number for all heads
+        scales = {name: float(getattr(cache, name)[0]) for name in ("k_scale", "v_scale")}
+    pools = (cache.k, cache.v)
+    return _planned(wrapper, plan, lambda: wrapper.run(q, pools, out=out, **scales), out)
 
 
 def prefill_step(
@@ -167,6 +172,32 @@ def prefill_step(
         lambda: wrapper.run(*tensors, out=out),
         out,
     )
+
+
+def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> PlannedStep:
+    """Plan FlashInfer's cascade of two levels, a prefix of all requests and their own keys.
+
+    Raises: Refused with FlashInfer's own words.
+    """
+    import flashinfer
+    import torch
+
+    batch, heads, head_dim = q.shape
+    numbers = {"dtype": torch.int32, "device": q.device}
+    ends = [torch.tensor([0, batch], **numbers), torch.arange(batch + 1, **numbers)]
+    lists = zip(page_lists(prefix), page_lists(cache), strict=True)
+    newest = [q]
+    with refusals(Exception):
+        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace(q), "NHD")
+
+    def plan() -> None:
+        sizes = (heads, cache.k.shape[2], head_dim, cache.page_size)
+        wrapper.plan(ends, *map(list, lists), *sizes, sm_scale=scale, q_data_type=q.dtype)
+
+    def run() -> None:
+        newest[0] = wrapper.run(q, (cache.k, cache.v))
+
+    return replace(_planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
 
 
 def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:

@@ -8,7 +8,7 @@ from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers import torch_sdpa
 from labkernels.measure.peers.dense import dense, tokens
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 
 def missing() -> str | None:
@@ -57,6 +57,7 @@ def attention(inputs: PrefillInputs) -> Callable:
 def _backward(inputs: BackwardInputs) -> Step:
     """Prepare its gradients; this also runs the forward pass."""
     import torch
+    from torch._functorch import config as functorch
 
     attend, newest, of = attention(inputs.forward), [], inputs.forward
     dout, *given = (dense(x, of.workload.batch) for x in (inputs.dout, of.q, of.kv.k, of.kv.v))
@@ -66,7 +67,8 @@ def _backward(inputs: BackwardInputs) -> Step:
     def run() -> None:
         newest[:] = torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
-    with refusals(Exception):
+    # without it torch reuses the buffers of the first gradients, and refuses to run them again
+    with refusals(Exception), functorch.patch(donated_buffer=False):
         out = attend(*leaves)
         run()
     forward = Attention(tokens(out.detach()))
@@ -83,6 +85,6 @@ PEERS = (
         PEER_POLICY,
         {"backward": _backward},
         missing,
-        features=FEATURES,
+        features=UNMASKED,
     ),
 )

@@ -26,17 +26,18 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
     rows = rows.dropna(subset=["blocks_per_sm"]).drop_duplicates(["gpu", "kernel"])
     gpus, kernels = list(dict.fromkeys(rows.gpu)), list(dict.fromkeys(rows.kernel))
     figure, panels = style.new_figure(
-        len(gpus), 1, height_inches=0.7 + len(gpus) * (0.5 + 0.42 * len(kernels)), sharex=True
+        len(gpus), 1, height_inches=0.7 + len(gpus) * (0.5 + 0.36 * len(kernels)), sharex=True
     )
     for axes, gpu in zip(panels, gpus, strict=True):
         _panel(axes, rows[rows.gpu == gpu].set_index("kernel"), kernels)
         axes.set_title(hardware.gpu(gpu).name, fontsize=9)
     most = float(rows.blocks_per_sm.max())
-    panels[-1].set(xlabel="blocks on an SM, set by", xlim=(0, 1.02 * most))
+    panels[-1].set(xlabel="blocks on an SM", xlim=(0, 1.02 * most))
     panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     limits = [name for name in COLOURS if name in set(rows.limit)]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name], label=name) for name in limits]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(limits))
+    title = "the least resource"
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(limits), title=title)
     style.say_origin(figure, origin)
     return figure
 
@@ -49,11 +50,10 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str]) -> None:
                           textcoords="offset points", color="#56606d")  # fmt: skip
             continue
         row = rows.loc[kernel]
-        axes.barh(place - 0.3, row.blocks_per_sm, height=0.28, color=COLOURS[row.limit], zorder=2)
-        words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
+        axes.barh(place - 0.2, row.blocks_per_sm, height=0.32, color=COLOURS[row.limit], zorder=2)
         take = row.one_more.replace(" and ", ", ")
         more = take if take.startswith("no ") else f"+1 at {take}"  # short enough for a phone
-        axes.annotate(f"{words}\n{more}", (0, place + 0.25), (3, 0), va="center", fontsize=7,
+        axes.annotate(more, (0, place + 0.22), (3, 0), va="center", fontsize=7,
                       textcoords="offset points", color="#2d343d")  # fmt: skip
     axes.set_yticks(range(len(kernels)), [name.replace(" ", "\n") for name in kernels])
     axes.set(ylim=(len(kernels) - 0.5, -0.5))

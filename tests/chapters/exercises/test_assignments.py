@@ -10,7 +10,7 @@ from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
-from labkernels.cuda.compiler import triton
+from labkernels.cuda.compiler import nvrtc, triton
 
 RAW = re.compile(r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b")
 ALL = [exercises.get(name) for name in exercises.names()]
@@ -236,9 +236,10 @@ def test_the_planted_bug_is_found_by_the_verdict():
 @pytest.mark.parametrize(
     ("words", "said_of_it"),
     [
-        ('printf("%f", s);', "Line 4: printf does not run on the CPU machine"),
         ("__shared__ float best[32];", "Line 4: shared memory is the kernel's `smem`"),
         ("return row_maximum(m, s);", "Line 4: row_maximum calls itself"),
+        ("static float last; last = m;", "Line 4: a static variable is one for all threads"),
+        ("/* why\n*/ #define m 0", "Line 5: of the lines that begin with #"),
     ],
 )
 def test_what_has_no_place_in_a_kernel_is_refused_in_one_line(words, said_of_it):
@@ -246,6 +247,15 @@ def test_what_has_no_place_in_a_kernel_is_refused_in_one_line(words, said_of_it)
     line = said(exercises.check("maximum", source))
     assert line.startswith(said_of_it)
     assert "\n" not in line
+
+
+def test_what_an_answer_prints_is_shown():
+    words = '  if (thread_x() == 3) printf("m is %g\\n", m);\n  return m'
+    report = exercises.check("maximum", solution("maximum").replace("  return m", words))
+    assert report.passed
+    assert re.fullmatch(r"printf: m is [\d.]+", report.lines[-13])
+    assert re.fullmatch(r"printf: and \d+ more lines\.", report.lines[-1])
+    assert said(exercises.check("wgmma_mask", words)).startswith("Line 1: printf has no place here")
 
 
 def test_a_fault_behind_the_readers_lines_names_the_line_whose_value_it_uses():
@@ -274,3 +284,50 @@ def test_barriers_are_counted():
     source = solution("missing_barrier").replace("sync_warp();", "sync_block();")
     lines = exercises.check("missing_barrier", source).lines
     assert "to sync_block 2 times and to sync_warp 0 times in it: 1 and 1 are" in lines[0]
+
+
+@pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
+@pytest.mark.parametrize(
+    ("words", "said_of_it"),
+    [
+        ("m = __builtin_fmaxf(m, m);", "refuses line 4: identifier"),
+        ("float top; m = m < -1e38f ? top : m;", 'warns of line 4: variable "top" is used before'),
+    ],
+)
+def test_what_runs_on_the_cpu_machine_alone_is_no_answer(words, said_of_it):
+    source = solution("maximum").replace("  return m", f"  {words}\n  return m")
+    report = exercises.check("maximum", source)
+    assert not report.passed
+    assert said_of_it in said(report)
+
+
+@pytest.mark.parametrize("name", ["missing_barrier", "two_stages"])
+def test_a_word_of_the_lab_may_have_its_namespace(name):
+    source = solution(name).replace("sync_block()", "lab::sync_block()")
+    assert exercises.check(name, source).passed
+
+
+def test_a_fault_in_a_function_that_the_answer_calls_names_the_call():
+    lines = exercises.check("missing_barrier", exercises.get("missing_barrier").starter).lines
+    assert "Your answer calls `score`, where this is, in line 6." in lines
+    assert "Your answer calls `load_tile`, where this is, in line 3, 10." in lines
+
+
+def test_a_word_of_cuda_is_told_the_word_of_the_lab():
+    source = solution("maximum").replace("maximum(m, s[i])", "fmaxf(m, s[i])")
+    assert "; the lab's word is `maximum(a, b)`" in said(exercises.check("maximum", source))
+
+
+@pytest.mark.parametrize(
+    ("line", "said_of_it"),
+    [
+        ("import numpy as np", "Line 3: a kernel imports and declares nothing."),
+        ("tl.dot = 0", "Line 3: tl.dot is nothing that a kernel may touch."),
+        ("f = tl.core", "Line 3: tl.core is no function of Triton's language."),
+        ("eval('0')", "Line 3: the name eval is unknown in a kernel."),
+        ("b_l = b_l * [1.0][0] + sum(b_l)", "Line 3: the name sum is unknown in a kernel."),
+    ],
+)
+def test_an_answer_in_triton_is_a_kernel_and_no_other_python(line, said_of_it):
+    source = solution("triton_update").replace("    m_new =", f"    {line}\n    m_new =", 1)
+    assert said_of_it in said(exercises.check("triton_update", source))

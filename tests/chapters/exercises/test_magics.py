@@ -22,7 +22,7 @@ def test_the_extension_brings_both_cells():
     assert sorted(shell.magics) == [("cell", "cuda"), ("cell", "triton")]
     answer = shell.magics["cell", "cuda"](" causal_mask \n", solution("causal_mask"))
     assert answer.passed
-    assert repr(answer).startswith("Right.\nAll 13 requests")
+    assert repr(answer).startswith("Right.\nAll 14 requests")
     wrong = shell.magics["cell", "cuda"]("causal_mask", exercises.get("causal_mask").starter)
     assert repr(wrong).startswith("Not yet.\nThis is still the starter")
 

@@ -101,3 +101,12 @@ def test_a_row_of_attention_is_the_same_in_cuda_and_triton():
     truth = weights @ v / weights.sum()
     for run in (attention_row.cuda, attention_row.triton):
         assert np.allclose(run(q, k, v), truth, rtol=0, atol=1e-5)  # some 20 fp32 roundings below 3
+
+
+def test_a_kernel_prints(capsys):
+    source = """__global__ void tell(int* y) {
+  if (threadIdx.x == 2) printf("thread %d of block %d\\n", threadIdx.x, blockIdx.x);
+  y[threadIdx.x] = 0;
+}"""
+    first_kernel.launch(source, "tell<<<2, 4>>>(y)", y=np.zeros(4, np.int32))
+    assert capsys.readouterr().out == "thread 2 of block 0\nthread 2 of block 1\n"

@@ -18,6 +18,7 @@ from labkernels.experiments.performance import (
     triton_tutorial,
     tuning,
 )
+from labkernels.experiments.performance.models import cascade
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
@@ -55,6 +56,21 @@ def test_each_tile_of_mla_is_measured_under_a_name_of_its_own(monkeypatch):
     found = {(row["kernel"], row["tile"]) for row in mla.TIMED.rows_of(work, result)}
     tiles = ("64x64x8x2x1", "64x32x8x2x1", "64x16x8x1x1")
     assert found == {(f"mla_mma {tile}", tile) for tile in tiles}
+
+
+def test_a_cascade_is_right_and_timed_beside_decodes_of_the_same_requests(monkeypatch):
+    fake_gpu.install(monkeypatch)
+    (cell,) = cascade.grid(quick=True)
+    chosen = list(cascade.chosen(cell, {}))
+    how = {"repeats": 2, "seed": 0, "graph": True, "device": "cpu"}
+    result = benchmark(cascade.TIMED.operation, cell.workload, chosen, **how)
+    assert result.failures == []
+    table = result.inputs.cache.page_table
+    assert (table[:, :4] == table[0, :4]).all()
+    assert len(table[:, 4:].unique()) == 4 * cascade.OWN // 16
+    rows = cascade.TIMED.rows_of(cell.workload, result)
+    found = {row["kernel"] for row in rows if row["metric"] == "time_graph"}
+    assert {"cascade_decode", "decode_mma_n8"} <= found
 
 
 APPENDED = kv_append.shape(3, 5, 20, 2, 64, page_size=4)

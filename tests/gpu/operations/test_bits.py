@@ -22,11 +22,13 @@ from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS  # noqa: E402
 from tests.kernels.decode.cases import LAYOUTS, bits, decode_case  # noqa: E402
 from tests.kernels.mla.cases import mla_case  # noqa: E402
 from tests.kernels.prefill.cases import prefill_case  # noqa: E402
+from tests.kernels.variants.cases import varied  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 LEAST_OUTPUTS = 200_000  # of decode per test; six tests make more than a million
 BATCH, LONGEST = 9, 500
+DEVICES = ("cuda", "cpu")
 OF_BACKWARD = (
     {},
     {"window_left": 20},
@@ -141,3 +143,20 @@ def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
         step.run()
     for left, right in zip(*(step.outputs() for step in steps), strict=True):
         assert torch.equal(bits(left.cpu()), bits(right))
+
+
+@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma"])
+@pytest.mark.parametrize("more", [{}, {"window_left": 37, "sinks": True}], ids=["alone", "more"])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_every_bit_of_a_prefill_with_a_mask(kernel, page_size, more):
+    """A mask's words are read alike at every offset of a row within its first word."""
+    spec, variant = resources.find(kernel), {"mask": 0.5, **more}
+    for head_dim in (64, 128, 192, 256):
+        shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}
+        shape |= {"page_size": page_size, "layout": "padded", "causal": head_dim == 64}
+        lengths = (1, 17, 150, 0, 3), (30, 17, 131, 9, 200)
+        cases = [varied(prefill_case(*lengths, device=x, **shape), **variant) for x in DEVICES]
+        for tile in spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0]):
+            steps = [case.run(kernel, tile=tile.label, keys_per_split=100) for case in cases]
+            for left, right in zip(*(step.outputs() for step in steps), strict=True):
+                assert torch.equal(bits(left.cpu()), bits(right)), tile.label

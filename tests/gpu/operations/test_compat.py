@@ -25,13 +25,19 @@ def no_reading():
 
 def test_dense_calls_read_nothing(no_reading):
     q, k, v = (x.cuda().requires_grad_() for x in (Q, K, V))
+
+    def calls():
+        out = flash_attn.flash_attn_func(q, k, v, causal=True)
+        out.sum().backward()
+        heads_first = (x.transpose(1, 2) for x in (q, k, v))
+        full = scaled_dot_product_attention(*heads_first, enable_gqa=True).transpose(1, 2)
+        with torch.no_grad():
+            last = flash_attn.flash_attn_with_kvcache(q[:, -1:], k, v)
+        return out, full, last
+
+    calls()  # new lengths: the lists of their blocks are copied to the GPU once
     no_reading()
-    out = flash_attn.flash_attn_func(q, k, v, causal=True)
-    out.sum().backward()
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    full = scaled_dot_product_attention(*heads_first, enable_gqa=True).transpose(1, 2)
-    with torch.no_grad():
-        last = flash_attn.flash_attn_with_kvcache(q[:, -1:], k, v)
+    out, full, last = calls()
     torch.cuda.set_sync_debug_mode("default")
     assert q.grad.isfinite().all()
     for b in range(2):
@@ -71,3 +77,21 @@ def test_a_wrapper_reads_its_plan_once(use_tensor_cores, no_reading):
     for b, (pages, n) in enumerate((([3, 0], 30), ([2], 9))):
         k, v = (pool[pages, i].flatten(0, 1)[:n] for i in (0, 1))
         close(out[b][None].cpu(), q[b][None], k, v)
+
+
+def test_a_custom_mask_is_read_as_flashinfer_reads_it():
+    """Both round P and the output to fp16; a wrong bit moves a row by its whole spread."""
+    library = pytest.importorskip("flashinfer")
+    q, pool = normal(12, 4, 128).cuda(), normal(5, 2, 16, 2, 128).cuda()
+    tokens, pages = torch.tensor([0, 5, 12]).int().cuda(), torch.tensor([0, 3, 5]).int().cuda()
+    indices, last = torch.tensor([3, 0, 2, 1, 4]).int().cuda(), torch.tensor([1, 9]).int().cuda()
+    sizes = 5 * 33 + 7 * 25  # no request fills its last byte
+    flat = (torch.arange(sizes) * 7919 % 13 % 3 > 0).cuda()
+    found = []
+    for of in (flashinfer, library):
+        workspace = torch.empty(2**27, dtype=torch.uint8, device="cuda")
+        wrapper = of.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
+        wrapper.plan(tokens, pages, indices, last, 4, 2, 128, 16, custom_mask=flat, causal=True)
+        found.append(wrapper.run(q, pool, return_lse=True))
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine.float() - theirs.float()).abs().max() < 0.01

@@ -1,4 +1,4 @@
-"""Thousands of random backward passes of variants on a real GPU keep their contract."""
+"""Thousands of random calls of variants on a real GPU keep their contract."""
 
 import pytest
 
@@ -10,6 +10,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_random_gradients_of_variants(part):
+@pytest.mark.parametrize("verb", ["backward", "prefill"])
+def test_random_variants(verb, part):
+    """A prefill has masks of bits besides."""
     for seed in range(500 * part, 500 * (part + 1)):
-        VERBS["backward"](Seeded(seed, "cuda", wide=False))
+        VERBS[verb](Seeded(seed, "cuda", wide=False))

@@ -35,9 +35,10 @@ def sanitizer():
 # that read. racecheck does not follow one lane that arrives for its warp after a sync_warp, nor a
 # warp that arrives at a named barrier without waiting there. For mla_wgmma's
 # two warpgroups, racecheck reports the same when all their arrivals are replaced by waits. The CPU
-# build's checker follows all of these and finds no race.
+# build's checker follows all of these and finds no race. At head_dim 256 racecheck names
+# `backward`, the kernel, in place of the two functions that are inlined there.
 NOT_FOLLOWED = {
-    "backward_wgmma": ({"bulk_load"}, {"load_rows", "score_gradients"}),
+    "backward_wgmma": ({"bulk_load"}, {"load_rows", "score_gradients", "backward"}),
     "mla_wgmma": ({"store_p", "store"}, {"sync_max", "whole_l"}),
 }
 

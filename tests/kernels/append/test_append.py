@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkernels import ops
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from tests.kernels.append.cases import GROWTHS, append_case, check_appended, check_untouched, copies
 from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
 
@@ -230,3 +230,31 @@ def test_kv_cache_that_cannot_attend_appends_nothing(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ops.with_kvcache(q, *case.arguments, **options)
     check_untouched(case, before)
+
+
+def check_quantized(dtype, kind, device="cpu"):
+    """All 65,536 inputs, each as a key and as a value, against torch's own rounding."""
+    every = torch.arange(2**16, device=device).to(torch.int16).view(dtype)
+    rows, held, scales = every.view(-1, 2, 128), 5, torch.tensor([[1.0, 0.3], [7.0, 0.002]])
+    pages = torch.zeros(2, 20, 16, 2, 128, device=device).fill_(math.nan).to(kind)
+    table = torch.randperm(20, dtype=torch.int32).to(device)[None]
+    lengths = torch.tensor([held], dtype=torch.int32, device=device)
+    cache = QuantizedKV(*pages, table, lengths, *scales.to(device))
+    ends = torch.tensor([0, len(rows)], dtype=torch.int32, device=device)
+    ops.append(cache, rows, rows, ends)
+    assert cache.kv_len.item() == held + len(rows)
+    most = torch.finfo(kind).max
+    for pool, scale in zip(cache.pools, scales, strict=True):
+        in_order = pool[table[0].long()].flatten(0, 1)
+        found, exact = in_order[held : held + len(rows)], rows.float() / scale.to(device)[:, None]
+        expected, is_nan = exact.clamp(-most, most).to(kind), exact.isnan()
+        assert torch.equal(found.view(torch.uint8)[~is_nan], expected.view(torch.uint8)[~is_nan])
+        assert found.float()[is_nan].isnan().all()
+        assert in_order[:held].float().isnan().all()
+        assert in_order[held + len(rows) :].float().isnan().all()
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_number_of_16_bits_in_8_bits(dtype, kind):
+    check_quantized(dtype, kind)

@@ -12,9 +12,9 @@ import torch
 
 from labkernels import ops
 from labkernels.kernels.caches.latent import LatentKV
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
+from labkernels.kernels.random_inputs import variant_tensors
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.truth.variant import VariantTensors
 
 DTYPES = {
     "fp16": torch.float16,
@@ -22,6 +22,7 @@ DTYPES = {
     "fp32": torch.float32,
     "fp64": torch.float64,
 }
+KV_DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 LAYOUTS = ("nhd", "hnd", "padded", "joint")
 SPARE_PAGES = 5
 PAD = 8  # elements: a row may start only at a multiple of 16 bytes
@@ -131,7 +132,7 @@ class Case(Forward):
     """A decode problem. `storage` holds the whole buffers that q, K and V are views of."""
 
     q: torch.Tensor
-    cache: PagedKV
+    cache: PagedKV | QuantizedKV
     scale: float
     storage: tuple[torch.Tensor, ...]
     known: dict = field(default_factory=dict)
@@ -155,9 +156,9 @@ class Case(Forward):
 
     def _problem(self):
         cache = self.cache
-        wide = map(exact, (self.q, cache.k, cache.v))
+        wide = map(exact, (self.q, *cache.values()))
         table, lengths = cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy()
-        variant = true_variant(self.variant)
+        variant = variant_tensors(self.variant)
         # the query is the last key
         return Problem(*wide, table, lengths, self.scale, causal=True, variant=variant)
 
@@ -203,6 +204,15 @@ def decode_case(
     (q,), wide_q = moved([q], [wide_q], device)
     cache, storage = in_pages(PagedKV, k, v, kv_lens, page_size, layout, generator, device)
     return Case(q, cache, 1 / math.sqrt(head_dim), (*wide_q, *storage))
+
+
+def narrowed(case: Case, kind: str, seed: int = 0) -> Case:
+    """Return the case with its keys and values as codes, and random scales of each KV head."""
+    cache, generator = case.cache, torch.Generator().manual_seed(seed)
+    k, v = (x.to(KV_DTYPES[kind]) for x in (cache.k, cache.v))
+    scales = torch.exp2(2 * torch.randn(2, cache.kv_heads, generator=generator)).to(k.device)
+    cache = QuantizedKV(k, v, cache.page_table, cache.kv_len, *scales)
+    return case.changed(cache=cache, storage=(*case.storage, k, v))
 
 
 def in_pages(kind, k, v, kv_lens, page_size, layout, generator, device):
@@ -256,12 +266,6 @@ def poisoned(case, *, dtype=None) -> Outputs:
     return Outputs(out[inner], lse2[inner], (out, lse2))
 
 
-def true_variant(variant: Mapping[str, object]) -> VariantTensors | None:
-    """Return a case's variant as numerics takes it."""
-    numbers = {name: x.cpu().numpy() if torch.is_tensor(x) else x for name, x in variant.items()}
-    return VariantTensors(**numbers) if numbers else None
-
-
 def exact(tensor: torch.Tensor):
     """Return the tensor's numbers in float64: on its GPU, or as a NumPy array."""
     return tensor.double() if tensor.is_cuda else tensor.double().numpy()
@@ -275,7 +279,7 @@ def assert_same(left, right, rows=slice(None)) -> None:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor as integers, so that a comparison sees NaN and the sign of zero."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(integers[tensor.element_size()])
 
 

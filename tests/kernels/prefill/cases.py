@@ -10,6 +10,7 @@ import torch
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.kernel import head_dim_v as channels_of_v
+from labkernels.kernels.prefill.inputs import masked_variant
 from labkernels.numerics.truth.problem import Problem
 from tests.kernels.decode.cases import (
     DTYPES,
@@ -20,7 +21,6 @@ from tests.kernels.decode.cases import (
     moved,
     padded,
     sums,
-    true_variant,
 )
 
 RAGGED_LAYOUTS = ("thd", "htd", "padded", "packed")
@@ -41,13 +41,19 @@ class PrefillCase(Forward):
 
     verb = "prefill"
 
+    @property
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """Return how many queries and keys each request has."""
+        keys = self.kv.cu_seqlens.diff() if isinstance(self.kv, RaggedKV) else self.kv.kv_len
+        return self.cu_seqlens_q.diff().tolist(), keys.tolist()
+
     def _problem(self):
         wide = map(exact, (self.q, self.kv.k, self.kv.v))
         how = {
             "scale": self.scale,
             "cu_seqlens_q": self.cu_seqlens_q.cpu().numpy(),
             "causal": self.causal,
-            "variant": true_variant(self.variant),
+            "variant": masked_variant(self.variant, *self.lengths),
         }
         if isinstance(self.kv, RaggedKV):
             return Problem.packed(*wide, self.kv.cu_seqlens.cpu().numpy(), **how)

@@ -6,8 +6,8 @@ from math import nan
 
 import torch
 
+from labkernels.kernels.caches.mask import pack_mask
 from labkernels.kernels.kernel import Kernel
-from labkernels.variant import FEATURES
 from tests.kernels.decode.cases import LAYOUTS, copied
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
 
@@ -21,7 +21,7 @@ WINDOWS = (
     {"window_left": 100},
     {"window_left": 1000, "window_right": 70},
 )
-OTHERS = {"soft_cap": 3.0, "alibi": True, "sinks": True}
+OTHERS = {"soft_cap": 3.0, "alibi": True, "sinks": True, "mask": 0.5}
 # Keys before the window that a kernel may read: its copies bring whole steps, or torch reads all.
 READ_BEFORE = {"prefill_wgmma": 192, "triton_prefill": 128}
 READ_BEFORE |= dict.fromkeys(("reference", "reference_prefill"), 2**30)
@@ -33,8 +33,8 @@ CUTS = ({}, {"keys_per_split": 64}, {"splits": 3}, {"keys_per_split": 37})
 def varied(case, kernel: str = "", *, seed: int = 0, **variant):
     """Return a case of a variant, in which keys that a kernel must not read are NaN.
 
-    alibi, sinks: True for random slopes and sinks of each query head. The truth is that of the
-    numbers before they became NaN.
+    alibi, sinks: True for random slopes and sinks of each query head. mask: how many of the keys a
+    query sees. The truth is that of the numbers before they became NaN.
     """
     heads, generator = case.q.shape[1], torch.Generator().manual_seed(seed)
     made = {
@@ -42,10 +42,22 @@ def varied(case, kernel: str = "", *, seed: int = 0, **variant):
         "sinks": 2 * torch.randn(heads, generator=generator),
     }
     given = {name: made[name].to(case.q.device) for name in made if variant.get(name)}
+    if "mask" in variant:
+        given["mask"] = masked(case.lengths, variant["mask"], generator).to(case.q.device)
     shown = case.changed(variant={**variant, **given})
     hidden = _hidden(shown, variant.get("window_left"), READ_BEFORE.get(kernel, 0))
     hidden.known["problem"] = shown.problem()
     return hidden
+
+
+def masked(lengths, share: float, generator: torch.Generator) -> torch.Tensor:
+    """Return a mask of bits that shows a share of the keys, and hides all of the third query's."""
+    shown = [
+        torch.rand(n, keys, generator=generator) < share for n, keys in zip(*lengths, strict=True)
+    ]
+    for mask in shown:
+        mask[2:3] = False
+    return pack_mask(shown)
 
 
 def _hidden(case, window_left: int | None, read_before: int):
@@ -67,10 +79,10 @@ def _hidden(case, window_left: int | None, read_before: int):
     return case.changed(q=q, storage=storage, **fields)
 
 
-def combined() -> list[dict]:
+def combined(features: tuple[str, ...]) -> list[dict]:
     """Return variants of each feature, of each pair of features, and of all features."""
     found = []
-    for names in [*combinations(FEATURES, 1), *combinations(FEATURES, 2), FEATURES]:
+    for names in [*combinations(features, 1), *combinations(features, 2), features]:
         others = {name: OTHERS[name] for name in names if name != "window"}
         windows = WINDOWS if names == ("window",) else WINDOWS[len(found) % 7 :][:2]
         found += [{**window, **others} for window in windows] if "window" in names else [others]
@@ -84,7 +96,7 @@ def variants(spec: Kernel, *, interpreted: bool = False) -> Iterator[tuple]:
     decodes, backward = spec.operation == "decode", spec.operation == "backward"
     long, few = (DECODE, FEW_DECODE) if decodes else (PREFILL, FEW_PREFILL)
     lengths = few if interpreted else long
-    for turn, variant in enumerate(combined()):
+    for turn, variant in enumerate(combined(spec.features)):
         cut = CUTS[turn % 2 if decodes else turn % 4]
         if backward:
             cut = {"deterministic": turn % 2 == 1}

@@ -1,9 +1,12 @@
 """The contract and the verdict find each mistake that is seeded in a variant of attention."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from labkernels.audit.verdict import verdict
+from labkernels.kernels.caches.mask import unpacked
 from labkernels.kernels.kernel import Kernel
 from labkernels.measure.mutants.mutant import Edit, mutated
 from tests.kernels.contract import SPECS, run_checked
@@ -13,7 +16,8 @@ from tests.kernels.variants.cases import varied
 
 VARIANT, DECODE, ROWS = "lab/attention/variant.cuh", "decode/problem.cuh", "packed_gqa/rows.cuh"
 FOUND = "(out|lse2) is .* off where|NaN or infinity in"
-LEFT, RIGHT, CAP = {"window_left": 37}, {"window_right": 9}, {"soft_cap": 3.0}
+LEFT, BEHIND, CAP = {"window_left": 37}, {"window_right": 9}, {"soft_cap": 3.0}
+BITS, MMA = {"mask": 0.5}, "prefill/mma/kernel.cuh"
 CAP_FIRST = Edit(
     VARIANT,
     r"p\.variant\.exponent_of_cap\);(.*?cap = p\.variant\.soft_cap_log2);",
@@ -53,9 +57,21 @@ WRONG = {
     "prefill_mma": {
         "a key before the window": (Edit(ROWS, LEFT_OF_ROW, " - 1"), LEFT),
         "the window's first key left out": (Edit(ROWS, LEFT_OF_ROW, " + 1"), LEFT),
-        "a key behind the window": (Edit(ROWS, r"1(?= \+ p\.variant\.window_right)", "2"), RIGHT),
+        "a key behind the window": (Edit(ROWS, r"1(?= \+ p\.variant\.window_right)", "2"), BEHIND),
         "the window's last key left out": (
-            Edit(ROWS, r"1(?= \+ p\.variant\.window_right)", "0"), RIGHT,
+            Edit(ROWS, r"1(?= \+ p\.variant\.window_right)", "0"), BEHIND,
+        ),
+        "the bits of the query behind": (
+            Edit(ROWS, r"(token_of\(p, b\.first_row \+ row\))}( \* b\.kv_len)", r"\1 + 1}\2"), BITS,
+        ),
+        "the bits of the key behind": (
+            Edit(ROWS, r"b\.kv_len \+ key;", "b.kv_len + key + 1;"), BITS,
+        ),
+        "the bits of the first request": (
+            Edit(ROWS, r"mask_begins \+ b\.request", "mask_begins"), BITS,
+        ),
+        "bits in the other order": (
+            Edit(MMA, r"(?<=j % 4 \* 8 )\+ i", "+ 7 - i"), BITS,
         ),
         **OF_BOTH,
     },
@@ -77,6 +93,8 @@ def case_of(kernel: str, variant: dict):
 def judged(case, kernel: str | Kernel):
     """Return the public verdict on a kernel's output, which is told the variant."""
     found, how = case.run(kernel, keys_per_split=128), dict(case.variant)
+    if "mask" in how:
+        how["mask"] = unpacked(how["mask"], *case.lengths)
     keys = {"cache": case.kv}
     if case.verb == "prefill":
         ends = {"cu_seqlens": case.kv.cu_seqlens, "cu_seqlens_q": case.cu_seqlens_q}
@@ -93,8 +111,11 @@ def test_a_wrong_variant_is_found(kernel, edit, variant):
     assert judged(case, wrong).answer == "BUG"
 
 
-@pytest.mark.parametrize("kernel", WRONG)
-@pytest.mark.parametrize("variant", [LEFT, CAP, {"alibi": True}, {"sinks": True}], ids=str)
+RIGHT = (LEFT, CAP, {"alibi": True}, {"sinks": True})
+RIGHT_ONES = [*product(WRONG, RIGHT), ("prefill_mma", BITS)]
+
+
+@pytest.mark.parametrize(("kernel", "variant"), RIGHT_ONES, ids=str)
 def test_a_right_variant_is_rounding(kernel, variant):
     assert judged(case_of(kernel, variant), kernel).answer == "ROUNDING"
 

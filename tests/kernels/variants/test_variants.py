@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from labkernels import ops
+from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import ALL_KEYS
 from labkernels.kernels.registry import discover
-from labkernels.variant import FEATURES, AttentionVariant
+from labkernels.variant import FEATURES, UNMASKED, AttentionVariant
 from tests.kernels.append.cases import append_case
 from tests.kernels.contract import SPECS, run_checked
 from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case
-from tests.kernels.variants.cases import varied
+from tests.kernels.variants.cases import masked, varied
 
 DECODE, PREFILL = decode_case((33, 5)), prefill_case((3, 20), (33, 30), page_size=16, layout="nhd")
 ONES = torch.ones(8)
@@ -49,6 +50,63 @@ def test_a_variant_out_of_range_is_refused_by_name_and_nothing_is_written(verb, 
     assert outputs.lse2.isnan().all()
 
 
+MASK = masked(([3], [33]), 0.5, torch.Generator().manual_seed(0))
+REFUSED_MASKS = [
+    (MASK[:-4], "len(mask) = 12, allowed: 16 or more, the bits of these requests in whole words"),
+    (MASK.int(), "mask is torch.int32 (16,) on cpu, allowed: torch.uint8 [bytes] on cpu"),
+    (MASK.view(4, 4), "mask is torch.uint8 (4, 4) on cpu, allowed"),
+    (MASK.to("meta"), "mask is torch.uint8 (16,) on meta, allowed"),
+    (MASK.repeat(2)[::2], "mask has stride (2,)"),
+    (MASK.repeat(2)[1:], "allowed: (1,) at a multiple of 4"),
+    (b"bits", "mask"),
+]
+
+
+@pytest.mark.parametrize(("mask", "words"), REFUSED_MASKS, ids=[x[:30] for _, x in REFUSED_MASKS])
+def test_a_mask_that_does_not_fit_is_refused_and_nothing_is_written(mask, words):
+    case = prefill_case((3,), (33,), group=4)
+    outputs = poisoned(case)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        case.run(out=outputs.out, lse2=outputs.lse2, mask=mask)
+    assert outputs.out.isnan().all()
+
+
+@pytest.mark.parametrize("masks", [(), (torch.ones(3, 3),)], ids=["none", "floats"])
+def test_masks_that_cannot_be_packed_are_refused(masks):
+    with pytest.raises(ValueError, match="^masks.*allowed"):
+        ops.pack_mask(masks)
+
+
+@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
+@pytest.mark.usefixtures("interpreted")
+def test_a_causal_mask_of_bits_gives_the_bits_of_a_causal_call(kernel):
+    """Keys that no row of a step sees change nothing: each row's steps are the same."""
+    case = prefill_case((70, 3, 0, 5), (90, 33, 7, 2), group=4, kv_heads=1)
+    lengths = zip(*case.lengths, strict=True)
+    seen = [torch.ones(n, keys).tril(keys - n).bool() for n, keys in lengths]
+    causal = case.run(kernel, splits=1)
+    assert_same(case.run(kernel, splits=1, mask=ops.pack_mask(seen)), causal)
+
+
+def test_the_planner_takes_a_kernel_that_reads_bits():
+    case = prefill_case((300,), (300,), group=4)
+    assert case.step(target="h200").plan.kernel == "prefill_wgmma"
+    plan = case.step(mask=masked(case.lengths, 0.5, torch.Generator()), target="h200").plan
+    assert plan.kernel == "prefill_mma"
+    assert "a variant with mask, allowed for prefill_wgmma: window, soft_cap" in plan.why
+
+
+def test_a_masks_bits_may_change_between_runs():
+    case = prefill_case((3, 4), (33, 9), group=4)
+    first, second = (masked(case.lengths, x, torch.Generator().manual_seed(1)) for x in (0.2, 0.8))
+    mask = first.clone()
+    step = case.step(mask=mask)
+    for bits in (first, second):
+        mask.copy_(bits)
+        step.run()
+        assert_same(step, case.run(mask=bits))
+
+
 @pytest.mark.parametrize("name", ["alibi", "sinks"])
 @pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
 def test_an_output_over_a_variants_tensor_is_refused(name, case):
@@ -78,15 +136,6 @@ def test_verbs_without_variants_name_the_option():
             call()
 
 
-@pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
-def test_a_graph_of_torch_compile_names_the_option(case, monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    for name, value in {"window_left": 3, "soft_cap": 5.0, "sinks": ONES}.items():
-        words = f"{name} is given in a graph of torch.compile, allowed: None"
-        with pytest.raises(ValueError, match=words):
-            getattr(ops, case.verb)(*case.arguments, **{name: value})
-
-
 @pytest.mark.parametrize("kernel", ["decode_mma", "triton_decode"])
 @pytest.mark.usefixtures("interpreted")
 def test_a_decode_has_as_many_splits_as_its_window_needs(kernel):
@@ -110,8 +159,8 @@ def test_a_prefill_has_as_many_splits_as_its_window_needs():
 
 
 @pytest.mark.parametrize("kernel", [n for n, s in discover().items() if s.features])
-def test_a_kernel_with_one_feature_has_all(kernel):
-    assert SPECS[kernel].features == FEATURES
+def test_a_kernel_with_one_feature_has_all_but_perhaps_a_mask(kernel):
+    assert SPECS[kernel].features in (FEATURES, UNMASKED)
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])
@@ -127,17 +176,44 @@ def test_a_variant_that_changes_nothing_gives_the_plain_output(kernel):
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "prefill_fma", "prefill_wgmma"])
 @pytest.mark.usefixtures("interpreted")
-def test_windows_bits_depend_on_neither_batch_nor_chunk(kernel):
+def test_a_variants_bits_depend_on_neither_batch_nor_chunk(kernel):
     """A row's keys come in the same steps, wherever the window of its tile's first row begins."""
     decodes = SPECS[kernel].operation == "decode"
     both = decode_case((150, 200)) if decodes else prefill_case((70, 90), (150, 200))
     both = varied(both, window_left=70, sinks=True)
-    alone = both.chosen([1])
-    found = alone.run(kernel, batch_invariant=True)
-    assert_same(found, both.run(kernel, batch_invariant=True), rows=both.rows([1]))
+    masks = [] if decodes else [torch.rand(n, m) < 0.5 for n, m in zip(*both.lengths, strict=True)]
+    alone, masked_too = both.chosen([1]), "mask" in SPECS[kernel].features
+
+    def run(case, shown):
+        bits = {"mask": ops.pack_mask(shown)} if masked_too else {}
+        return case.run(kernel, batch_invariant=True, **bits)
+
+    found = run(alone, masks[1:])
+    assert_same(found, run(both, masks), rows=both.rows([1]))
     if not decodes:
         chunk = alone.changed(q=alone.q[-20:], cu_seqlens_q=sums((20,)))
-        assert_same(chunk.run(kernel, batch_invariant=True), found, rows=slice(-20, None))
+        assert_same(run(chunk, [masks[1][-20:]]), found, rows=slice(-20, None))
+
+
+def test_a_tree_of_drafts_after_a_cache_that_grows():
+    """Each draft sees the cache, its ancestors and itself: as if its path alone were appended."""
+    paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
+    case = append_case((20, 5), kv_heads=2, page_size=4, layout="nhd", head_dim=64)
+    cache, k_new, v_new, ends = case.arguments
+    seen = torch.ones(5, 25).bool()
+    for draft, path in enumerate(paths):
+        seen[draft, 20:] = False
+        seen[draft, [20 + i for i in path]] = True
+    q = torch.randn(5, 4, 64).to(k_new.dtype)
+    step = ops.with_kvcache(q, cache, k_new, v_new, ends, causal=False, mask=ops.pack_mask([seen]))
+    k, v = cache.of_request(0)
+    for draft in range(5):
+        rows = seen[draft].nonzero()[:, 0]
+        given = (x[rows].contiguous() for x in (k, v))
+        kv = RaggedKV(*given, sums((len(rows),)))
+        alone = ops.prefill(q[draft : draft + 1], kv, sums((1,)))
+        assert torch.allclose(step.out[draft], alone.out[0], atol=2e-3)
+        assert torch.allclose(step.lse2[draft], alone.lse2[0], atol=1e-5)
 
 
 def test_the_contract_finds_what_a_window_hides():

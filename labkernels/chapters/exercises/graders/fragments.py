@@ -7,6 +7,7 @@ from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import fragments
 from labkernels.formats import named
+from labkernels.numerics import rounding
 
 OUTPUTS, ON_GPU = {"out": "fp32", "numbers": "fp32"}, ""
 _KERNELS = {
@@ -19,9 +20,9 @@ _KERNELS = {
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     """Run the kernel that has the exercise's region, with the answer in its place."""
     folders = (folder_with(*exercise.place, answer),)
-    a, b, c = _matrices()
     if exercise.name == "swizzle":
         return fragments.swizzled(folders)
+    a, b, c = _matrices(exercise)
     if exercise.name == "ldmatrix_addresses":
         return {"out": fragments.product(a, b, folders)["out"]}
     return fragments.two_products(a, c, b, folders)
@@ -72,23 +73,27 @@ def _judge_swizzle(results: dict[str, np.ndarray]) -> list[str]:
     return lines
 
 
-def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw three matrices of fp16 values. Shapes: [16, 16], [16, 8], [16, 16]."""
+def _matrices(exercise: Exercise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw three matrices of fp16 values. Shapes: [16, 16], [16, 8], [16, 16].
+
+    Of two products, the first is of whole numbers, and grows from row to row to more than fp16 has
+    bits for.
+    """
     rng = np.random.default_rng(3)
     sizes = ((16, 16), (16, 8), (16, 16))
     a, b, c = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in sizes)
+    if exercise.name == "fragment_of_p":
+        a, c = np.rint(a * 1.4 ** np.arange(16)[:, None]), np.rint(8 * c)
     return a, b, c
 
 
 def _expected(exercise: Exercise) -> tuple[np.ndarray, np.ndarray]:
-    """Return the product in float64 and its error bound, which follows from every rounding.
+    """Return the product in float64 and its error bound: of 16 products, which fp32 adds.
 
-    An element is a sum of 16 products in fp32. Of two products, the first is rounded to fp16.
+    Of two products, the first is exact in fp32, and then rounded once.
     """
-    a, b, c = _matrices()
+    a, b, c = _matrices(exercise)
+    if exercise.name == "fragment_of_p":
+        a = rounding.round_to(a @ c.T, "fp16")
     u32 = 2 * named("fp32").unit_roundoff  # a tensor core truncates, which errs by up to a spacing
-    if exercise.name == "ldmatrix_addresses":
-        return a @ b, 17 * u32 * (abs(a) @ abs(b))
-    s, sizes = a @ c.T, abs(a) @ abs(c).T
-    in_p = named("fp16").unit_roundoff * abs(s) + 17 * u32 * sizes
-    return s @ b, (in_p + 17 * u32 * abs(s)) @ abs(b) * (1 + 2.0**-10)
+    return a @ b, 17 * u32 * (abs(a) @ abs(b))

@@ -10,7 +10,7 @@ from labkernels.chapters.primers import machine, pipeline
 from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 
-LENGTHS = (1, 2, 5)  # tiles
+LENGTHS = (1, 2, 12, 5)  # tiles
 OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
 # Reads its own part of the last tile, which the machine refuses while the copy is on its way.
 _LOOKS_AHEAD = """
@@ -23,10 +23,14 @@ LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float su
 # The sums are whole numbers unless a thread comes to more barriers than tiles.
 _COUNTS_BARRIERS = """
 inline int barriers[threads];
+}  // namespace small_pipeline
+namespace lab {
 LAB_DEVICE void counted_sync_block() {
-  ++barriers[thread_x()];
+  ++small_pipeline::barriers[thread_x()];
   sync_block();
 }
+}  // namespace lab
+namespace small_pipeline {
 LAB_DEVICE void first_fetch(Smem& smem, const Params& p, Trace& trace, int j) {
   if (j == 0) barriers[thread_x()] = 0;
   fetch(smem, p, trace, j);

@@ -1,5 +1,6 @@
 """Grades answers in Triton: the loop's body of small attention, on the GPU or interpreted."""
 
+import ast
 import dataclasses
 import functools
 import importlib.metadata
@@ -29,6 +30,9 @@ NO_BANKS = {
     "shared memory whose addresses could be counted."
 }
 _REGION = re.compile(r"(?<=# \[lab: update\]\n).*(?=# \[/lab: update\])", re.DOTALL)
+_PYTHON = {"tl", "range", "float", "int", "bool", "min", "max", "abs", "len"}
+# What `tl` has for its own use, by which Python that is interpreted would get at everything.
+_MODULES = {"core", "standard", "semantic", "random", "target_info", "extra"}
 GPU = hardware.gpu("h200")
 REQUESTS = tuple(dataclasses.replace(each, splits=1, first_page=0) for each in attention.REQUESTS)
 
@@ -38,6 +42,8 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
     Raises: HostKernelError, with the reader's own line where that raised an error.
     """
+    if why := _no_kernel(answer):
+        raise HostKernelError(why)
     try:
         kernel = _module(_whole(exercise, answer))
         results = {}
@@ -78,11 +84,55 @@ def judge_compiled(exercise: Exercise, answer: str) -> Iterator[str]:
     """Yield what the compiled kernel does wrong, which the interpreter does not see."""
     if triton.available() is not None:
         return
-    made = _compiled(_whole(exercise, answer))
+    try:
+        made = _compiled(_whole(exercise, answer))
+    except RuntimeError as error:
+        yield f"Triton interprets your answer, but does not compile it: {_last_words(str(error))}"
+        return
     if {"HMMA", "HGMMA"} & sass.instruction_mix(made.cubin).keys():
         yield 'The compiled kernel rounds to tf32: tl.dot needs input_precision="ieee".'
     if made.stack_bytes:
         yield f"The compiled kernel spills {made.stack_bytes} bytes of registers per thread."
+
+
+def _no_kernel(answer: str) -> str:
+    """Return why a text is more than functions of Triton. Such a text could reach the grader."""
+    try:
+        tree = ast.parse(answer)
+    except SyntaxError:
+        return ""  # Python says where, when it reads the module
+    for part in tree.body:
+        constant = isinstance(getattr(part, "value", None), ast.Constant)  # a number or a docstring
+        marks = [ast.unparse(each) for each in getattr(part, "decorator_list", ())]
+        if not constant and (not isinstance(part, ast.FunctionDef) or marks != ["triton.jit"]):
+            return f"Line {part.lineno}: an answer in Triton has functions under @triton.jit alone."
+    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    own |= {node.id for node in ast.walk(tree) if _is_stored(node) and isinstance(node, ast.Name)}
+    lines = [line for part in tree.body for line in getattr(part, "body", ())]
+    for node in (node for line in lines for node in ast.walk(line)):
+        match node:
+            case ast.Name(id=name) if name not in own | _PYTHON:
+                why = f"the name {name} is unknown in a kernel"
+            case ast.Attribute(attr=name) if name.startswith("_") or _is_stored(node):
+                why = f"{ast.unparse(node)} is nothing that a kernel may touch"
+            case ast.Attribute(attr=name) if name in _MODULES:
+                why = f"{ast.unparse(node)} is no function of Triton's language"
+            case ast.Import() | ast.ImportFrom() | ast.Global() | ast.Nonlocal() | ast.ClassDef():
+                why = "a kernel imports and declares nothing"
+            case _:
+                continue
+        return f"Line {node.lineno}: {why}."
+    return ""
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def _last_words(message: str) -> str:
+    """Return what Triton's compiler says last, and the code that it shows before."""
+    return " ".join(message.partition("errors.")[2].partition("\n\n")[0].split()) or message
 
 
 def _whole(exercise: Exercise, answer: str) -> str:

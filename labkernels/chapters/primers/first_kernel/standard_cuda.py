@@ -4,14 +4,20 @@ The text becomes a kernel of the lab: a pointer to global memory becomes one tha
 `__shared__` array a part of the block's shared memory, and the parameters a structure.
 """
 
+from __future__ import annotations
+
 import ast
+import contextlib
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from labkernels.chapters.primers import machine
 from labkernels.cuda.compiler import cache
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SOURCE = "your_kernel.cu"  # in messages of the compiler and of the CPU machine
 SECTOR_BYTES, WARP_LANES = 32, 32
@@ -26,7 +32,9 @@ _SHARED = re.compile(r"__shared__\s+(float|int)\s+(\w+)\s*((?:\[[^\]]+\])*)\s*;"
 _LAUNCH = re.compile(r"\s*(\w+)\s*<<<(.+)>>>\s*\((.*)\)\s*;?\s*", re.DOTALL)
 _LINES = """#pragma once
 #include "lab/standard.cuh"
-namespace lab::standard {{ constexpr Size grid_size = {{{grid}}}, block_size = {{{block}}}; }}
+{prints}namespace lab::standard {{
+constexpr Size grid_size = {{{grid}}}, block_size = {{{block}}};
+}}
 namespace yours {{
 using lab::standard::Global;
 struct Params {{ lab::standard::Access* log; lab::i64* length; int room; {fields} }};
@@ -59,6 +67,8 @@ def counted(source: str, call: str, **arguments: np.ndarray | int | float) -> pd
     that memory moves); the last three are means of one access.
     Raises: as `launch`.
     """
+    import pandas as pd  # a GPU machine may have none
+
     log, length = np.zeros(1 << 16, _ACCESS), np.zeros(1, np.int64)
     _run(source, call, arguments, log, room=len(log), length=length)
     if length[0] > len(log):
@@ -100,16 +110,19 @@ def _run(source, call, arguments, log, *, room, length=None) -> None:
     text = _text(source, kernel, parameters, grid, block)
     folders = (cache.overlay({"first.cuh": text}),)
     noted = {"log": log, "length": np.zeros(1, np.int64) if length is None else length}
-    machine.run(
-        "first.cuh",
-        "yours::launched",
-        noted | {"room": room} | values,
-        grid=grid,
-        threads=block[0] * block[1] * block[2],
-        smem_bytes=_SMEM_BYTES,
-        writes=writes,
-        folders=folders,
-    )
+    with machine.printed() if "printf" in source else contextlib.nullcontext() as printed:
+        machine.run(
+            "first.cuh",
+            "yours::launched",
+            noted | {"room": room} | values,
+            grid=grid,
+            threads=block[0] * block[1] * block[2],
+            smem_bytes=_SMEM_BYTES,
+            writes=writes,
+            folders=folders,
+        )
+    if printed:
+        print(*printed, sep="\n")
     for (_, _, star, field), value in zip(parameters, passed, strict=True):
         if star and field in writes:
             value[...] = copies[field]
@@ -185,4 +198,5 @@ def _text(source: str, kernel: str, parameters, grid, block) -> str:
     passed = ", ".join(f"p.{name}" for *_, name in parameters)
     threads = block[0] * block[1] * block[2]
     look = {"name": SOURCE, "text": text, "kernel": kernel, "passed": passed, "threads": threads}
+    look["prints"] = machine.DECLARES_PRINTF if "printf" in source else ""
     return _LINES.format(**sizes, fields=fields, **look)

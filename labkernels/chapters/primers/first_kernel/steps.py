@@ -1,14 +1,19 @@
 """The eight steps of a first kernel: what each must give, and what is said if it does not."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from labkernels.chapters.primers.first_kernel import standard_cuda
 from labkernels.cuda.host.build import HostKernelError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LINE_MAX = 400  # a compiler's first complaint
 

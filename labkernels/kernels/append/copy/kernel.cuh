@@ -1,18 +1,19 @@
 // This kernel appends new keys and values to the pages of a cache and advances its lengths. Lane i
 // of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
 #pragma once
+#include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
 
 namespace append {
 using namespace lab;
 
-// A side is K or V. Strides count elements of 16 bits; the last dimension is contiguous.
+// A side is K or V. Strides count elements; the last dimension is contiguous.
 struct Side {
   const void* rows;  // [total_new, kv_heads, D]
   void* pool;        // [pages, page_size, kv_heads, D]
   i64 row_stride, row_stride_head;
   i64 stride_page, stride_token, stride_head;
-  i64 head_chunks;  // D in chunks of 16 bytes
+  i64 head_chunks;  // D in chunks of 8 channels
 };
 
 struct Params {  // cuda.py mirrors this struct
@@ -25,7 +26,16 @@ struct Params {  // cuda.py mirrors this struct
   int kv_heads, batch, keys_per_warp, blocks;
 };
 
-template <int Warps, int Keys, int Stages, int BlocksPerSm> struct KernelTraits {
+template <bool Narrow> struct ArgumentsOf { using type = Params; };
+template <> struct ArgumentsOf<true> { using type = WithScales<Params>; };
+
+// T and Code: the formats of the rows and of a cache of 8 bits; without them, bytes are copied.
+template <int Warps, int Keys, int Stages, int BlocksPerSm, class T_ = u16, class Code_ = T_>
+struct KernelTraits {
+  using T = T_;
+  using Code = Code_;
+  static constexpr bool narrow = sizeof(Code) < sizeof(T);
+  using Arguments = typename ArgumentsOf<narrow>::type;
   static constexpr int warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static_assert(Keys <= 32, "a lane looks up one key");
@@ -66,16 +76,36 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
          (position - slot * p.page_size) * side.stride_token;
 }
 
+// Divides 8 channels of a head by its scale, and stores their codes at an element of the pool.
+template <class C>
+LAB_DEVICE void store_codes(const WithScales<Params>& p, const Side& side, i64 element, int head,
+                            const u32x4& moved) {
+  const bool of_k = block_y() == 0;
+  const float* scales = of_k ? p.scales.k_scale : p.scales.v_scale;
+  const i64 stride = of_k ? p.scales.k_scale_stride : p.scales.v_scale_stride;
+  const float scale = load_constant(scales + head * stride);
+  u32x2 codes = {{0, 0}};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const f32x2 x = unpack2<typename C::T>(moved.v[i]);
+    const u32 low = code_of<typename C::Code>(div_rn(x.x, scale));
+    const u32 high = code_of<typename C::Code>(div_rn(x.y, scale));
+    codes.v[i / 2] |= (low | high << 8) << i % 2 * 16;
+  }
+  store_global(reinterpret_cast<u32x2*>(static_cast<unsigned char*>(side.pool) + element), codes);
+}
+
 // [lab: move]
 // Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
 // before its first store waits for a load.
 template <class C>
-LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place) {
+LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first_key, i64 place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);
   const int chunks = p.kv_heads * head_chunks, n = p.keys_per_warp * chunks;
   for (int begin = 0; begin < n; begin += 32 * C::stages) {
     u32x4 moved[C::stages];  // [stages, 8 channels]
     i64 to[C::stages];       // [stages]
+    int of_head[C::stages];  // [stages]
 #pragma unroll
     for (int i = 0; i < C::stages; ++i) {
       const int at = begin + i * 32 + lane, key = at / chunks, in_key = at - key * chunks;
@@ -85,13 +115,17 @@ LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place
       to[i] = nowhere;
       if (at >= n || start == nowhere) continue;
       to[i] = start + head * side.stride_head + channel;
+      of_head[i] = head;
       const i64 row = first_key + key;
       moved[i] = load_constant(
           chunk_at(side.rows, row * side.row_stride + head * side.row_stride_head + channel));
     }
 #pragma unroll
     for (int i = 0; i < C::stages; ++i)
-      if (to[i] != nowhere) store_global(chunk_at(side.pool, to[i]), moved[i]);
+      if (to[i] != nowhere) {
+        if constexpr (C::narrow) store_codes<C>(p, side, to[i], of_head[i], moved[i]);
+        else store_global(chunk_at(side.pool, to[i]), moved[i]);
+      }
   }
 }
 // [/lab: move]
@@ -114,7 +148,8 @@ LAB_DEVICE void advance(const Params& p) {
   }
 }
 
-template <class C> LAB_KERNEL(C::threads, C::blocks_per_sm) append(LAB_GRID_CONSTANT Params p) {
+template <class C>
+LAB_KERNEL(C::threads, C::blocks_per_sm) append(LAB_GRID_CONSTANT typename C::Arguments p) {
   static_assert(LAB_SMEM_BYTES == 0, "the ledger's bytes are the compiler's");
   const Side& side = p.sides[block_y()];
   const int lane = thread_x() & 31;

@@ -2,17 +2,19 @@
 
 from labkernels.budget.ledger import Line
 from labkernels.kernels.append.kernel import AppendKernel
-from labkernels.kernels.cuda_kernel import sizes
+from labkernels.kernels.cuda_kernel import cpp_type, sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.kernels.tile import WarpTile
 from labkernels.policy import CUDA_CORES, NumericPolicy
 
 # Eight 16-byte loads per lane on full SMs hide the latency of memory; more loads are not faster.
 TILE = WarpTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
+# Beside the divisions for a cache of 8 bits, more than four loads do not fit in the registers.
+NARROW = WarpTile(warps=8, keys=16, stages=4, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
-    """A kernel that rounds nothing."""
+    """A kernel that rounds nothing, unless the cache has 8 bits."""
 
     name = "append"
     idea = (
@@ -20,12 +22,12 @@ class Append(AppendKernel):
     )
     parent = None
     needs = SINCE_AMPERE
-    policies = (CUDA_CORES,)  # an append rounds nothing
+    policies = (CUDA_CORES,)  # a cache of 16 bits gets the bytes
     head_dims = (64, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
-        """Return the one tile option: the kernel only moves bytes."""
-        return (TILE,)
+        """Return the one tile option: the kernel moves bytes, and rounds to 8 bits at most."""
+        return (NARROW if shape.kv_dtype else TILE,)
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return no line: bytes go from registers to the pages."""
@@ -41,8 +43,10 @@ class Append(AppendKernel):
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
-        numbers = ", ".join(map(str, instance.tile.numbers))
-        return f"append::append<append::KernelTraits<{numbers}>>"
+        words = [*map(str, instance.tile.numbers)]
+        if instance.kv_dtype:
+            words += [cpp_type(instance.dtype), cpp_type(instance.kv_dtype)]
+        return f"append::append<append::KernelTraits<{', '.join(words)}>>"
 
 
 KERNEL = Append()

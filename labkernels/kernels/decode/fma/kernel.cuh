@@ -10,11 +10,12 @@ namespace decode_fma {
 using namespace lab;
 
 template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain>
+          class Variant_ = Plain, class Kv_ = T_>
 struct KernelTraits {
-  using T = T_;  // type of Q, K and V
+  using T = T_;    // type of Q
+  using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = ParamsOf<DecodeParams, Variant>;
+  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lanes = HeadDim / chunk_elements;  // lanes that share a key
@@ -27,7 +28,7 @@ struct KernelTraits {
   static constexpr int copies = lanes / values;  // lanes that end with the same score
   // Lanes that differ only in these bits hold different scores of the same row.
   static constexpr int same_row_bits = 31 & ~(Rows * copies - 1);
-  using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
   static_assert(Rows <= lanes && (Rows & (Rows - 1)) == 0, "a reduction holds whole rounds");
   static_assert(Keys % keys_at_once == 0, "every round is full");
 };
@@ -43,7 +44,7 @@ template <class C> struct Smem {
   };
 };
 
-template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
+template <class C> using KvTile = typename C::Kv[C::keys][C::head_dim];  // K or V of a step
 
 // A lane has {m, l} of its own row, and O of all rows for its channels, over its keys.
 template <class C> using Softmax = OnlineSoftmaxOf<ArrayRows<1, C::same_row_bits>>;
@@ -67,6 +68,21 @@ template <class T> LAB_DEVICE void unpack(float (&x)[chunk_elements], const u32x
     const f32x2 pair = unpack2<T>(pairs.v[i]);
     x[2 * i] = pair.x;
     x[2 * i + 1] = pair.y;
+  }
+}
+
+// Loads the `c`-th 8 channels of a key in fp32.
+template <class C>
+LAB_DEVICE void load_channels(float (&x)[chunk_elements], KvTile<C>& tile, int key, int c) {
+  if constexpr (sizeof(typename C::Kv) == sizeof(typename C::T)) {
+    unpack<typename C::T>(x, load_chunk(tile, key, c));
+  } else {
+    const auto* place = chunk<C::head_dim>(tile, key, c / 2) + c % 2 * chunk_elements;
+    const u32x2 codes = *reinterpret_cast<const u32x2*>(place);
+    u32x4 pairs;
+    widen<f16, typename C::Kv>(pairs.v[0], pairs.v[1], codes.v[0]);
+    widen<f16, typename C::Kv>(pairs.v[2], pairs.v[3], codes.v[1]);
+    unpack<f16>(x, pairs);
   }
 }
 
@@ -121,7 +137,7 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
     for (int i = 0; i < C::rounds_per_reduction; ++i) {
       const int key = (r * C::rounds_per_reduction + i) * C::keys_at_once + lane / C::lanes;
       float k[chunk_elements];  // [8 channels] of the lane's key
-      unpack<typename C::T>(k, load_chunk(k_tile, key, lane % C::lanes));
+      load_channels<C>(k, k_tile, key, lane % C::lanes);
 #pragma unroll
       for (int row = 0; row < C::rows; ++row) {
         float& d = dot[i * C::rows + row];
@@ -164,7 +180,7 @@ LAB_DEVICE void accumulate(Output<C>& o, const Weights<C>& p, KvTile<C>& v_tile)
   for (int i = 0; i < C::rounds; ++i) {
     const int key = i * C::keys_at_once + lane / C::lanes;
     float v[chunk_elements];  // [8 channels] of a key
-    unpack<typename C::T>(v, load_chunk(v_tile, key, lane % C::lanes));
+    load_channels<C>(v, v_tile, key, lane % C::lanes);
 #pragma unroll
     for (int row = 0; row < C::rows; ++row)
 #pragma unroll
@@ -211,6 +227,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
   Query<C> q;
   load_query<C>(q, p, work);
 
+  const auto& numbers = score_numbers<V>(p, work);
   Softmax<C> softmax;
   const int own_head = work.first_q_head + least(own_row<C>(), work.n_q_heads - 1);
   Slope slope = {};
@@ -226,13 +243,13 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     if constexpr (V::shapes_scores)
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)
-        s[r] = shaped<V>(s[r], p, slope,
+        s[r] = shaped<V>(s[r], numbers, slope,
                          static_cast<float>(pipeline.key + own_key<C>(r) - slope.place));
     if (pipeline.ragged())
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)
         if (pipeline.key + own_key<C>(r) >= work.end_key) s[r] = minus_infinity();
-    const auto rescale = softmax.template update<P, typename C::T>(s, scale_of<V>(p));
+    const auto rescale = softmax.template update<P, typename C::T>(s, scale_of<V>(numbers));
     store_p<C>(smem.loop.p[warp], s);
     rescale_rows<C>(o, rescale);
     pipeline.wait_v();

@@ -37,6 +37,8 @@ class DecodeFma(CudaDecodeKernel):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         wide = self.rows(shape.group) == MAX_ROWS
+        if shape.kv_dtype:
+            return kernel.narrow_tiles(2 if wide else {64: 4, 128: 3, 256: 2}[shape.head_dim])
         return {
             64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),
             128: (DecodeTile(4, 16, 3, 2), DecodeTile(4, 16, 2, 2))

@@ -4,24 +4,27 @@
 // 4 g + t holds rows g and g + 8, and columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "lab/attention/split_kv.cuh"
+#include "decode/codes.cuh"
 #include "decode/pipeline.cuh"
 
 namespace decode_mma {
 using namespace lab;
 
 template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain>
+          class Variant_ = Plain, class Kv_ = T_>
 struct KernelTraits {
-  using T = T_;  // type of Q, K, V and the rounded P
+  using T = T_;    // type of Q, the rounded P, and K and V as the products use them
+  using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = ParamsOf<DecodeParams, Variant>;
+  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
+  static constexpr bool narrow = sizeof(Kv) < sizeof(T);
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
   static constexpr int key_steps = Keys / 16;
   // At 256 channels Q's fragments and the accumulator do not fit in the registers together.
   static constexpr bool q_in_registers = HeadDim <= LAB_HELD_DIM;
-  using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
 
@@ -33,7 +36,7 @@ template <class C> struct Smem {
   };
 };
 
-template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
+template <class C> using KvTile = typename C::Kv[C::keys][C::head_dim];  // K or V of a step
 
 template <class C> using Output = float[C::head_dim / 8][4];  // [16 rows, head_dim] of a warp
 template <class C> using Scores = float[C::keys / 8][4];      // [16 rows, keys of a step]
@@ -43,7 +46,35 @@ using QueryFragments = u32[C::q_in_registers ? C::dim_steps : 1][4];
 // Loads 16 channels of Q, the `step`-th. a: [16 rows, 16 channels].
 template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, int step) {
   const int lane = thread_x() & 31;
-  ldmatrix_x4(a, chunk<C::head_dim>(smem.q, lane & 15, step * 2 + (lane >> 4)));
+  if constexpr (C::narrow) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // rows g and g + 8
+      const u32x2 channels = four_channels(smem.q, lane / 4 + 8 * half, step);
+      a[half] = channels.v[0];
+      a[2 + half] = channels.v[1];
+    }
+  } else {
+    ldmatrix_x4(a, chunk<C::head_dim>(smem.q, lane & 15, step * 2 + (lane >> 4)));
+  }
+}
+
+// Loads K of 16 keys and 16 channels, the `d`-th, from a cache of 8 bits. codes: of 32 channels.
+template <class C>
+LAB_DEVICE void load_narrow_k(u32 (&k)[4], u32 (&codes)[4], KvTile<C>& k_tile, int key, int d) {
+  using T = typename C::T;
+  using Kv = typename C::Kv;
+  if (d % 2 == 0) load_codes(codes, k_tile, key, d);
+  widen<T, Kv>(k[0], k[1], codes[d % 2]);
+  widen<T, Kv>(k[2], k[3], codes[2 + d % 2]);
+}
+// Does the same for V.
+template <class C>
+LAB_DEVICE void load_narrow_v(u32 (&v)[4], u32 (&codes)[4], KvTile<C>& v_tile, int key, int n) {
+  using T = typename C::T;
+  using Kv = typename C::Kv;
+  if (n % 2 == 0) load_codes_trans(codes, v_tile, key, n);
+  widen_keys<T, Kv>(v[0], v[2], codes[n % 2]);
+  widen_keys<T, Kv>(v[1], v[3], codes[2 + n % 2]);
 }
 
 // [lab: scores]
@@ -55,6 +86,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
   for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[j][i] = 0.f;
+  u32 codes[C::key_steps][4];  // [keys, 32 channels], if K has 8 bits
 #pragma unroll
   for (int d = 0; d < C::dim_steps; ++d) {
     const int held = C::q_in_registers ? d : 0;
@@ -63,7 +95,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
     for (int b = 0; b < C::key_steps; ++b) {  // (keys 0-7, 8-15) x (channels 0-7, 8-15)
       u32 k[4];                               // [16 keys, 16 channels]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4(k, chunk<C::head_dim>(k_tile, row, d * 2 + ((lane >> 3) & 1)));
+      if constexpr (C::narrow) load_narrow_k<C>(k, codes[b], k_tile, b * 16, d);
+      else ldmatrix_x4(k, chunk<C::head_dim>(k_tile, row, d * 2 + ((lane >> 3) & 1)));
       mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
       mma_m16n8k16<typename C::T>(s[2 * b + 1], q[held], k[2], k[3]);
     }
@@ -87,12 +120,15 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
         const float* pair = &s[2 * b + i / 2][i % 2 * 2];
         p[part][i] = pack_part<T>(part, pair[0], pair[1]);
       }
+    u32 codes[4];  // [16 keys, 32 channels], if V has 8 bits
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];  // [16 keys, 16 channels]
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
+      if constexpr (C::narrow) load_narrow_v<C>(v, codes, v_tile, b * 16, n);
+      else
+        ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {  // channels 0-7, 8-15
+      for (int h = 0; h < 2; ++h) {  // channels 0-7, 8-15; of 8-bit V the even, the odd ones
         float (&o)[4] = output[2 * n + h];
         float fresh[4] = {};  // [16 rows, 8 channels]
 #pragma unroll
@@ -124,6 +160,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
 #pragma unroll
     for (int d = 0; d < C::dim_steps; ++d) load_q_fragment<C>(q[d], smem, d);
 
+  const auto& numbers = score_numbers<V>(p, work);
   OnlineSoftmax softmax;
   Slope slopes[2] = {};
   begin_rows<V>(softmax, slopes, p, work);
@@ -133,15 +170,15 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, smem, pipeline.k());
-    shape_scores<V, AccumulatorRows>(s, p, slopes, pipeline.key);
+    shape_scores<V, AccumulatorRows>(s, numbers, slopes, pipeline.key);
     if (pipeline.ragged()) mask_columns<AccumulatorRows>(s, work.end_key - pipeline.key);
-    const Rescale rescale = softmax.update<P, T>(s, scale_of<V>(p));
+    const Rescale rescale = softmax.update<P, T>(s, scale_of<V>(numbers));
     rescale_rows(o, rescale);
     pipeline.wait_v();
     accumulate<C, P>(o, s, pipeline.v());
   }
   pipeline.finish();
-  store_state(smem.states, softmax, o);
+  store_state<C::narrow>(smem.states, softmax, o);
   finish<P, C::threads>(smem.states, p, work);
 }
 

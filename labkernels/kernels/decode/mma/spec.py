@@ -35,6 +35,8 @@ class DecodeMma(TensorCoreDecode):
         P in two parts with promoted sums spills up to 9 registers at head_dim 256, and 3 at 128
         before sm_90.
         """
+        if shape.kv_dtype:
+            return kernel.narrow_tiles({64: 4, 128: 3, 256: 2}[shape.head_dim])
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),
@@ -55,6 +57,7 @@ class DecodeMma(TensorCoreDecode):
             Line("S, then P", fragment(of.rows, of.keys)),
             kernel.rounded_p_line(instance, rows=of.rows),
             Line("K or V fragment", fragment(16, 16, bits=16)),
+            *kernel.code_lines(instance),
             *kernel.chain_lines(instance),
             Line("m and l", 4, "2 of each, for rows g and g + 8"),
         )

@@ -5,24 +5,27 @@
 // fragment, lane 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t + 1.
 #pragma once
 #include "lab/attention/split_kv.cuh"
+#include "decode/codes.cuh"
 #include "decode/pipeline.cuh"
 
 namespace decode_mma_n8 {
 using namespace lab;
 
 template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain>
+          class Variant_ = Plain, class Kv_ = T_>
 struct KernelTraits {
-  using T = T_;  // type of Q, K, V and the rounded P
+  using T = T_;    // type of Q, the rounded P, and K and V as the products use them
+  using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = ParamsOf<DecodeParams, Variant>;
+  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
+  static constexpr bool narrow = sizeof(Kv) < sizeof(T);
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int query_tiles = QueryTiles;  // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16, key_steps = Keys / 16;
   // Q of 16 queries by 256 channels and the accumulator do not fit in the registers together.
   static constexpr bool q_in_registers = rows * HeadDim <= LAB_HELD_SIZE;
-  using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
 
@@ -34,7 +37,7 @@ template <class C> struct Smem {
   };
 };
 
-template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
+template <class C> using KvTile = typename C::Kv[C::keys][C::head_dim];  // K or V of a step
 
 // For query tile n, a lane has {m, l} of queries 8 n + 2t and 8 n + 2t + 1.
 using Softmax = OnlineSoftmaxOf<AccumulatorColumns>;
@@ -49,12 +52,40 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n) {
     u32 r[4];  // [32 channels, 8 queries]
-    ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
+    if constexpr (C::narrow) {
+      const int row = n * 8 + lane / 4;
+      const u32x2 low = four_channels(smem.q, row, d), high = four_channels(smem.q, row, d + 1);
+      r[0] = low.v[0];
+      r[1] = low.v[1];
+      r[2] = high.v[0];
+      r[3] = high.v[1];
+    } else {
+      ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
+    }
     q[n][held][0] = r[0];
     q[n][held][1] = r[1];
     q[n][held + 1][0] = r[2];
     q[n][held + 1][1] = r[3];
   }
+}
+
+// Loads K of 16 keys and 16 channels, the `d`-th, from a cache of 8 bits. codes: of 32 channels.
+template <class C>
+LAB_DEVICE void load_narrow_k(u32 (&k)[4], u32 (&codes)[4], KvTile<C>& k_tile, int key, int d) {
+  using T = typename C::T;
+  using Kv = typename C::Kv;
+  if (d % 2 == 0) load_codes(codes, k_tile, key, d);
+  widen<T, Kv>(k[0], k[2], codes[d % 2]);
+  widen<T, Kv>(k[1], k[3], codes[2 + d % 2]);
+}
+// Does the same for V^T, whose rows are the even channels, then the odd ones.
+template <class C>
+LAB_DEVICE void load_narrow_v(u32 (&v)[4], u32 (&codes)[4], KvTile<C>& v_tile, int key, int d) {
+  using T = typename C::T;
+  using Kv = typename C::Kv;
+  if (d % 2 == 0) load_codes_trans(codes, v_tile, key, d);
+  widen_keys<T, Kv>(v[0], v[1], codes[d % 2]);
+  widen_keys<T, Kv>(v[2], v[3], codes[2 + d % 2]);
 }
 
 // [lab: scores]
@@ -68,6 +99,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
     for (int b = 0; b < C::key_steps; ++b)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][b][i] = 0.f;
+  u32 codes[C::key_steps][4];  // [keys, 32 channels], if K has 8 bits
 #pragma unroll
   for (int d = 0; d < C::dim_steps; ++d) {
     const int held = C::q_in_registers ? d : d % 2;
@@ -75,7 +107,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
       u32 k[4];  // [16 keys, 16 channels]
-      ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
+      if constexpr (C::narrow) load_narrow_k<C>(k, codes[b], k_tile, b * 16, d);
+      else ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
         mma_m16n8k16<typename C::T>(s[n][b], k, q[n][held][0], q[n][held][1]);
@@ -103,11 +136,13 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
           const float* pair = &s[n][b][2 * h];
           p[n][part][h] = movmatrix_trans(pack_part<T>(part, pair[0], pair[1]));
         }
+    u32 codes[4];  // [16 keys, 32 channels], if V has 8 bits
 #pragma unroll
     for (int d = 0; d < C::dim_steps; ++d) {  // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];                               // V^T: [16 channels, 16 keys]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
+      if constexpr (C::narrow) load_narrow_v<C>(v, codes, v_tile, b * 16, d);
+      else ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) {
         float (&o)[4] = output[n][d];
@@ -141,6 +176,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
 #pragma unroll
     for (int d = 0; d < C::dim_steps; d += 2) load_q_fragments<C>(q, smem, d);
 
+  const auto& numbers = score_numbers<V>(p, work);
   Softmax softmax[C::query_tiles];
   Slope slopes[C::query_tiles][2] = {};
 #pragma unroll
@@ -153,9 +189,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     scores<C>(s, q, smem, pipeline.k());
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n) {
-      shape_scores<V, AccumulatorColumns>(s[n], p, slopes[n], pipeline.key);
+      shape_scores<V, AccumulatorColumns>(s[n], numbers, slopes[n], pipeline.key);
       if (pipeline.ragged()) mask_columns<AccumulatorColumns>(s[n], work.end_key - pipeline.key);
-      const auto rescale = softmax[n].template update<P, T>(s[n], scale_of<V>(p));
+      const auto rescale = softmax[n].template update<P, T>(s[n], scale_of<V>(numbers));
       rescale_rows(o[n], rescale);
     }
     pipeline.wait_v();
@@ -163,7 +199,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
   }
   pipeline.finish();
 #pragma unroll
-  for (int n = 0; n < C::query_tiles; ++n) store_state(smem.states, softmax[n], o[n], 8 * n);
+  for (int n = 0; n < C::query_tiles; ++n)
+    store_state<C::narrow>(smem.states, softmax[n], o[n], 8 * n);
   finish<P, C::threads>(smem.states, p, work);
 }
 

@@ -42,6 +42,10 @@ class DecodeMmaN8(TensorCoreDecode):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         one_row_of_8 = self.rows(shape.group) == N
+        if shape.kv_dtype:
+            return kernel.narrow_tiles(
+                {64: 4, 128: 4 if one_row_of_8 else 3, 256: 2}[shape.head_dim]
+            )
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 4 if one_row_of_8 else 3), DecodeTile(4, 16, 3, 2)),
@@ -62,6 +66,7 @@ class DecodeMmaN8(TensorCoreDecode):
             Line("S, then P", fragment(of.rows, of.keys)),
             kernel.rounded_p_line(instance, rows=of.rows),
             Line("K or V fragment", fragment(16, 16, bits=16)),
+            *kernel.code_lines(instance),
             *kernel.chain_lines(instance),
             Line("m and l", 4 * (of.rows / N), "2 of each for queries 2t and 2t + 1 of 8"),
         )

@@ -1,6 +1,7 @@
 """reference: attention in torch operations; float64 is the truth, 16 bits the everyday baseline."""
 
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import TorchKernel
 
 
@@ -9,6 +10,7 @@ class Reference(TorchKernel, DecodeKernel):
 
     name = "reference"
     idea = "torch.matmul and softmax: float64 as the truth, 16-bit eager as the everyday baseline."
+    kv_dtypes = (None, *KV_DTYPES)
     whole = DecodeTile(1, 1, 1, 1)
 
     def rows(self, group: int) -> int:

@@ -35,9 +35,20 @@ def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row,
 
 
 @triton.jit
+def load_query(q, head, m_row, o_dim, q_stride_head, WIDE: tl.constexpr):
+    """Return the rows of query heads, [ROWS, D] in the input's format or in fp32."""
+    p_q = q + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
+    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
+    return b_q.to(tl.float32) if WIDE else b_q
+
+
+@triton.jit
 def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
-              kv_stride_head, page_size, WIDE: tl.constexpr):  # fmt: skip
-    """Return K and V of some keys of a request, [KEYS, D] each; zeros past the last key."""
+              kv_stride_head, page_size, WIDE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
+    """Return K and V of some keys of a request, [KEYS, D] each; zeros past the last key.
+
+    KIND: the format of Q; K and V of 8 bits become numbers of this format, which are equal.
+    """
     slot = key // page_size
     page = tl.load(pages + slot, mask=m_key, other=0)
     token = key - slot * page_size
@@ -47,6 +58,8 @@ def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv
     b_v = tl.load(v_pool + o_kv, mask=m_key[:, None], other=0.0)
     if WIDE:
         b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+    else:
+        b_k, b_v = b_k.to(KIND), b_v.to(KIND)
     return b_k, b_v
 
 
@@ -54,14 +67,14 @@ def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv
 def decode(
     q,  # [batch, q_heads, D]
     k_pool, v_pool,  # [pages, page_size, kv_heads, D], with the same strides
-    page_table,  # [batch, max_pages]
-    kv_len,  # [batch]
+    page_table, kv_len,  # [batch, max_pages], [batch]
     out,  # [batch, q_heads, D]
     lse2,  # [batch, q_heads], base 2
     partial_o, partial_m, partial_l,  # [batch, q_heads, splits] and D channels of o
     q_stride_batch, q_stride_head,
     kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
     q_heads, group, keys_per_split, splits, scale_log2,
+    k_scale, v_scale, k_scale_stride, v_scale_stride,  # [kv_heads] of 8 bits, else None
     alibi, sinks, window_left, soft_cap_log2, exponent_of_cap,  # None for what a variant lacks
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
@@ -69,34 +82,32 @@ def decode(
     """One program: the query heads of one KV head over one split of one request's keys."""
     i_kv, i_split, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     o_row, o_dim, o_key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
-    m_row = o_row < group
-    head = i_kv * group + o_row
-    # [ROWS, D] in the input's format
-    p_q = q + i_batch * q_stride_batch + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
-    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
+    head, m_row = i_kv * group + o_row, o_row < group
     # Without tensor cores, operands are fp32 and products "ieee"; Triton would turn a broadcast
     # product and its sum into TF32 tensor-core products. UPCAST: the interpreter's bf16 arithmetic
     # is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    if WIDE:
-        b_q = b_q.to(tl.float32)
-
+    b_q = load_query(q + i_batch * q_stride_batch, head, m_row, o_dim, q_stride_head, WIDE)
     length = tl.load(kv_len + i_batch)
     first = i_split * keys_per_split
     if window_left is not None:
         first += tl.maximum(length - 1 - window_left, 0)
     end = tl.minimum(first + keys_per_split, length)
+    if k_scale is not None:
+        k_factor = tl.load(k_scale + i_kv * k_scale_stride)
+        scale_log2 *= k_factor
+        if exponent_of_cap is not None:
+            exponent_of_cap *= k_factor
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None)
     b_slope = slopes(alibi, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
-        key = start + o_key
-        m_key = key < end
+        key, m_key = start + o_key, start + o_key < end
         b_k, b_v = load_keys(
             k_pool, v_pool, page_table + i_batch * page_table_stride, key, m_key, i_kv, o_dim,
-            kv_stride_page, kv_stride_token, kv_stride_head, page_size, WIDE,
+            kv_stride_page, kv_stride_token, kv_stride_head, page_size, WIDE, q.dtype.element_ty,
         )  # fmt: skip
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
@@ -106,6 +117,8 @@ def decode(
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
+    if v_scale is not None:  # the merge of splits is linear in their outputs
+        b_o *= tl.load(v_scale + i_kv * v_scale_stride)
     row, has_keys = i_batch * q_heads + head, first < end
     if sinks is not None:
         has_keys = has_keys | (i_split == 0)

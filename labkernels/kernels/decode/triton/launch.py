@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from labkernels.cuda import triton_run
+from labkernels.kernels.caches.paged import PagedHeads, QuantizedKV
 from labkernels.kernels.call import Attention, Plan, Step, partial_states
 from labkernels.kernels.decode.call import DecodeCall, plan_decode
 from labkernels.units import LOG2_E
@@ -57,7 +58,15 @@ def _arguments(
         plan.keys_per_split,
         plan.splits,
         call.scale * LOG2_E,
+        *_scales(cache),
     )
+
+
+def _scales(cache: PagedHeads) -> tuple:
+    if not isinstance(cache, QuantizedKV):
+        return None, None, 0, 0
+    strides = (*cache.k_scale.stride(), *cache.v_scale.stride())
+    return (cache.k_scale, cache.v_scale, *strides)
 
 
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from labkernels.hardware import Gpu
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
+from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 MIN_ROWS = 16  # the least rows that tl.dot takes
 PROGRAMS_PER_SM = 2
@@ -19,7 +20,8 @@ class TritonDecode(DecodeKernel):
     parent = "reference"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
-    features = FEATURES
+    features = UNMASKED
+    kv_dtypes = (None, *KV_DTYPES)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a program."""

@@ -142,7 +142,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
         for (int j = 0; j < C::lane_keys; ++j)
           s[i][j] = shaped<V>(s[i][j], p, slopes[i],
                               static_cast<float>(key + j * columns + column() - slopes[i].place));
-    if (key + C::keys > least(seen_by_all, b.end_key) || (V::window && key < seen_from))
+    if (V::mask || key + C::keys > least(seen_by_all, b.end_key) || (V::window && key < seen_from))
       mask<C>(s, p, b, key);
     const auto rescale = softmax.template update<P, T>(s, scale_of<V>(p));
     store_p<C>(smem, s);

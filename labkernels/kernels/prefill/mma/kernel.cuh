@@ -112,8 +112,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
 }
 // [/lab: scores]
 
-// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary need
-// this.
+// Sets the scores of the keys that a row does not see to -inf. Without a mask of bits, only steps
+// at the boundary need this.
 template <class C>
 LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C::Work& b,
                      int key) {
@@ -125,11 +125,14 @@ LAB_DEVICE void mask(Scores<C>& s, const typename C::Params& p, const typename C
       const int row = warp_row<C>() + m * 16 + lane / 4 + r * 8;
       const int seen = least(row_limit<typename C::Variant>(p, b, row), b.end_key) - column;
       const int hidden = row_begin<typename C::Variant>(p, b, row) - column;
+      u32 bits[(C::warp_keys + 31) / 32];  // [warp_keys]
+      if constexpr (C::Variant::mask) load_bits(bits, p, b, row, column);
 #pragma unroll
       for (int j = 0; j < C::warp_keys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (j * 8 + i >= seen || (C::Variant::window && j * 8 + i < hidden))
+          if (j * 8 + i >= seen || (C::Variant::window && j * 8 + i < hidden) ||
+              (C::Variant::mask && !(bits[j / 4] >> (j % 4 * 8 + i) & 1)))
             s[m][j][2 * r + i] = minus_infinity();
     }
 }
@@ -303,7 +306,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
 #pragma unroll
     for (int m = 0; m < C::row_tiles; ++m)
       shape_scores<V, AccumulatorRows>(s[m], p, slopes[m], pipeline.key() + warp_key<C>());
-    if (pipeline.key() + C::keys > seen_by_all || (V::window && pipeline.key() < seen_from))
+    if (V::mask || pipeline.key() + C::keys > seen_by_all ||
+        (V::window && pipeline.key() < seen_from))
       mask<C>(s, p, block, pipeline.key());
     pipeline.wait_v();
     Factors<C> rescale;

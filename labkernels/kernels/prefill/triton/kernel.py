@@ -9,7 +9,7 @@ import triton.language as tl
 
 from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
-from labkernels.cuda.triton_variant import begin_with_sinks, shaped, slopes
+from labkernels.cuda.triton_variant import begin_with_sinks, first_bits, seen, shaped, slopes
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, places, store, window
 
 CHUNK = tl.constexpr(units.CHUNK)
@@ -43,7 +43,7 @@ def consume(
     b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
     page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
-    b_place, from_all, b_slope, window_left, soft_cap_log2, exponent_of_cap,
+    b_place, from_all, b_slope, window_left, soft_cap_log2, exponent_of_cap, mask, b_bit,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -83,10 +83,8 @@ def consume(
         partial = start >= full  # in steps between, every row sees every key
         if window_left is not None:
             partial = partial | (start < from_all)
-        if partial:
-            m_seen = key[None, :] < limit[:, None]
-            if window_left is not None:
-                m_seen = m_seen & (key[None, :] >= b_place[:, None] - window_left)
+        if partial or (mask is not None):
+            m_seen = seen(key, limit, b_place, window_left, mask, b_bit)
             b_s = tl.where(m_seen, b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
@@ -142,8 +140,7 @@ def prefill(
     k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
     v,  # as k, with D_V channels
     cu_seqlens_q, cu_seqlens_k, page_table, kv_len, work,  # page_table [batch, max_pages]
-    out,  # [total, q_heads, D_V]
-    lse2,  # [total, q_heads], base 2
+    out, lse2,  # [total, q_heads, D_V]; [total, q_heads], base 2
     partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
     partial_m, partial_l,  # [total, q_heads, splits]; m in log2 units
     q_stride_token, q_stride_head,
@@ -152,7 +149,7 @@ def prefill(
     page_table_stride, page_size, page_shift, page_inverse,
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
     # of a variant; None for what it does not have
-    alibi, sinks, window_left, window_right, soft_cap_log2, exponent_of_cap,
+    alibi, sinks, window_left, window_right, soft_cap_log2, exponent_of_cap, mask, mask_begins,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
@@ -193,6 +190,7 @@ def prefill(
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
         b_place, from_all, slopes(alibi, head, m_row), window_left, soft_cap_log2, exponent_of_cap,
+        mask, first_bits(mask_begins, i_request, cu_seqlens_q, token, o_token, m_row, n_keys),
         D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,

@@ -18,7 +18,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
-from labkernels.variant import FEATURES
+from labkernels.variant import UNMASKED
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
@@ -64,7 +64,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
     numbers = MappingProxyType(NUMBERS)
-    features = FEATURES
+    features = UNMASKED
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"

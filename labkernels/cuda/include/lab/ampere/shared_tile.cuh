@@ -1,15 +1,19 @@
-// A tile in shared memory has rows of D elements of 16 bits, in chunks of 16 bytes.
+// A tile in shared memory has rows of D elements of 16 or 8 bits, in chunks of 16 bytes.
 #pragma once
 #include "lab/core/ptx.cuh"
 
 namespace lab {
 
 constexpr int chunk_elements = 8;  // of 16 bits: one cp.async, or a row of an ldmatrix, moves them
+template <class T> constexpr int elements_of_chunk = 16 / static_cast<int>(sizeof(T));
 
 // Returns the place of chunk c of a row. The low three bits of c are XORed with the row, so that
-// the eight rows that ldmatrix reads at once fall in eight different bank groups.
+// the eight rows that ldmatrix reads at once fall in eight different bank groups. Of rows of 64
+// bytes, two share a line of all banks.
 template <int D, class T> LAB_DEVICE T* chunk(T (*tile)[D], int row, int c) {
-  return tile[row] + ((c ^ (row & 7)) * chunk_elements);
+  constexpr int elements = elements_of_chunk<T>;
+  if constexpr (D >= 8 * elements) return tile[row] + ((c ^ (row & 7)) * elements);
+  else return tile[row] + ((c ^ (row / 2 & 3)) * elements);
 }
 
 // Returns the place of the chunk that holds a column of a row.

@@ -16,8 +16,15 @@ template <int Warps, int Rows, int D> struct WarpStates {
   float m[Warps][Rows], l[Warps][Rows];
 };
 
+// Returns the channel of a column of O: that of the same number, or, where V has 8 bits and a
+// lane's 16 bits hold two channels, of each 16 columns first the even channels, then the odd ones.
+template <bool Paired> LAB_DEVICE constexpr int channel_of(int column) {
+  if constexpr (Paired) return (column & ~15) + (column & 7) * 2 + (column >> 3 & 1);
+  else return column;
+}
+
 // Stores a warp's State of the rows from `first_row` on, for the merge with the other warps.
-template <int Warps, int TileRows, int D, class Rows, class Output>
+template <bool Paired = false, int Warps, int TileRows, int D, class Rows, class Output>
 LAB_DEVICE void store_state(WarpStates<Warps, TileRows, D>& states, OnlineSoftmaxOf<Rows> softmax,
                             Output& output, int first_row = 0) {
   constexpr int n = registers_of<Output> / Rows::rows;
@@ -32,7 +39,8 @@ LAB_DEVICE void store_state(WarpStates<Warps, TileRows, D>& states, OnlineSoftma
       states.l[warp][row] = softmax.l[r];
     }
 #pragma unroll
-    for (int k = 0; k < n; ++k) states.o[warp][row][Rows::column(k)] = o[Rows::at(r, k, n)];
+    for (int k = 0; k < n; ++k)
+      states.o[warp][row][channel_of<Paired>(Rows::column(k))] = o[Rows::at(r, k, n)];
   }
 }
 
@@ -51,6 +59,7 @@ template <class Out, int D, class Params>
 LAB_DEVICE void store_out(const Params& p, i64 head, int dim, float l, f32x4 o) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) o.v[c] = l == 0.f ? 0.f : div_rn(o.v[c], l);
+  if constexpr (requires { p.scales; }) scale_values(p, head, o);  // of a cache of 8 bits
   store4(static_cast<Out*>(p.out) + head * D + dim, o);
 }
 template <class Params>

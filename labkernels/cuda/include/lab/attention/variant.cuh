@@ -1,17 +1,18 @@
-// The variant of attention that a kernel is compiled for: a window of keys, a soft cap, slopes, and
-// sinks. A kernel without them has the machine code of a kernel that knows no variants. variant.py
-// says the same in Python, and numerics/truth/variant.py in float64.
+// The variant of attention that a kernel is compiled for: a window of keys, a soft cap, slopes,
+// sinks, and a mask of bits. A kernel without them has the machine code of a kernel that knows no
+// variants. variant.py says the same in Python, and numerics/truth/variant.py in float64.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
 namespace lab {
 
-template <bool Window, bool SoftCap, bool Alibi, bool Sinks> struct AttentionVariant {
+template <bool Window, bool SoftCap, bool Alibi, bool Sinks, bool Mask> struct AttentionVariant {
   static constexpr bool window = Window, soft_cap = SoftCap, alibi = Alibi, sinks = Sinks;
-  static constexpr bool plain = !(Window || SoftCap || Alibi || Sinks);
+  static constexpr bool mask = Mask;
+  static constexpr bool plain = !(Window || SoftCap || Alibi || Sinks || Mask);
   static constexpr bool shapes_scores = SoftCap || Alibi;  // before the softmax
 };
-using Plain = AttentionVariant<false, false, false, false>;
+using Plain = AttentionVariant<false, false, false, false, false>;
 
 // kernels/program.py mirrors this struct.
 struct VariantParams {
@@ -20,6 +21,9 @@ struct VariantParams {
   int window_left, window_right;  // keys that a query sees before and after its own place
   float soft_cap_log2;            // the cap times log2 e
   float exponent_of_cap;          // -2 log2 e times the softmax scale / cap
+  const u32* mask;                // [mask_words]: bits in little order
+  const i64* mask_begins;         // [batch]: the first bit of each request
+  i64 mask_words;
 };
 
 // The parameter of a kernel with a variant is the plain kernel's, and these fields.

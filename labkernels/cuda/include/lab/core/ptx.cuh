@@ -140,6 +140,9 @@ LAB_DEVICE float ex2_approx(float x) {
   return y;
 }
 
+// Returns four of the eight bytes of {a, b}: hexadecimal digit i of `selector` numbers byte i.
+LAB_DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+
 // ---- conversions, round to nearest even
 template <class T> LAB_DEVICE u32 pack2(float lo, float hi);  // lo in the low half
 template <> LAB_DEVICE u32 pack2<f16>(float lo, float hi) {

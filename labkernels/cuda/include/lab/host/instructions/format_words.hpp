@@ -27,7 +27,23 @@ struct FormatOperands {
 };
 LAB_EXPORT void act_mma_format(Warp& warp);
 
+// Returns the f16 of an e4m3 code, whose exponent is biased by 7 and not by 15.
+inline u16 f16_of_e4m3(u32 code) {
+  const u32 magnitude = code & 0x7f, sign = (code & 0x80) << 8;
+  if (magnitude == 0x7f) return 0x7fff;
+  if (magnitude < 8)  // subnormal
+    return static_cast<u16>(sign | f16_from_float(static_cast<float>(magnitude) * 0x1p-9f));
+  return static_cast<u16>(sign | ((magnitude << 7) + 0x2000));
+}
+
 }  // namespace host
+
+LAB_DEVICE void widen_e4m3(u32& low, u32& high, u32 codes) {
+  u32 wide[4];
+  for (int i = 0; i < 4; ++i) wide[i] = host::f16_of_e4m3(codes >> 8 * i & 0xff);
+  low = wide[0] | wide[1] << 16;
+  high = wide[2] | wide[3] << 16;
+}
 
 template <class T, class D, int Registers>
 LAB_WORD void mma_m16n8(D (&d)[Registers], const u32 (&a)[4], u32 b0, u32 b1, LAB_HERE) {

@@ -107,6 +107,14 @@ LAB_DEVICE float bits_to_float(u32 b) { return host::as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return host::as_bits(f); }
 LAB_DEVICE float ex2_approx(float x) { return host::lab_ex2_approx(x); }
 
+LAB_DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {
+  const u64 bytes = a | static_cast<u64>(b) << 32;
+  u32 chosen = 0;
+  for (int i = 0; i < 4; ++i)
+    chosen |= static_cast<u32>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return chosen;
+}
+
 // ---- conversions, round to nearest even
 template <class T> u32 pack2(float lo, float hi);
 template <> LAB_DEVICE u32 pack2<f16>(float lo, float hi) {

@@ -113,7 +113,6 @@ _BACKWARD = Timed(
     of_backward,
     chosen,
     by_name=True,
-    columns=lambda item: {},
     errors=gradient_rows,
 )
 EXPERIMENTS = (

@@ -1,0 +1,132 @@
+"""Does it matter: a trained model's activations as inputs, and what was recorded of the model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from labkernels.audit.verdict import verdict
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.api import decode
+from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.api import prefill
+from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
+from labkernels.records import store
+
+# What each way is called in figures: of `effects`, besides our names for torch's backends.
+NAMES = {
+    "torch fp32": "Q, K, V not rounded",
+    "torch fp32, model in bf16": "the rest of the model in bf16",
+    "torch math": "torch math",
+}
+
+
+def activations() -> dict[str, torch.Tensor]:
+    """Return Q, K and V of a text in the trained model, in bf16; a KV head of each layer.
+
+    Shapes: q [layers, tokens, 3, 64]; k, v [layers, tokens, 1, 64].
+    """
+    with np.load(store.path_of("activations.npz")) as file:
+        parts = {name: torch.from_numpy(file[name].view(np.int16)) for name in ("q", "k", "v")}
+    return {name: part.view(torch.bfloat16) for name, part in parts.items()}
+
+
+def prefill_of(parts: dict[str, torch.Tensor], tokens: int) -> PrefillInputs:
+    """Return a causal prefill of the first tokens, with a layer in place of a request."""
+    layers, _, heads, channels = parts["q"].shape
+    lengths = (tokens,) * layers
+    work = Prefill(lengths, lengths, heads, 1, channels, causal=True, dtype="bf16")
+    drawn = prefill_inputs(work, Normal(0, "cpu"))
+    q, k, v = (parts[name][:, :tokens].flatten(0, 1).contiguous() for name in ("q", "k", "v"))
+    return replace(drawn, q=q, kv=RaggedKV(k, v, drawn.kv.cu_seqlens))
+
+
+def decode_of(parts: dict[str, torch.Tensor], lengths: Sequence[int]) -> DecodeInputs:
+    """Return a decode of a token of each layer, after the keys of so many tokens."""
+    layers, _, heads, channels = parts["q"].shape
+    of_layer = [(layer, length) for layer in range(layers) for length in lengths]
+    work = Decode(tuple(n for _, n in of_layer), heads, 1, channels, dtype="bf16")
+    drawn = decode_inputs(work, Normal(0, "cpu"))
+    for request, (layer, length) in enumerate(of_layer):
+        page, slot = drawn.cache.places(request)
+        for pool, name in zip(drawn.cache.pools, ("k", "v"), strict=True):
+            pool[page, slot] = parts[name][layer, :length]
+        drawn.q[request] = parts["q"][layer, length - 1]
+    return drawn
+
+
+def effects() -> pd.DataFrame:
+    """Return the recorded effects: a row for each what, metric, way and text, with its value."""
+    return pd.DataFrame(store.read("effects"))
+
+
+def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Return the mean over texts of each metric (across), for each way (down)."""
+    part = found[found.what == what]
+    return part.pivot_table(index="way", columns="metric", values="value", sort=False)
+
+
+def origin(experiment: str) -> str:
+    """Return where the rows of an experiment come from, as figures say it."""
+    row = store.read(experiment)[0]
+    day, commit = str(row["started_utc"])[:10], str(row["commit"])[:10]
+    return f"measured on {row.get('device') or row['gpu']}, {day}, commit {commit}"
+
+
+def gradients(note: str) -> pd.DataFrame:
+    """Return the times of a backward pass by kernel, as bars draw them: name, value and words.
+
+    note: of the workload, as its rows have it. Units: value in ms.
+    """
+    found = pd.DataFrame(store.read("backward_variants"))
+    found = found[(found.note == note) & (found.metric == "time") & (found.statistic == "median")]
+    value = 1e3 * found.value
+    return pd.DataFrame(
+        {"name": found.kernel, "value": value, "words": [f"{x:.2f} ms" for x in value]}
+    )
+
+
+def losses() -> pd.DataFrame:
+    """Return the loss on held-out text of each way (down) and seed (across)."""
+    found = pd.DataFrame(store.read("training"))
+    held = found[found.what == "held out"]
+    return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
+
+
+def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
+    """Return the loss of some ways over steps, above the mean of all ways: kind, x and y."""
+    found = pd.DataFrame(store.read("training"))
+    part = found[(found.what == "training") & (found.model_seed == seed)]
+    y = part.value - part.groupby("step").value.transform("mean")
+    lines = pd.DataFrame({"kind": part.way, "x": part.step, "y": y})
+    return lines[lines.kind.isin(ways)]
+
+
+def keys_that_share(scores: np.ndarray) -> np.ndarray:
+    """Return how many keys share a row's weight: 1 over the sum of its squared weights.
+
+    Shapes: [..., keys] -> [...].
+    """
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    made: np.ndarray = 1 / np.square(p).sum(-1)
+    return made
+
+
+def judged(operation: str, inputs, kernel: str) -> str:
+    """Return the verdict on a kernel's output."""
+    options = {"kernel": kernel, "scale": inputs.scale}
+    given: dict = {"q": inputs.q, "scale": inputs.scale}
+    if operation == "decode":
+        done = decode(*inputs.arguments, **options)
+        given["cache"] = inputs.cache
+    else:
+        done = prefill(*inputs.arguments, causal=True, **options)
+        kv, ends = inputs.kv, inputs.cu_seqlens_q
+        given |= {"k": kv.k, "v": kv.v, "cu_seqlens": ends, "cu_seqlens_q": ends, "causal": True}
+    return verdict(done.out, lse2=done.lse2, **given).answer

@@ -1,0 +1,1 @@
+"""How models attend: variants of attention, and prefixes that requests share."""

@@ -1,0 +1,60 @@
+"""Does it matter: activations as inputs, tables of the recorded effects, and origins."""
+
+import numpy as np
+import pytest
+
+from labkernels.chapters import does_it_matter as chapter
+from labkernels.chapters import live
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return chapter.activations()
+
+
+def test_activations_are_those_of_a_model(parts):
+    layers, tokens, group, channels = parts["q"].shape
+    assert parts["k"].shape == parts["v"].shape == (layers, tokens, 1, channels)
+    assert group == 3
+    assert all(part.isfinite().all() for part in parts.values())
+    # a trained model looks at few keys, where random inputs of this size share a third of them
+    drawn = chapter.prefill_of(parts, 128)
+    q = drawn.q.double().view(layers, 128, group, channels)[:, -1].numpy()
+    k = drawn.kv.k.double().view(layers, 128, channels).numpy()
+    shared = chapter.keys_that_share(np.einsum("lhd,lkd->lhk", q, k) * drawn.scale)
+    assert np.median(shared) < 128 / 6
+
+
+def test_how_many_keys_share_a_weight():
+    scores = np.array([[0.0, 0.0, 0.0, 0.0], [900.0, 0.0, 0.0, 0.0], [1.0, 1.0, -900, -900]])
+    assert np.allclose(chapter.keys_that_share(scores), [4, 1, 2])
+
+
+def test_a_decode_reads_the_keys_of_its_layer(parts):
+    lengths = (17, 40)
+    decoded = chapter.decode_of(parts, lengths)
+    prefilled = chapter.prefill_of(parts, 40)
+    rows = live.truth(prefilled).reshape(len(parts["q"]), 40, 3, 64)
+    found = live.truth(decoded).reshape(len(parts["q"]), 2, 3, 64)
+    for place, length in enumerate(lengths):  # a causal row of a prefill is the decode after it
+        assert np.allclose(found[:, place], rows[:, length - 1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma"])
+def test_right_outputs_on_activations_are_rounding(parts, kernel):
+    assert chapter.judged("decode", chapter.decode_of(parts, (64,)), kernel) == "ROUNDING"
+
+
+def test_tables_of_the_recorded():
+    found = chapter.effects()
+    full = chapter.means(found, "logits")
+    assert full.loc["rounded inputs", "RMSE of logits"] == 0
+    assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
+    assert chapter.losses().shape == (9, 3)
+    lines = chapter.curve(0, ["tensor cores", "torch fp32"])
+    assert set(lines.kind) == {"tensor cores", "torch fp32"}
+    every = chapter.curve(0, list(chapter.losses().index))
+    assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
+    bars = chapter.gradients("4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16")
+    assert "backward_wgmma ordered" in set(bars.name)
+    assert chapter.origin("effects").startswith("measured on NVIDIA H200, 2026-11-28, commit ")

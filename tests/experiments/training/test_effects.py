@@ -1,0 +1,84 @@
+"""What errors do to a tiny model: every measurement that a CPU can make, and its controls."""
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import Recording
+from labkernels.experiments.training import effects, generation
+
+# torch's first forward derivative compiles its rules by torch.jit.script
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+ON_A_GPU = ("torch flash", "torch cuDNN", "torch efficient")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    options = Options(out=tmp_path_factory.mktemp("rows"), quick=True, commit="1234567")
+    cells = [c for c in effects.cells(options) if not c.label.endswith(ON_A_GPU)]
+    return Recording(effects.EXPERIMENT, options, cells)
+
+
+@pytest.fixture(scope="module")
+def rows(recording):
+    of = {cell.label: list(effects.rows(cell, recording)) for cell in recording.cells}
+    return {label: [row for _, row in found] for label, found in of.items()}
+
+
+def values(rows, label, metric):
+    return [row["value"] for row in rows[label] if row["metric"] == metric]
+
+
+def test_the_reference_has_no_distance_from_itself(rows):
+    for metric in ("KL, nats per byte", "RMSE of logits", "other next bytes"):
+        assert values(rows, "logits/rounded inputs", metric) == [0, 0]
+
+
+def test_random_errors_and_the_first_order_say_how_far_logits_move(rows):
+    found = np.mean(values(rows, "logits/tensor cores", "RMSE of logits"))
+    # one layer: nothing rounds after it. 2 texts of 32 tokens give the spread of the estimates.
+    for metric in ("RMSE of logits, predicted", "RMSE of logits, random errors"):
+        assert 0.8 < np.mean(values(rows, "logits/tensor cores", metric)) / found < 1.25
+    model = np.mean(values(rows, f"logits/{effects.WHOLE_MODEL}", "RMSE of logits"))
+    assert model > 2 * found
+
+
+def test_equal_bits_give_a_ratio_of_one(rows):
+    for way in ("tensor cores", "tensor cores, alone", "batch invariant"):
+        assert values(rows, f"ratio/decode, {way}", "largest |log ratio|") == [0, 0]
+    assert max(values(rows, "ratio/decode, CUDA cores", "largest |log ratio|")) > 0
+
+
+def test_activations_are_written(recording, rows):
+    assert rows["activations"] == []
+    with np.load(recording.options.out / effects.ACTIVATIONS) as file:
+        assert file["q"].shape == (1, 16, 2, 64)
+        assert file["k"].shape == file["v"].shape == (1, 16, 1, 64)
+
+
+@pytest.mark.parametrize("way", list(generation.DECODES))
+def test_a_decode_says_what_a_full_pass_says(recording, way):
+    judge = recording.once(effects.Judge)
+    told = generation.forced(judge.wrote)
+    _, logits = generation.generated(judge.model, judge.prompts, way, judge.plan.tokens, told)
+    given = torch.cat((judge.prompts, judge.wrote[:, :-1]), 1)
+    full = judge.model(given, effects.exact)[:, -judge.plan.tokens :]
+    # the model in bf16 rounds to 8 bits about ten times
+    assert (logits - full).abs().max() <= 10 * 2.0**-8 * full.abs().max()
+
+
+@pytest.mark.parametrize("options", [generation.DECODES["tensor cores"][0], None])
+def test_a_cache_attends_to_all_that_was_kept(recording, options):
+    cache = generation.Cache(recording.once(effects.Judge).model, 2, options, alone=False)
+    q, k, v = (torch.randn(2, 6, heads, 64) for heads in (2, 1, 1))
+    cache.attend(q[:, :5], k[:, :5], v[:, :5])
+    found = cache.attend(q[:, 5:], k[:, 5:], v[:, 5:])
+    want = effects.exact(*(x.bfloat16().float() for x in (q, k, v)))[:, 5:]
+    assert (found - want).abs().max() <= 2.0**-7 * v.abs().max()  # P and out have 8 bits
+
+
+def test_every_way_is_in_the_grid():
+    labels = [cell.label for cell in effects.cells(Options())]
+    assert len(labels) == len(set(labels))
+    assert sum(label.startswith("greedy text/") for label in labels) == len(generation.DECODES)

@@ -1,0 +1,58 @@
+"""On a real GPU, a cache of 8 bits gives the bits of 16 bits, and the bits of the CPU build."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from labkernels import ops  # noqa: E402
+from labkernels.cuda.gpu import device  # noqa: E402
+from tests.kernels.append.test_append import check_quantized  # noqa: E402
+from tests.kernels.decode import test_eight_bits as small  # noqa: E402
+from tests.kernels.decode.cases import bits  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [(64, 16), (128, 1), (128, 4), (128, 8), (256, 4)]
+
+
+@pytest.fixture(autouse=True)
+def _needs_sm90():
+    gpu = device.planning_gpu(0)
+    if gpu.arch != "sm_90":
+        pytest.skip(f"the order of the products is that of sm_90, this GPU is {gpu.arch}")
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "kind"), small.EVERY)
+def test_every_code(kernel, dtype, kind):
+    small.check_codes(kernel, dtype, kind, "cuda")
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "kind"), small.EVERY)
+def test_the_bits_of_16_bits_and_of_the_cpu(kernel, dtype, kind):
+    for head_dim, group in SHAPES:
+        shape = {"head_dim": head_dim, "group": group, "page_size": 3}
+        small.check_bits(kernel, dtype, kind, "cuda", **shape)
+        q, narrow, _ = small.pair(kernel, dtype, kind, scales=small.SCALES, **shape)
+        here = ops.decode(q, narrow, kernel=kernel, keys_per_split=128)
+        q, narrow, _ = small.pair(kernel, dtype, kind, scales=small.SCALES, device="cuda", **shape)
+        there = ops.decode(q, narrow, kernel=kernel, keys_per_split=128)
+        assert torch.equal(bits(there.out.cpu()), bits(here.out))
+        assert torch.equal(bits(there.lse2.cpu()), bits(here.lse2))
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "kind"), small.EVERY)
+def test_scales_of_each_head(kernel, dtype, kind):
+    small.check_scaled(kernel, dtype, kind, "cuda", head_dim=128)
+
+
+@pytest.mark.parametrize("kernel", small.KERNELS)
+def test_variants(kernel):
+    sinks = torch.linspace(-1, 2, 8, device="cuda")
+    variant = {**small.VARIANT, "sinks": sinks, "alibi": sinks / 8}
+    small.check_bits(kernel, "bf16", "e4m3", "cuda", variant=variant)
+
+
+@pytest.mark.parametrize("kind", small.KV_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_append_of_every_number_of_16_bits(dtype, kind):
+    check_quantized(dtype, kind, "cuda")
