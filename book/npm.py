@@ -27,6 +27,9 @@ patent provision (Section 3), the indemnity provision (Section 9) or other Secti
 conflicts with the conditions of the GPLv2, you may retroactively and prospectively choose to deem
 waived or otherwise exclude such Section(s) of the License, but only in their entirety and only with
 respect to the Combined Software."""
+# Its package.json names MIT, and its script the authors; the package does not hold MIT's text.
+XZ = "xz-decompress/dist/package/xz-decompress.min.js"
+_MIT = "@codemirror/state/LICENSE"
 FOLDER = ROOT / "_build" / "npm"
 
 
@@ -73,6 +76,9 @@ def licences() -> str:
         if "esbuild" not in name:  # which makes pages, and is in none
             covered.setdefault(path.read_text().strip(), []).append(name)
     covered[_LICENCE_OF_CLANG] = ["@yowasp/clang"]
+    authors = (modules / XZ).read_text().partition("*/")[0].removeprefix("/*!")
+    permission = (modules / _MIT).read_text().partition("and others")[2]
+    covered[f"MIT License\n{authors}{permission}".strip()] = ["xz-decompress"]
     return "\n\n\n".join(f"{', '.join(names)}\n\n{text}" for text, names in covered.items())
 
 

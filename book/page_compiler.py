@@ -1,8 +1,10 @@
 """Writes the compiler that runs in a page: clang, the machine, and the texts of the kernels."""
 
+import base64
 import gzip
-import hashlib
 import json
+import lzma
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,13 @@ from labkernels.widgets.launches import page_launch
 KERNELS = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
 NAME = "compiler"  # of the asset, and before the names of its parts
 _CLANG = "@yowasp/clang/gen/llvm.core.wasm"
+# What suits WebAssembly, whose code has no alignment. xz-embedded allows 64 MiB of memory.
+_LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26, "nice_len": 273}
+_LZMA2 |= {"lc": 4, "lp": 0, "pb": 0}
 _PARTS = 16  # a page tells how many have come
 # A reader may change a kernel's own files and the phases that kernels share.
 _MACHINE = ("lab/core/", "lab/host/", "lab/ampere/", "lab/hopper/", "lab/wasm/")
+_OBJECTS = ("waiting", "others", "machine")
 _BITS = 7  # in each character
 
 
@@ -31,13 +37,13 @@ def write(folder: Path) -> int:
     Raises: RuntimeError with npm's words; what the compiler of the machine raises.
     """
     clang = (npm.installed() / _CLANG).read_bytes()
-    key = hashlib.sha256(clang).hexdigest()
-    small = cache.entry(f"clang-{key}.gz", lambda _: zipped(clang)).content
+    small = squeezed(clang)
     text, step = packed(small), -(-packed_length(small) // _PARTS)
     parts = [text[at : at + step] for at in range(0, len(text), step)]
     worker = npm.bundle(WIDGETS / "compile" / "worker.mjs")
     assets = {f"{NAME}.{i}": literal(part) for i, part in enumerate(parts)}
-    assets[NAME] = written({"parts": [len(p) for p in parts], "worker": worker, **sources()})
+    given = {"parts": [len(p) for p in parts], "key": cache.content_key(clang)[:16]}
+    assets[NAME] = written(given | {"worker": worker, "decoder": decoder(), **sources()})
     for name, value in assets.items():
         line = f"(globalThis.lab_assets ??= {{}})[{name!r}] = {value};\n"
         (folder / f"{name}.js").write_text(line, encoding="utf-8", newline="\n")
@@ -59,7 +65,7 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         }
         made["files"] |= plain.files
         for kind, parts in (("plain", plain), ("checked", checked)):
-            objects = {"waiting": parts.waiting, "machine": parts.machine}  # of all kernels alike
+            objects = {what: getattr(parts, what) for what in _OBJECTS}  # of all kernels alike
             made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}
         own = [path for path in plain.files if "/" in path and not path.startswith(_MACHINE)]
         editable[name] = sorted(own, key=lambda path: path != specialization.header)
@@ -77,6 +83,28 @@ def written(value: Any) -> str:
 def zipped(data: bytes) -> bytes:
     """Returns the bytes as gzip's smallest, without a date."""
     return gzip.compress(data, 9, mtime=0)
+
+
+def squeezed(data: bytes) -> bytes:
+    """Returns the bytes as xz, which takes a third less than gzip; the cache keeps them."""
+
+    def make(_: Path) -> bytes:
+        how = {"check": lzma.CHECK_CRC32, "filters": [_LZMA2]}
+        return lzma.compress(data, lzma.FORMAT_XZ, **how)
+
+    return cache.entry(f"squeezed-{cache.content_key(data, repr(_LZMA2))}.xz", make).content
+
+
+def decoder() -> bytes:
+    """Returns the WebAssembly that undoes `squeezed`, gzipped.
+
+    Raises: RuntimeError with npm's words.
+    """
+    script = (npm.installed() / npm.XZ).read_text()
+    found = re.search(r"data:application/wasm;base64,([\w+/=]+)", script)
+    if found is None:
+        raise RuntimeError(f"{npm.XZ} holds no WebAssembly")
+    return zipped(base64.b64decode(found[1]))
 
 
 def packed(data: bytes) -> str:

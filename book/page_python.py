@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import npm
 import page_compiler
 import wasm_parts
 
@@ -71,7 +72,10 @@ def write(folder: Path) -> str:
     """
     parts = {"wasm": program(), "library": library(), "labkernels": modules()}
     parts |= {"ex2": ex2_coefficients().tobytes()}
-    packed: dict[str, Any] = {name: page_compiler.zipped(of) for name, of in parts.items()}
+    has_npm = npm.is_available()  # which brings what undoes xz
+    pack = page_compiler.squeezed if has_npm else page_compiler.zipped
+    packed: dict[str, Any] = {name: pack(of) for name, of in parts.items()}
+    packed["decoder"] = page_compiler.decoder() if has_npm else ""
     packed["compiled"] = [_compiled(small_attention.MERGE)]
     text = page_compiler.written(packed)
     line = f"(globalThis.lab_assets ??= {{}}).python = {text};\n"

@@ -3,15 +3,26 @@
 import pytest
 
 from labkernels.widgets import editing
-from tests.site.test_pages import WIDTHS, browser, check, opened, playwright, press_until
+from labkernels.widgets.steps.broken import PARTS
+from tests.site.test_pages import (
+    WIDTHS,
+    browser,
+    check,
+    opened,
+    playwright,
+    press_until,
+    strict_site,
+)
+from tests.widgets.test_broken import SAID
 
-__all__ = ["browser", "opened"]  # fixtures
+__all__ = ["browser", "opened", "strict_site"]  # fixtures
 
 pytestmark = pytest.mark.site
 PAGE = "book/edit_a_kernel.html"
 SOURCE = "decode/mma/kernel.cuh"
 TYPO = "sync_blok();"
 SLOW_MS = 180_000  # a first compile where other tests use the cores
+MISTAKES = [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, len(PARTS) + 1))]
 
 
 @pytest.fixture
@@ -89,6 +100,46 @@ def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
     widget.get_by_text("Now: 1 line changed").wait_for(timeout=SLOW_MS)
     assert widget.get_by_text("Equal in every bit to the H200.").count() == 2
     check(page)
+
+
+def write_over(widget, file, line, text):
+    """Type a text in the place of a line."""
+    keyboard = widget.page.keyboard
+    widget.get_by_label("File").select_option(file)
+    widget.get_by_role("textbox", name=f"The text of {file}").click()
+    keyboard.press("Control+Home")
+    for _ in range(line - 1):
+        keyboard.press("ArrowDown")
+    for key in ("Home", "Shift+End", "Delete"):
+        keyboard.press(key)
+    keyboard.type(text)
+
+
+@pytest.mark.parametrize("number", MISTAKES)
+def test_mistake_that_is_typed_is_caught_and_its_line_is_named(widget, number):
+    plant = editing.data()["kernels"][0]["plants"][number - 1]
+    file, old = plant["file"], plant["old"]
+    line = editing.original(file).split(old)[0].count("\n") + 1
+    write_over(widget, file, line, plant["new"].strip())
+    press(widget, "Check")
+    says(widget, "The checks")
+    widget.get_by_text(f"You changed {file}:{line}.").wait_for()
+    caught = SAID[number - 1] if number <= len(SAID) else "a bug"
+    widget.get_by_text(caught).first.wait_for()
+    assert not widget.page.wrong
+
+
+@pytest.mark.long
+def test_second_visit_downloads_no_compiler(opened, strict_site):
+    page = opened(PAGE, base=strict_site)
+    for is_first in (True, False):
+        page.loaded.clear()
+        page.locator(".cm-content").press("x")
+        page.get_by_role("button", name="Compile", exact=True).press("Enter")
+        page.get_by_text("The compiler found").first.wait_for(timeout=SLOW_MS)
+        assert any(url.endswith("compiler.0.js") for url in page.loaded) == is_first
+        page.reload()
+    assert not page.wrong
 
 
 def test_reader_steps_through_an_answer_in_the_primer(opened):

@@ -113,7 +113,22 @@ def test_lines_are_kept_until_they_are_reset(page):
     assert form.get_by_label("Your lines").input_value() == exercises.get("rescale").starter
 
 
-def test_a_file_gets_the_verdict_of_the_command_line(page, tmp_path):
+def save(path, arrays):
+    """Write an .npz, or a .safetensors: a header of JSON, with its length before it, and bytes."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+        return
+    header, end = {}, 0
+    for name, value in arrays.items():
+        offsets = [end, end := end + value.nbytes]
+        header[name] = {"dtype": "F16", "shape": value.shape, "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    content = (value.tobytes() for value in arrays.values())
+    path.write_bytes(b"".join((len(text).to_bytes(8, "little"), text, *content)))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_file_gets_the_verdict_of_the_command_line(page, tmp_path, suffix):
     draw = np.random.default_rng(5)
     shapes = {"q": (2, 4, 64), "k": (2, 2, 80, 64), "v": (2, 2, 80, 64)}
     given = {name: draw.standard_normal(s).astype(np.float16) for name, s in shapes.items()}
@@ -124,13 +139,13 @@ def test_a_file_gets_the_verdict_of_the_command_line(page, tmp_path):
     out = np.einsum("bgrk,bgkd->bgrd", weights, v).reshape(2, 4, 64)
     for name, factor in (("right", 1.0), ("wrong", 1.05)):
         out[1, 3] *= factor
-        path = tmp_path / f"{name}.npz"
-        np.savez(path, **given, out=out.astype(np.float16))
+        path = tmp_path / f"{name}.{suffix}"
+        save(path, {**given, "out": out.astype(np.float16)})
         found = audit(path)
         page.get_by_label("A file, .npz").set_input_files(path)
         page.get_by_role("button", name="Audit").click()
         told = page.locator("[data-lab-widget=audit] [role=status]")
-        playwright.expect(told).to_have_text(f"{name}.npz: {found.answer}", timeout=WAIT_MS)
+        playwright.expect(told).to_have_text(f"{path.name}: {found.answer}", timeout=WAIT_MS)
         shown = page.locator("[data-lab-widget=audit] pre").inner_text()
         assert shown.splitlines() == found.summary(verbose=False).splitlines()
 

@@ -7,7 +7,8 @@ export { CompileError };
  * @typedef {import("./toolchain.mjs").Compiled} Compiled
  * @typedef {{bytes: number, of: number, what: string}} Progress
  * @typedef {{parts: number[], editable: Record<string, string[]>, worker: string,
- *   sources: import("./toolchain.mjs").Sources}} Shipped  parts: bytes of the packed compiler's
+ *   decoder: string, key: string, sources: import("./toolchain.mjs").Sources}} Shipped  parts: the
+ *   characters of each part of the compiler; key: of its bytes
  */
 
 export const DOWNLOAD = "compiler"; // the asset of all but the compiler's own parts
@@ -43,6 +44,9 @@ export class Compiler {
       what = "The compiler is loaded";
     let bytes = 0;
     on_progress({ bytes, of, what });
+    const key = new URL(`${base}${DOWNLOAD}.wasm?${shipped.key}`, document.baseURI).href,
+      compiler = new Compiler(shipped);
+    if (await compiler.#begin({ key })) return compiler;
     const packed = await Promise.all(
       shipped.parts.map(async (n, i) => {
         const part = await asset(base, `${DOWNLOAD}.${i}`);
@@ -52,8 +56,7 @@ export class Compiler {
       }),
     );
     on_progress({ bytes, of, what: "The compiler is unpacked" });
-    const compiler = new Compiler(shipped);
-    await compiler.#begin({ packed });
+    await compiler.#begin({ key, packed });
     return compiler;
   }
 
@@ -84,14 +87,18 @@ export class Compiler {
     });
   }
 
-  /** @param {object} given */
+  /** Whether the worker has the compiler then. @param {object} given */
   async #begin(given) {
-    const text = new Blob([this.shipped.worker], { type: "text/javascript" }),
-      address = URL.createObjectURL(text);
-    this.#worker = new Worker(address);
-    URL.revokeObjectURL(address);
-    const { program } = await this.#ask({ ...given, sources: this.shipped.sources });
+    if (this.#worker === null) {
+      const text = new Blob([this.shipped.worker], { type: "text/javascript" }),
+        address = URL.createObjectURL(text);
+      this.#worker = new Worker(address);
+      URL.revokeObjectURL(address);
+    }
+    const { decoder, sources } = this.shipped,
+      { program } = await this.#ask({ ...given, decoder, sources });
     this.#program = program;
+    return program !== null;
   }
 
   /**

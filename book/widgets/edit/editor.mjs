@@ -28,6 +28,8 @@ export class Editor {
   /** @param {HTMLElement} parent @param {() => void} on_change */
   constructor(parent, on_change) {
     this.view = new EditorView({ parent });
+    // Sphinx takes the key "/" of all but fields of forms, for its search.
+    parent.addEventListener("keydown", (event) => event.stopPropagation());
     const changed = EditorView.updateListener.of(
       (/** @type {any} */ update) => update.docChanged && on_change(),
     );

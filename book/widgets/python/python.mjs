@@ -3,13 +3,13 @@ import { unpacked } from "../compile/pack.mjs";
 import { from_base64 } from "../machine/formats.mjs";
 import { KernelError, Machine } from "../machine/machine.mjs";
 import { Recorder } from "../machine/trace.mjs";
-import { put } from "./folders.mjs";
-import { System } from "./system.mjs";
+import { put } from "../wasi/folders.mjs";
+import { System } from "../wasi/system.mjs";
 
 /**
- * @typedef {{wasm: string, library: string, labkernels: string, ex2: string,
+ * @typedef {{wasm: string, library: string, labkernels: string, ex2: string, decoder: string,
  *   compiled: {source: Source, wasm: string, places: Record<string, string>}[]}} Parts  the first
- *   four are packed
+ *   five are packed
  * @typedef {{header: string, instance: string, params: string}} Kernel
  * @typedef {{kernel: Kernel, edits: Record<string, string>}} Source
  * @typedef {{wasm: Uint8Array, places: Record<string, string>} | {error: string}} Compiled
@@ -41,7 +41,9 @@ export class Python {
   /** @param {Parts} parts */
   static async load(parts) {
     const [wasm, library, labkernels, ex2] = await Promise.all(
-      [parts.wasm, parts.library, parts.labkernels, parts.ex2].map((part) => unpacked([part])),
+      [parts.wasm, parts.library, parts.labkernels, parts.ex2].map((part) =>
+        unpacked([part], parts.decoder),
+      ),
     );
     const python = new Python(ex2);
     put(python.root, "/usr/local/lib/python315.zip", library);
@@ -66,7 +68,7 @@ export class Python {
   /** @param {Uint8Array} ex2 */
   constructor(ex2) {
     this.ex2 = ex2;
-    /** @type {import("./folders.mjs").Folder} */
+    /** @type {import("../wasi/folders.mjs").Folder} */
     this.root = new Map();
     this.said = "";
     /** @type {Map<string, Compiled & {module?: WebAssembly.Module}>} */

@@ -8,7 +8,7 @@
  *   compiler: (progress: (words: string) => void) => Promise<Compiler>}} Shelf
  */
 
-export const MEGABYTES = 10; // of python.js, as a server sends it without compression
+export const MEGABYTES = 7; // of python.js, as a server sends it without compression
 
 const LONG_MS = 20_000;
 const LONG = `Python judges for more than 20 seconds. A kernel may have a loop without an end:

@@ -76,6 +76,14 @@ __attribute__((export_name("lab_params_bytes"))) unsigned lab_params_bytes() {{
 # A function that coroutine.inline_what_waits has marked, and as a kernel in another file calls it.
 _MARKED = re.compile(r"^define internal (.* #1\d{5} )", re.MULTILINE)
 _CALLED = r"define linkonce_odr hidden \1"
+# The other functions: how they begin, as the machine's object file has to keep them, and whole.
+_OTHERS = re.compile(r"^define (internal|linkonce_odr)(?: hidden)? ((?!.* #1\d{5} ))", re.MULTILINE)
+_KEPT = {"internal": "hidden", "linkonce_odr": "weak_odr hidden"}
+_WHOLE = re.compile(
+    r"^define (?:hidden |weak_odr )*((?!.* #1\d{5} ).*?)(?: comdat)?(?: align \d+)?"
+    r"(?: !dbg !\d+)? \{\n(?:.*\n)*?\}$",
+    re.MULTILINE,
+)
 _AS_IT_IS = ("-Wno-everything", "-Xclang", "-disable-llvm-passes")
 # What a kernel includes by <>: std.hpp has all of it that a kernel needs.
 _STANDARD = ("bit", "cstddef", "cstdint", "cstring", "source_location", "type_traits")
@@ -107,13 +115,15 @@ class Parts:
     """What a compiler in a page makes a module of.
 
     text: is compiled with `macros` and with `files`, which it includes. waiting: the machine's
-    functions that wait, as LLVM's bitcode. machine: its other functions, as an object file.
+    functions that wait, as LLVM's bitcode. others: what these call in their files, and machine: all
+    other files, both as object files.
     """
 
     text: str
     files: Mapping[str, str]
     macros: Mapping[str, str | int]
     waiting: bytes
+    others: bytes
     machine: bytes
 
 
@@ -131,7 +141,7 @@ def parts(made: Specialization, *, checks: bool, arch: str = "sm_90") -> Parts:
     found = sources.included(standard + text, folders)
     files = {name: content.decode() for name, content in found.items()}
     files |= dict.fromkeys(_STANDARD, standard)
-    return Parts(text, files, how.macros, how.waiting().content, how.machine().content)
+    return Parts(text, files, how.macros, *how.waiting(), how.machine().content)
 
 
 def build(
@@ -223,25 +233,34 @@ class _Build:
 
         return cache.entry(f"wasmmachine-{shared.key(text)}.o", make)
 
-    def waiting(self) -> cache.Entry:
-        """Return the bitcode of the functions that wait, each of which is to be inlined."""
+    def waiting(self) -> tuple[bytes, bytes]:
+        """Return the bitcode of the functions that wait, and an object file of their files' others.
+
+        Each function that waits is to be inlined, and only these are compiled with a kernel.
+        """
         shared = _Build({}, self.arch, self.checks, self.trace, self.folders)
         text, flags = self.waiting_text, list(shared.flags)
         if not self.checks:  # which name lines
             flags.remove("-g1")
 
         def make(work: Path) -> bytes:
-            compiled, made = work / "a.ll", work / "waiting.bc"
-            source, emit = shared.source(text, work), ["-emit-llvm", "-o"]
-            _zig(["c++", *flags, *source, "-S", *emit, str(compiled)], work)
+            compiled, waiting, others = (work / name for name in ("a.ll", "waiting.bc", "others.o"))
+            source = shared.source(text, work)
+            _zig(["c++", *flags, *source, "-S", "-emit-llvm", "-o", str(compiled)], work)
             ir = coroutine.inline_what_waits(compiled.read_text())
-            ir = _MARKED.sub(_CALLED, ir)
+            ir = _OTHERS.sub(lambda found: f"define {_KEPT[found[1]]} ", _MARKED.sub(_CALLED, ir))
             whole = _written(work / "whole.ll", ir.encode())
-            _zig(["c++", *_TARGET, *_AS_IT_IS, "-c", str(whole), *emit, str(made)], work)
-            return made.read_bytes()
+            _zig(["c++", *_TARGET, *_OPTIMIZED, "-c", str(whole), "-o", str(others)], work)
+            alone = _written(work / "alone.ll", _WHOLE.sub(r"declare \1", ir).encode())
+            emit = ["-c", str(alone), "-emit-llvm", "-o", str(waiting)]
+            _zig(["c++", *_TARGET, *_AS_IT_IS, *emit], work)
+            return json.dumps([waiting.read_bytes().hex(), others.read_bytes().hex()]).encode()
 
-        key = shared.key(text, *flags, _MARKED.pattern, _CALLED, *_AS_IT_IS)
-        return cache.entry(f"wasmwaiting-{key}.bc", make)
+        made_by = (_MARKED.pattern, _CALLED, _OTHERS.pattern, _WHOLE.pattern, *_AS_IT_IS)
+        key = shared.key(text, *flags, *made_by)
+        made = json.loads(cache.entry(f"wasmwaiting-{key}.json", make).content)
+        waiting, others = map(bytes.fromhex, made)
+        return waiting, others
 
     def source(self, text: str, work: Path) -> list[str]:
         """Return the arguments that name a source and the folder of what it includes."""

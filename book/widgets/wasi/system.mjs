@@ -15,6 +15,16 @@ const CREATE = 1,
 const APPEND = 1; // fdflags
 const ROOT = 3; // the descriptor of "/"
 
+/** @type {WeakMap<object, bigint>} */
+const inodes = new WeakMap(); // which tell files apart
+let made = 0n;
+
+/** @param {object} node */
+function inode_of(node) {
+  if (!inodes.has(node)) inodes.set(node, ++made);
+  return /** @type {bigint} */ (inodes.get(node));
+}
+
 /** The program has ended. */
 export class Exit extends Error {
   /** @param {number} code */
@@ -91,6 +101,7 @@ export class System {
     this.bytes(at, 64).fill(0);
     const view = this.view;
     const type = node === null ? CHARACTERS : node instanceof Map ? FOLDER : FILE;
+    view.setBigUint64(at + 8, node === null ? 0n : inode_of(node), true);
     view.setUint8(at + 16, type);
     view.setBigUint64(at + 24, 1n, true);
     if (type === FILE)
@@ -159,7 +170,6 @@ const CALLS = {
   },
   fd_fdstat_get(fd, out) {
     const node = fd < ROOT ? null : this.of(fd).node;
-    this.put_stat(out + 8, null); // the rights follow a type and flags in 8 bytes
     this.bytes(out, 24).fill(0);
     this.view.setUint8(out, node === null ? CHARACTERS : node instanceof Map ? FOLDER : FILE);
     this.view.setBigUint64(out + 8, ALL_RIGHTS, true);
