@@ -3,8 +3,8 @@
 The lines of a ledger are what the algorithm keeps. The machine code keeps more at the point where
 the most registers are live, in the main loop or in the merge of splits: addresses, and operands
 that are loaded ahead of their products while registers are free. Each habit below is one number for
-all kernels, tiles and architectures that have it; `measure.register_fit` finds the numbers in data/
-and measures their errors on tiles and kernels that were not fitted.
+all kernels, tiles and architectures that have it; `tests/measure/register_fit.py` finds the
+numbers in data/ and measures their errors on tiles and kernels that were not fitted.
 """
 
 from collections.abc import Mapping

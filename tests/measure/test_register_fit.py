@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from labkernels import hardware
-from labkernels.measure import register_fit, resources
+from labkernels.measure import resources
 from labkernels.measure.register_causes import BAND, CAUSES, SPILL_CAUSES, cause
+from tests.measure import register_fit
 
 # The share of a kernel's rows within BAND that the formula has reached; of other kernels, all.
 REACHED = {

@@ -1,4 +1,4 @@
-"""Compiles Triton and Gluon kernels to machine code without a GPU, in a separate process.
+"""Compiles Triton kernels to machine code without a GPU, in a separate process.
 
 Triton decides at the import of a kernel whether to interpret it; that process never interprets.
 """
@@ -108,14 +108,13 @@ def _compiled(module: ModuleType, request: dict, work: Path) -> bytes:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from triton.experimental.gluon._runtime import GluonASTSource
 
     os.environ["TRITON_CACHE_DIR"] = str(work / "triton")
     function = getattr(module, request["function"])
     types, constants = request["types"], request["constants"]
     whole = [name for name, kind in types.items() if kind.startswith("*")]
     whole += request["multiples_of_16"]
-    source = (GluonASTSource if function.is_gluon() else ASTSource)(
+    source = ASTSource(
         function,
         {name: types.get(name, "constexpr") for name in function.arg_names},
         constants,

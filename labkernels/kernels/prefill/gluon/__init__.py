@@ -1,1 +1,0 @@
-"""A prefill in Gluon, which measure/peers/gluon.py runs beside the lab's kernels."""
