@@ -293,7 +293,13 @@ def _keys(q, k, v, kv_len, cu_seqlens, cache) -> tuple:
     if cache is not None:
         if not (k is None and v is None and kv_len is None and cu_seqlens is None):
             raise ValueError("cache is given, allowed: without k, v, kv_len and cu_seqlens")
-        k, v = (_array(f"cache.{name}", getattr(cache, name), q) for name in "kv")
+        if not hasattr(cache, "k"):
+            words = "a PagedKV, QuantizedKV, RaggedKV or LatentKV"
+            raise ValueError(f"cache is a {type(cache).__name__}, allowed: {words}")
+        read = cache.values() if hasattr(cache, "values") else (cache.k, cache.v)
+        k, v = (_array(f"cache.{name}", x, q) for name, x in zip("kv", read, strict=True))
+        if hasattr(cache, "cu_seqlens"):
+            return of_packed(k, v, cache.cu_seqlens)
         return k, v, cache.page_table, cache.kv_len
     if k is None or v is None:
         raise ValueError(f"{'k' if k is None else 'v'} is missing, allowed: k and v, or a cache")

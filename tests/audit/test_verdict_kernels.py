@@ -1,11 +1,12 @@
 """The verdict calls no right kernel a bug, and gives each wrong kernel the right name."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
-from labkernels import ops
+from labkernels import QuantizedKV, RaggedKV, ops
 from labkernels.audit.verdict import verdict
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants import decode
@@ -124,3 +125,24 @@ def test_merges_in_16_bits_are_less_exact(dtype, p_is_rounded):
     found = runs.judged(call, out, p_format="fp32")
     assert found.answer == "LESS EXACT", found.summary()
     assert re.search(r"P (rounded to|and partial)|partial outputs", found.why), found.why
+
+
+def test_every_cache_is_read_as_the_numbers_that_it_stands_for():
+    draw = torch.Generator().manual_seed(3)
+    k, v = (torch.randn(4, 16, 2, 64, generator=draw) for _ in range(2))
+    table, lengths = torch.tensor([[2, 0], [1, 3]]).int(), torch.tensor([20, 31]).int()
+    scales = torch.tensor([0.5, 2.0])
+    codes = (x.to(torch.float8_e4m3fn) for x in (k, v))
+    narrow = QuantizedKV(*codes, table, lengths, scales, scales.flip(0))
+    q = torch.randn(2, 8, 64, generator=draw).bfloat16()
+    out = ops.decode(q, narrow).out
+    assert verdict(out, q, cache=narrow).answer == "ROUNDING"
+    swapped = replace(narrow, k_scale=scales.flip(0))
+    assert verdict(out, q, cache=swapped).answer == "BUG"
+    ends = torch.tensor([0, 32]).int()
+    ragged = RaggedKV(*(x[:2].flatten(0, 1).bfloat16() for x in (k, v)), ends)
+    q = torch.randn(32, 4, 64, generator=draw).bfloat16()
+    out = ops.prefill(q, ragged, ends, causal=True).out
+    assert verdict(out, q, cache=ragged, cu_seqlens_q=ends, causal=True).answer == "ROUNDING"
+    with pytest.raises(ValueError, match="cache is a tuple, allowed: a PagedKV"):
+        verdict(out, q, cache=(k, v))

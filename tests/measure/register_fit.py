@@ -18,8 +18,8 @@ import numpy as np
 from labkernels import hardware
 from labkernels.budget.compiler import EDGE, FITS, HABITS, MERGE, SPILLS
 from labkernels.measure import resources
-from labkernels.measure.register_causes import spill_cause
 from labkernels.records import store
+from tests.measure.register_causes import spill_cause
 
 TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error above which a row costs more, and how much more
 REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers

@@ -7,8 +7,8 @@ import pytest
 
 from labkernels import hardware
 from labkernels.measure import resources
-from labkernels.measure.register_causes import BAND, CAUSES, SPILL_CAUSES, cause
 from tests.measure import register_fit
+from tests.measure.register_causes import BAND, CAUSES, SPILL_CAUSES, cause
 
 # The share of a kernel's rows within BAND that the formula has reached; of other kernels, all.
 REACHED = {

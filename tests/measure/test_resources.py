@@ -5,9 +5,9 @@ import pytest
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
 from labkernels.measure import resources
-from labkernels.measure.register_causes import BAND
 from labkernels.records import store
 from labkernels.variant import FULL, AttentionVariant
+from tests.measure.register_causes import BAND
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
 WHOLE = AttentionVariant(window_left=99, soft_cap=50.0, alibi=True, sinks=True)

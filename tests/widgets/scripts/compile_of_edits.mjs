@@ -8,7 +8,8 @@ import { run } from "../../../book/widgets/machine/jobs.mjs";
 const { sources, kernel, jobs, ex2, plan } = JSON.parse(fs.readFileSync(0, "utf8"));
 const bytes = (text) => new Uint8Array(Buffer.from(text, "base64"));
 for (const kind of ["plain", "checked"])
-  for (const what of ["waiting", "others", "machine"]) sources[kind][what] = bytes(sources[kind][what]);
+  for (const what of ["waiting", "others", "machine"])
+    sources[kind][what] = bytes(sources[kind][what]);
 const toolchain = new Toolchain(
   await WebAssembly.compile(fs.readFileSync(process.argv[2])),
   sources,
