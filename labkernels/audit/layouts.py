@@ -210,10 +210,25 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
 
 
 def _packed_axis(name: str, packed, found: dict) -> int | None:
-    """Return the axis of Q, K and V in [..., 3, H, D], or in [..., H, 3, D], as of bsh3d."""
-    n = len(name)
-    axes = (-2, -3) if f"h{n}d" in found.get("packing", "") else (-3, -2)
-    return next((i for i in axes if packed.ndim >= 4 and packed.shape[i] == n), None)
+    """Return the axis of Q, K and V in [..., 3, H, D], in [..., H, 3, D] or in [3, B, ...].
+
+    Raises: ValueError if the tensors may lie side by side along the first axis or along another.
+    """
+    n, told = len(name), found.get("packing", "")
+    axes = (-2, -3) if f"h{n}d" in told else (-3, -2)
+    axis = next((i for i in axes if packed.ndim >= 4 and packed.shape[i] == n), None)
+    if packed.ndim != 5 or packed.shape[0] != n or told:
+        return axis
+    rows = found.get("q", found.get("out"))
+    batch = rows.shape[0] if getattr(rows, "ndim", 0) == 4 else None
+    first = batch in (None, packed.shape[1])
+    if first and axis is not None and batch in (None, n):
+        words = f"{name[0]} and {name[-1]}" if n == 2 else "q, k and v"
+        raise ValueError(
+            f"{name}.shape = {tuple(packed.shape)} has {n} along several axes, allowed: {words} "
+            "apart"
+        )
+    return 0 if first else axis
 
 
 def _parts(packed, axis: int) -> list:

@@ -86,6 +86,15 @@ def test_a_right_output_is_right_in_its_layout_and_a_wrong_one_is_not(tensors):
     assert judged(tensors) == ("ROUNDING", "BUG")
 
 
+def test_k_and_v_that_may_lie_along_several_axes_are_refused_and_others_are_read():
+    first = {"q": CALL.q, "kv": torch.stack([CALL.k, CALL.v]), "out": FLASH(CALL)}
+    with pytest.raises(ValueError, match=r"has 2 along several axes, allowed: k and v apart"):
+        judge(first | {"causal": True}, named=False)  # B = Hkv = 2
+    call = inputs.call("normal", inputs.Shape(3, H, HKV, S, S, D, causal=True), "bf16", 1)
+    first = {"q": call.q, "kv": torch.stack([call.k, call.v]), "out": FLASH(call)}
+    assert judged(first) == ("ROUNDING", "BUG")
+
+
 def test_flat_tensors_without_heads_are_refused_with_the_option():
     with pytest.raises(ValueError, match="allowed with --heads Q/KV"):
         judge(FLAT | ENDS)
