@@ -188,7 +188,8 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
         else:
             allowed = "[..., 3, H, D], or with --heads Q/KV [..., (Q + 2 KV) D]"
             raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: {allowed}")
-        found.setdefault("layout", "bshd")
+        if axis != 0:  # [3, B, ...] may have its heads before its tokens
+            found.setdefault("layout", "bshd")
         if "cu_seqlens" in found:
             found.setdefault("cu_seqlens_q", found["cu_seqlens"])
     if "kv" not in found:
@@ -198,11 +199,14 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
         half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
         found["k"], found["v"] = kv[..., :half], kv[..., half:]
         return
+    axis: int | None = -3
     if heads[1] and not paged and kv.ndim in (2, 3):
         kv = _split_heads("kv", kv, 2 * heads[1])
         kv = kv.reshape(*kv.shape[:-2], 2, heads[1], kv.shape[-1])
-    # pools [pages, 2, page_size, Hkv, D], or of vLLM [2, pages, page_size, Hkv, D]
-    axis = int(kv.ndim == 5 and kv.shape[1] == 2) if paged else _packed_axis("kv", kv, found)
+    elif paged:  # pools [pages, 2, page_size, Hkv, D], or of vLLM [2, pages, page_size, Hkv, D]
+        axis = int(kv.ndim == 5 and kv.shape[1] == 2)
+    else:
+        axis = _packed_axis("kv", kv, found)
     if kv.ndim not in ((5,) if paged else (4, 5)) or axis is None or kv.shape[axis] != 2:
         allowed = "[pages, 2, page_size, Hkv, D], [pages, Hkv, page_size, 2 D], [..., 2, Hkv, D]"
         raise ValueError(f"kv.shape = {tuple(kv.shape)}, allowed: {allowed}")
