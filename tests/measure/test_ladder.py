@@ -15,8 +15,8 @@ READABLE = 80  # lines of code that a rung adds
 # The kernels that a user gets are at the tops of their ladders, and add more than one idea.
 LONGER = {
     "decode mma.sync": "it adds a cache of 8 bits, whose words it loads and widens",
-    "prefill prefill_wgmma": "it adds pages, a scheduler, skipped blocks, rows that leave as whole lines",
-    "backward backward_wgmma": "it adds warps that add dQ, an ordered dQ, dV beside dS, three head_dims",
+    "prefill prefill_wgmma": "it adds pages, a scheduler, skipped blocks, rows as whole lines",
+    "backward backward_wgmma": "it adds warps that add dQ, an ordered dQ, dV beside dS, head_dims",
 }
 RUNGS = [rung for operation in ladder.operations() for rung in ladder.rungs(operation)]
 BASIC = discover()["prefill_wgmma_basic"]
