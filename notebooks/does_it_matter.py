@@ -92,7 +92,7 @@ plt.show()
 # | $\sigma_{12}$ | spread of the change of the largest logit minus that of the second |
 # | $\Phi$ | distribution function of the standard normal |
 #
-# ### What a training step's kernels take
+# ### What the kernels of a training step take
 #
 # The budgets are those of {doc}`tensor_cores_on_and_off` and {doc}`the_tuner_and_the_backward_pass`, at this model's shape. A decode has a batch of 16 texts.
 
