@@ -84,12 +84,11 @@ plt.show()
 # %% [markdown]
 # ## What each source says
 #
-# In the thread the reporter switches `test_batch_prefill_with_ragged_kv_cache` to bf16 on main, shows the failure in a picture, and finds that it passes with an absolute tolerance of 1e-2.
-# A maintainer answers, in the reporter's quotation, "I don't think it indicates there is a bug in the implementation, I suppose we need to increase the `atol` and `rtol` for bf16", and that a paper studies the larger deviation of bf16 {cite:p}`golden2024`.
-# By its abstract, the paper finds that FlashAttention deviates about ten times as much as baseline attention at bf16, and that this matters two to five times less than training in low precision: it compares two attentions.
+# In the thread the reporter switches `test_batch_prefill_with_ragged_kv_cache` to bf16 on main, shows the failure in a picture, and finds that it passes at an `atol` of 1e-2.
+# A maintainer answers, in the reporter's quotation, "I don't think it indicates there is a bug in the implementation, I suppose we need to increase the `atol` and `rtol` for bf16", and names a paper {cite:p}`golden2024`.
+# By its abstract, the paper compares two attentions: FlashAttention deviates about ten times as much as baseline attention at bf16, and this matters two to five times less than training in low precision.
 #
-# An article that retells the thread, 《FlashInfer项目中BF16数据类型在批处理Ragged核函数中的精度问题分析》 (in Chinese, on a developers' site, 2025-06-29), adds that bf16's deviations add up and grow through attention, that batches and a ragged cache make this worse, and that an absolute tolerance of 1e-2 suits bf16.
-# The first two are not in the thread; we test all three below.
+# An article that retells the thread, 《FlashInfer项目中BF16数据类型在批处理Ragged核函数中的精度问题分析》 (in Chinese, on a developers' site, 2025-06-29), adds that bf16's deviations add up and grow through attention, that batches and a ragged cache make this worse (neither is in the thread), and that an `atol` of 1e-2 suits bf16. We test all three below.
 #
 # ## Prediction
 #
