@@ -199,7 +199,7 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
         half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
         found["k"], found["v"] = kv[..., :half], kv[..., half:]
         return
-    axis: int | None = -3
+    axis = -3
     if heads[1] and not paged and kv.ndim in (2, 3):
         kv = _split_heads("kv", kv, 2 * heads[1])
         kv = kv.reshape(*kv.shape[:-2], 2, heads[1], kv.shape[-1])
