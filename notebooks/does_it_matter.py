@@ -52,9 +52,10 @@ from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
 from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.curves import bars, curves
+from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
-origin = chapter.origin("effects")
+origin = recorded.origin(store.read("effects"))
 found = chapter.effects()
 full = chapter.means(found, "logits")
 KERNELS = ["tensor cores", "CUDA cores", "torch flash", "torch cuDNN", "torch efficient"]
@@ -118,7 +119,11 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes a few per cent longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
 NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
-bars(chapter.gradients(NOTE), label="time, ms", origin=chapter.origin("backward_variants"))
+bars(
+    chapter.gradients(NOTE),
+    label="time, ms",
+    origin=recorded.origin(store.read("backward_variants")),
+)
 sized.log.drew("timing", "prefill")
 plt.show()
 
@@ -212,7 +217,7 @@ plots.table(table, "effect-losses", dict.fromkeys(table.columns[1:], "{:.4f}"))
 curves(
     chapter.curve(0, ["tensor cores", "CUDA cores", "torch cuDNN", "torch fp32"]),
     labels=("step", "loss above the mean, nats"),
-    origin=chapter.origin("training"),
+    origin=recorded.origin(store.read("training")),
 )
 plt.show()
 

@@ -18,11 +18,10 @@ from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.records import store
 
-# What each way is called in figures: of `effects`, besides our names for torch's backends.
+# What ways of `effects` are called in figures, where their names do not say it.
 NAMES = {
     "torch fp32": "Q, K, V not rounded",
     "torch fp32, model in bf16": "the rest of the model in bf16",
-    "torch math": "torch math",
 }
 
 
@@ -71,13 +70,6 @@ def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
     return part.pivot_table(index="way", columns="metric", values="value", sort=False)
 
 
-def origin(experiment: str) -> str:
-    """Return where the rows of an experiment come from, as figures say it."""
-    row = store.read(experiment)[0]
-    day, commit = str(row["started_utc"])[:10], str(row["commit"])[:10]
-    return f"measured on {row.get('device') or row['gpu']}, {day}, commit {commit}"
-
-
 def gradients(note: str) -> pd.DataFrame:
     """Return the times of a backward pass by kernel, as bars draw them: name, value and words.
 
@@ -118,15 +110,11 @@ def keys_that_share(scores: np.ndarray) -> np.ndarray:
     return made
 
 
-def judged(operation: str, inputs, kernel: str) -> str:
+def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) -> str:
     """Return the verdict on a kernel's output."""
-    options = {"kernel": kernel, "scale": inputs.scale}
-    given: dict = {"q": inputs.q, "scale": inputs.scale}
-    if operation == "decode":
-        done = decode(*inputs.arguments, **options)
-        given["cache"] = inputs.cache
-    else:
-        done = prefill(*inputs.arguments, causal=True, **options)
-        kv, ends = inputs.kv, inputs.cu_seqlens_q
-        given |= {"k": kv.k, "v": kv.v, "cu_seqlens": ends, "cu_seqlens_q": ends, "causal": True}
-    return verdict(done.out, lse2=done.lse2, **given).answer
+    q, cache, *ends = inputs.arguments
+    run, how = (decode, {}) if operation == "decode" else (prefill, {"causal": True})
+    done = run(*inputs.arguments, kernel=kernel, scale=inputs.scale, **how)
+    if ends:
+        how["cu_seqlens_q"] = ends[0]
+    return verdict(done.out, q, cache=cache, lse2=done.lse2, scale=inputs.scale, **how).answer

@@ -29,7 +29,7 @@ def origin(rows: Iterable[Row]) -> str:
     Raises: ValueError unless the rows come from one run.
     """
     runs = {
-        (row.get("gpu") or row["device"], row["started_utc"], _short(row), row["dirty"])
+        (row.get("gpu") or row["device"], row["started_utc"], _short(row), row.get("dirty"))
         for row in rows
     }
     if len(runs) != 1:
