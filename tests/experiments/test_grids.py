@@ -21,6 +21,9 @@ from labkernels.measure.implementation import implementations
 from labkernels.measure.mutants.decode import EMPTY_REQUEST
 from labkernels.measure.profiling import child
 from labkernels.records import schema, store
+from tests.repo.files import ROOT
+
+SETS = {"strangers": ROOT / "tests" / "measure" / "strangers" / "the_set.py"}
 
 
 def listed_once(experiment):
@@ -28,7 +31,7 @@ def listed_once(experiment):
 
     @functools.cache
     def cells(quick):
-        return list(experiment.cells(Options(quick=quick)))
+        return list(experiment.cells(Options(quick=quick, peer_path=SETS.get(experiment.name))))
 
     return replace(experiment, cells=lambda options: cells(options.quick))
 
