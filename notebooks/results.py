@@ -48,7 +48,7 @@ measured = [s for s in scores if s.status != NOT_MEASURED]
 timed = [s for s in scores if s.target.metric in ("time", "time_graph")]
 
 # %% tags=["hide-input"]
-PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "triton_tutorial": "Triton's tutorial", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
+PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
 
 
 def summary(name, chosen):
@@ -167,10 +167,10 @@ shown("backward")
 # %% [markdown]
 # ## The rest
 #
-# Triton is compared with the tutorial of the same version, and the append of new keys with a copy.
+# The append of new keys is compared with a copy.
 
 # %% tags=["hide-input"]
-rest = [s for s in timed if s.target.experiment in ("triton_tutorial", "kv_append")]
+rest = [s for s in timed if s.target.experiment == "kv_append"]
 rest = pd.DataFrame(map(row, rest))
 plots.table(rest, "rest", DIGITS)
 
