@@ -412,8 +412,8 @@ plots.table(faults.groupby("suite", as_index=False)[counts].sum(), "faults", {})
 # %% [markdown]
 # ## The same bits every time
 #
-# On a GPU, `labkernels record reliability` replays decode steps under CUDA graphs while lengths and pages change beneath them, and repeats every kernel on the same inputs.
-# Each run's outputs are compared on the GPU, bit for bit, with those of the first run of the same contents.
+# On a GPU, decode steps were replayed under CUDA graphs while lengths and pages changed beneath them, and every kernel was repeated on the same inputs. The code that did this stands at the commit that is printed.
+# Each run's outputs were compared on the GPU, bit for bit, with those of the first run of the same contents.
 # *Different* counts the runs whose bits differ, and *grown* the bytes of GPU memory held at the end and not at the start.
 
 # %% tags=["hide-input"]

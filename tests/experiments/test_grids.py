@@ -136,7 +136,6 @@ def of_counters(cell):
 RUNS = {
     **{f"{name}_bits": of_bits(name) for name in ("backward", "decode", "mla", "prefill")},
     "counters": of_counters,
-    "reliability": lambda case: [(case.operation.name, case.workload, case.asked)],
 }
 
 
