@@ -232,7 +232,7 @@ plt.show()
 #
 # ### The H200 against the model
 #
-# `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, {term}`subnormal <subnormal>` ones, sums that cancel, and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
+# The experiment `tensor_core_arithmetic`, whose code stands at the commit that the rows name, tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, {term}`subnormal <subnormal>` ones, sums that cancel, and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
 # A few tiles of each are in `data/`, and the NumPy model runs on them now.
 
 # %% tags=["hide-input"]
