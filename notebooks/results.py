@@ -412,7 +412,7 @@ plots.table(faults.groupby("suite", as_index=False)[counts].sum(), "faults", {})
 # %% [markdown]
 # ## The same bits every time
 #
-# On a GPU, decode steps were replayed under CUDA graphs while lengths and pages changed beneath them, and every kernel was repeated on the same inputs. The code that did this stands at the commit that is printed.
+# On a GPU, decode steps were replayed under CUDA graphs while lengths and pages changed beneath them, and every kernel was repeated on the same inputs. The code that did this has left the package, and is in its history: {doc}`/book/decisions/0034-recordings-that-are-complete`.
 # Each run's outputs were compared on the GPU, bit for bit, with those of the first run of the same contents.
 # *Different* counts the runs whose bits differ, and *grown* the bytes of GPU memory held at the end and not at the start.
 
