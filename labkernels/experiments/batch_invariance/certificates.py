@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from labkernels.experiments.experiment import Cell, Experiment, Options
@@ -13,9 +14,9 @@ from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 DATA_FILE = "accuracy/certificates.csv"
-LENGTHS, BATCHES = (512, 2048, 8192), (2, 4, 8, 16, 32, 64)
-QUICK = {"lengths": (40, 600), "batches": (2,)}
+QUICK: dict[str, Any] = {"lengths": (40, 600), "batches": (2,)}
 INVARIANT: dict[str, Any] = {"batch_invariant": True}
+USUAL, MANY, REPEATED = Sizes(), Sizes(queries=64), Sizes(kv_heads=32)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Asked:
     layout: str
     options: dict[str, Any] = field(default_factory=dict)
     variant: AttentionVariant = FULL
-    sizes: Sizes = Sizes()
+    sizes: Sizes = USUAL
 
     @property
     def words(self) -> str:
@@ -35,7 +36,6 @@ class Asked:
         return ", ".join([*asked, *filter(None, [self.variant.label])])
 
 
-MANY, REPEATED = Sizes(queries=64), Sizes(kv_heads=32)
 ASKED = (
     *(Asked(f"decode_{name}", "paged_decode", INVARIANT) for name in ("fma", "mma", "mma_n8")),
     Asked("decode_mma", "paged_decode", INVARIANT, AttentionVariant(window_left=1023)),
@@ -58,33 +58,28 @@ def cells(options: Options) -> Iterator[Cell]:
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Certify one kernel, and yield a row for each length."""
     asked: Asked = cell.of
-    target = targets.find(asked.kernel)
+    target, how = targets.find(asked.kernel), QUICK if recording.options.quick else {}
     reason = target.missing(recording.device)
     if reason:
         recording.tell(reason)
         return
-    sizes, quick = asked.sizes, recording.options.quick
-    how = QUICK if quick else {"lengths": LENGTHS, "batches": BATCHES}
-    if quick:
-        sizes = Sizes(4, 2, 64, queries=sizes.queries and 9)
+    small = Sizes(4, 2, 64, queries=asked.sizes.queries and 9)
     made = certify(
         target.function(asked.layout, asked.variant),
         asked.layout,
-        sizes=sizes,
+        sizes=small if recording.options.quick else asked.sizes,
         device=recording.device,
         causal=asked.variant.causal,
         options=asked.options,
         **how,
     )
-    for keys in how["lengths"]:
-        found = [each for each in made.findings if each.keys == keys]
+    for keys, found in groupby(made.findings, key=lambda each: each.keys):
         judged = [each for each in found if each.heads is not None]
         changed = [each for each in judged if each.heads]
         row = {"kernel": asked.kernel, "version": target.version(), "layout": asked.layout}
         row |= {"dtype": made.dtype, "asked": asked.words, "kv_len": keys, "ways": len(judged)}
         row |= {"changed": len(changed), "first": changed[0].words if changed else ""}
-        row |= {"heads": max((each.heads or 0 for each in judged), default=0)}
-        yield DATA_FILE, row | {"why": next((each.why for each in found if each.why), "")}
+        yield DATA_FILE, row | {"heads": max((each.heads for each in changed), default=0)}
     recording.tell("the same bits" if made.invariant else str(made).splitlines()[-1])
 
 
