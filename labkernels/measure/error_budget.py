@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from labkernels.kernels.decode.inputs import DecodeInputs, problem_of
-from labkernels.kernels.decode.schedule import invariant_keys_per_split
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.registry import discover
 from labkernels.numerics import metrics
@@ -149,13 +148,9 @@ def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
     sizes = {"head_dim": q.shape[2], "group": q.shape[1] // cache.kv_heads}
     instance = kernel.instance(kernel.shape(dtype=dtype, **sizes), policy, tile=step.plan.tile)
     problem = problem_of(q, cache, scale=how.get("scale") or q.shape[2] ** -0.5).in_numpy()
-    keys = step.plan.keys_per_split
     if step.plan.splits_by_length:
-        sizes = {invariant_keys_per_split(int(n)) for n in problem.kv_lens}
-        if len(sizes) > 1:
-            raise ValueError(f"splits of {sorted(sizes)} keys, allowed: one size for all requests")
-        (keys,) = sizes
-    return Setting(problem, policy.of(dtype), summation_order(instance, keys))
+        raise ValueError("keys_per_split = None with batch_invariant = True, allowed: a number")
+    return Setting(problem, policy.of(dtype), summation_order(instance, step.plan.keys_per_split))
 
 
 def summation_order(instance: Instance, keys_per_split: int) -> SummationOrder:

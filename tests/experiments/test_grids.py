@@ -159,7 +159,6 @@ def test_every_run_of_every_cell_is_planned(name):
 # the first one runs, which takes seconds.
 SHORT = [
     "batch_bits",
-    "certificates",
     "error_calibration",
     "kv_append",
     "numeric_policies",

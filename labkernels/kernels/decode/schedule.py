@@ -17,11 +17,8 @@ MIN_KEYS_TO_FILL_WAVES = 1024
 SHORTEST_SPLIT = 256
 DOUBLED_ABOVE = (2048, 16384)
 # The same for the CUDA source, which reads each request's length.
-SPLIT_NUMBERS = (
-    ("SPLIT_KEYS", SHORTEST_SPLIT),
-    ("SPLIT_DOUBLED_ABOVE", DOUBLED_ABOVE[0]),
-    ("SPLIT_DOUBLED_AGAIN_ABOVE", DOUBLED_ABOVE[1]),
-)
+_NAMES = ("SPLIT_KEYS", "SPLIT_DOUBLED_ABOVE", "SPLIT_DOUBLED_AGAIN_ABOVE")
+SPLIT_NUMBERS = tuple(zip(_NAMES, (SHORTEST_SPLIT, *DOUBLED_ABOVE), strict=True))
 
 
 def invariant_keys_per_split(n_keys: int) -> int:
