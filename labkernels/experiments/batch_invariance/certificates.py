@@ -76,10 +76,10 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     for keys, found in groupby(made.findings, key=lambda each: each.keys):
         judged = [each for each in found if each.heads is not None]
         changed = [each for each in judged if each.heads]
-        row = {"kernel": asked.kernel, "version": target.version(), "layout": asked.layout}
+        row: Row = {"kernel": asked.kernel, "version": target.version(), "layout": asked.layout}
         row |= {"dtype": made.dtype, "asked": asked.words, "kv_len": keys, "ways": len(judged)}
         row |= {"changed": len(changed), "first": changed[0].words if changed else ""}
-        yield DATA_FILE, row | {"heads": max((each.heads for each in changed), default=0)}
+        yield DATA_FILE, row | {"heads": max((each.heads or 0 for each in judged), default=0)}
     recording.tell("the same bits" if made.invariant else str(made).splitlines()[-1])
 
 
