@@ -23,7 +23,8 @@ def test_a_decode_is_split_by_each_request_s_own_length(kernel, window):
     case = decode_case(lengths, kv_heads=1)
     found = case.run(kernel, batch_invariant=True, **window)
     assert (found.plan.batch_invariant, found.plan.splits) == (True, 8)
-    assert not case.run(None).plan.batch_invariant
+    assert not case.step(None).plan.batch_invariant
+    assert case.step(None, batch_invariant=True, keys_per_split=96).plan.keys_per_split == 96
     for i, n in enumerate(lengths):
         seen = min(n, window.get("window_left", n) + 1)
         alone = case.chosen([i])
@@ -39,11 +40,6 @@ def test_a_grid_has_all_splits_of_every_length(longest, part):
     most = most_invariant_splits(longest)
     assert math.ceil(n / invariant_keys_per_split(n)) <= most
     assert most <= max(32, math.ceil(longest / invariant_keys_per_split(longest)))
-
-
-def test_a_size_that_the_caller_names_is_kept():
-    case = decode_case((20, 3000), kv_heads=1)
-    assert case.run(None, batch_invariant=True, keys_per_split=512).plan.keys_per_split == 512
 
 
 def test_a_prefill_has_the_tile_of_long_requests_and_no_splits():
