@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkernels.audit.meaning import number, plain, text
+from labkernels.audit.meaning import plain, text, whole
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.units import require_choice
@@ -122,9 +122,7 @@ def apart(given: dict) -> dict:
     Raises: ValueError naming the tensor, its shape, and the option that says how it lies.
     """
     found = dict(given)
-    heads = tuple(
-        int(number(n, found.pop(n))) if n in found else 0 for n in ("q_heads", "kv_heads")
-    )
+    heads = tuple(whole(n, found.pop(n)) if n in found else 0 for n in ("q_heads", "kv_heads"))
     if min(heads) < 0 or (heads[0] and heads[1] and heads[0] % heads[1]):
         raise ValueError(
             f"heads = {heads[0]}/{heads[1]}, allowed: query heads / KV heads, a multiple"
