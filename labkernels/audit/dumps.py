@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from labkernels.audit import gradients, importers, layouts, meaning
+from labkernels.audit import descales, gradients, importers, layouts, meaning
 from labkernels.audit.layouts import Layout, taken_as
 from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take, may_matter
 from labkernels.audit.verdict import MASKS, VARIANT, Way, first_right, verdict
@@ -161,7 +161,7 @@ def _may_round_p_to_8_bits(given: dict) -> bool:
     """Return whether something says that products of 8 bits are taken."""
     scales = {"q_scale", "k_scale", "v_scale"} & given.keys()
     kinds = [given.get(name) for name in ("q", "k", "v")]
-    return bool(scales) or any(layouts.is_fp8(x) for x in kinds) or layouts.holds_e4m3(kinds)
+    return bool(scales) or any(descales.is_fp8(x) for x in kinds) or descales.holds_e4m3(kinds)
 
 
 def _plain(tensors: dict) -> dict:
@@ -214,14 +214,14 @@ def _judged(
         name: found[name] for name in ("cu_seqlens_q", "scale", *VARIANT, *MASKS) if name in found
     }
     how |= {"causal": found.get("causal", False), "layout": "bhsd"}
-    if "q" in found and ("q_scale" in found or layouts.is_fp8(found["q"])):
+    if "q" in found and ("q_scale" in found or descales.is_fp8(found["q"])):
         how["p_format"] = _p_format(found)
     if p_format is not None:
         how["p_format"] = p_format
     for name in ("q", "k", "v"):
         if name in found:
             scale = found.get(f"{name}_scale")
-            found[name] = layouts.dequantised(name, found[name], scale, found)
+            found[name] = descales.dequantised(name, found[name], scale, found)
     q, keys = _query_and_keys(found)
     if "lse2" in found or "lse" in found:
         how["lse2"] = _lse(found["lse2"] if "lse2" in found else found["lse"], q, base)

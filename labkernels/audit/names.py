@@ -46,10 +46,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("kv_seq_lens", "seq_lens_kv"),
     ),
     "page_table": ("block_table", "block_tables"),
-    "scale": (
-        *("sm_scale", "softmax_scale", "scaling", "attn_scale", "bmm1_scale", "scaling_factor"),
-        "scale_softmax",
-    ),
+    "scale": ("sm_scale", "softmax_scale", "scaling", "attn_scale", "bmm1_scale", "scaling_factor"),
     "causal": (),
     "is_causal": (),
     "mask_type": ("attn_mask_type",),
@@ -77,11 +74,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple, str]] = {
         (0,),
         "it is random",
     ),
-    "attention_chunk": (
-        ("attention_chunk_size", "chunked_attention_size"),
-        (0, -1),
-        "a mask tensor says the same",
-    ),
+    "attention_chunk": (("attention_chunk_size", "chunked_attention_size"), (0, -1), "save a mask"),
     "xai_temperature_len": ((), (-1, 0), "save q times the factor of its place"),
     "softmax_type": ((), ("VANILLA", "LEARNABLE"), "save softmax_offset, of zeros for off-by-one"),
     "bias_type": (

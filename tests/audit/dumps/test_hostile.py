@@ -78,12 +78,8 @@ DUMPS = {
     ),
     "a window of True": ({"window_left": True}, "window_left = True, allowed: one number"),
     "heads of NaN": ({"num_heads": 1, "num_q_heads": math.nan}, "q_heads = nan, allowed: a whole"),
-    "ragged ends": ({"window_size": [[1], [2, 3]]}, "window_size = '[1]', allowed: one"),
     "lse with an imaginary part": ({"lse": CALL.q[..., 0] * 1j}, "lse.dtype = complex"),
-    "padding of two dimensions": (
-        {"cu_seqlens_padded": ENDS[None]},
-        "cu_seqlens_kv_padded.shape = (1, 3), allowed: [B + 1]",
-    ),
+    "padding of two axes": ({"cu_seqlens_padded": ENDS[None]}, "kv_padded.shape = (1, 3), allowed"),
     "scale of text": ({"scale": "small"}, "scale = 'small', allowed: one number"),
     "descales of text": ({"k_scale": "small"}, "k_scale"),
     "window of text": ({"window_size": "small"}, "window_size = small, allowed"),
