@@ -284,13 +284,8 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # :end-before: "[/lab: accumulate]"
 # ```
 #
-# `prefill_wgmma` starts two products before it waits for either, the next step's $S$ and this step's $P V$, and its {term}`warpgroup` exponentiates meanwhile:
-#
-# ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
-# :language: cpp
-# :start-at: "  // Computes the next block's scores beside"
-# :end-before: "  // ---- softmax"
-# ```
+# `prefill_wgmma` starts two products before it waits for either, the next step's $S$ and this step's $P V$, and its {term}`warpgroup` exponentiates meanwhile.
+# {doc}`the_ladder` shows what each kind of overlap changes, and in assignment 22 you write these lines.
 #
 # ## Measurement
 #
