@@ -73,7 +73,7 @@ plt.show()
 # %% [markdown]
 # Write a lane as $4 g + t$, with $g$ from 0 to 7 and $t$ from 0 to 3.
 # Then lane $4 g + t$ holds elements of the rows $g$ and $g + 8$ of both matrices.
-# They stand in the columns $2 t$ and $2 t + 1$; in $A$ there are two more, $2 t + 8$ and $2 t + 9$.
+# These elements stand in the columns $2 t$ and $2 t + 1$; in $A$ there are two more, $2 t + 8$ and $2 t + 9$.
 # A row of $D$ thus belongs to the four lanes of a quad, and two exchanges, `shfl_xor` with 1 and with 2, find the maximum of a row.
 #
 # Compare the two grids: $D$ looks like the left half of $A$.
