@@ -37,11 +37,15 @@ def _lay_out(figure: Figure, height: float) -> None:
 
 
 def _rows_meet(figure: Figure) -> bool:
-    """Return whether labels of an upright axis meet, or a panel is too low to have any."""
+    """Return whether labels of an upright axis meet, or words in a panel."""
     for axes in figure.findobj(Axes):
         labels = [text for text in axes.get_yticklabels() if text.get_visible() and text.get_text()]
         boxes = sorted((text.get_window_extent() for text in labels), key=lambda box: box.y0)
         if any(low.y1 > high.y0 + 1 for low, high in itertools.pairwise(boxes)):
+            return True
+        words = [text for text in axes.texts if text.get_visible() and text.get_text().strip()]
+        inside = [text.get_window_extent().shrunk(1, 0.8) for text in words]
+        if any(one.overlaps(other) for one, other in itertools.combinations(inside, 2)):
             return True
     return False
 

@@ -149,8 +149,8 @@ def _packing() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _page_table() -> np.ndarray:
-    """Return pages in random order, of which most lie beyond element 2^31 of a large pool."""
-    return np.random.default_rng(5).permutation(70_000).astype(np.int32) * 239
+    """Return pages in random order; most of their keys have numbers beyond 2^31 in the pool."""
+    return np.random.default_rng(5).permutation(70_000).astype(np.int32) * 1009
 
 
 def _page() -> tuple[np.ndarray, np.ndarray]:
