@@ -23,9 +23,9 @@
 # :class: important
 #
 # A planner saw the batch and cut your keys into other splits, each with weights rounded relative to its own maximum.
-# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts name the heads, rightly for {glue:text}`right` of {glue:text}`judged`.
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts say which heads, rightly for {glue:text}`right` of {glue:text}`judged`.
 # Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200 with {glue:text}`versions`; vLLM and SGLang were only read.
+# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were only read.
 # :::
 
 # %% tags=["remove-cell"]
