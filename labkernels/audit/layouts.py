@@ -129,7 +129,7 @@ def apart(given: dict) -> dict:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
     found.pop("packing", None)
-    for name in _OF_QUERIES if heads[0] > 1 else ():  # [B, 1, H D]
+    for name in _OF_QUERIES if heads[0] > 1 and "layout" not in given else ():  # [B, 1, H D]
         if (shape := tuple(getattr(found.get(name), "shape", ()))) and shape[1:-1] == (1,):
             found[name] = _less(found[name], 1)
     _without_ones(found)
