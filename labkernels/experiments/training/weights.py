@@ -2,6 +2,7 @@
 
 import collections
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ def load(path: Path | None = None) -> tuple[Gpt, dict[str, str]]:
     """
     with np.load(path or store.path_of(DATA_FILE.partition("/")[2])) as file:
         kept = {name: file[name] for name in file.files}
-    size = {name.partition(".")[2]: int(kept[name]) for name in kept if name.startswith("size.")}
+    sizes = (name for name in kept if name.startswith("size."))
+    size: dict[str, Any] = {name.partition(".")[2]: kept[name].item() for name in sizes}
     model = Gpt(Size(**size)).requires_grad_(requires_grad=False)
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
