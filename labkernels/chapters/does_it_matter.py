@@ -110,6 +110,19 @@ def keys_that_share(scores: np.ndarray) -> np.ndarray:
     return made
 
 
+def answers(parts: dict[str, torch.Tensor], operation: str, kernel: str) -> list[str]:
+    """Return the verdicts on a kernel's outputs: one a layer, of a decode also one a length."""
+    found = []
+    for layer in range(len(parts["q"])):
+        one = {name: part[layer : layer + 1] for name, part in parts.items()}
+        if operation == "prefill":
+            found.append(judged(operation, prefill_of(one, 256), kernel))
+            continue
+        for length in (64, 128, 256, 512):
+            found.append(judged(operation, decode_of(one, (length,)), kernel))
+    return found
+
+
 def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) -> str:
     """Return the verdict on a kernel's output."""
     q, cache, *ends = inputs.arguments
@@ -118,3 +131,27 @@ def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) ->
     if ends:
         how["cu_seqlens_q"] = ends[0]
     return verdict(done.out, q, cache=cache, lse2=done.lse2, scale=inputs.scale, **how).answer
+
+
+def parted(way: str) -> str:
+    """Return in words when two trainings of one seed and way have other bits."""
+    (row,) = store.select(store.read("training"), {"what": "first step that differs", "way": way})
+    never = f"equal bits after {row['steps']} steps"
+    return never if row["step"] == row["steps"] else f"other bits from step {row['step']}"
+
+
+def parting(wrote: torch.Tensor, other: torch.Tensor) -> list[int]:
+    """Return the first byte in which two writings of each text differ, or their length.
+
+    Shapes: [texts, bytes] each.
+    """
+    firsts: list[int] = (wrote == other).cumprod(-1).sum(-1).tolist()
+    return firsts
+
+
+def marked(text: torch.Tensor, first: int) -> str:
+    """Return bytes as text, with a mark before one of them."""
+    parts = (
+        bytes(part.tolist()).decode("ascii", "replace") for part in (text[:first], text[first:])
+    )
+    return "\N{BLACK RIGHT-POINTING TRIANGLE}".join(parts)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import live
@@ -57,3 +58,15 @@ def test_tables_of_the_recorded():
     assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
     bars = chapter.gradients("4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16")
     assert "backward_wgmma ordered" in set(bars.name)
+
+
+def test_each_layer_and_length_is_judged_alone(parts):
+    few = {name: part[:2] for name, part in parts.items()}
+    assert chapter.answers(few, "decode", "decode_mma") == ["ROUNDING"] * 8
+
+
+def test_the_first_byte_that_differs_is_marked():
+    one, other = (torch.tensor([list(text)] * 2) for text in (b"abcd", b"abxd"))
+    other[1] = one[1]
+    assert chapter.parting(one, other) == [2, 4]
+    assert chapter.marked(one[0], 2) == "ab\u25b6cd"

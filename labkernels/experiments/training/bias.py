@@ -9,8 +9,8 @@ the error of the rows' sums of dO O, which the backward pass takes for the mean 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,8 +37,7 @@ POLICIES: Mapping[str, NumericPolicy] = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A way of attention, the texts, and the seed of weights and batches."""
 
     way: str
@@ -84,14 +83,10 @@ def trained(case: Case, run: Run, device: str) -> Iterator[tuple[int, str, float
 
 def two_symbols(seed: int, **how: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of text as `text.batches` does, with 1 for each letter and 0 for the rest."""
+    letter = torch.tensor([chr(i).isascii() and chr(i).isalpha() for i in range(256)]).long()
+    letter = letter.to(how["device"])
     for tokens, following in text.batches(seed, **how):
-        yield is_letter(tokens), is_letter(following)
-
-
-def is_letter(tokens: torch.Tensor) -> torch.Tensor:
-    """Return 1 where a byte is a letter of ASCII, else 0."""
-    small = tokens | 32
-    return ((small >= ord("a")) & (small <= ord("z"))).long()
+        yield letter[tokens], letter[following]
 
 
 def examined(
@@ -109,51 +104,33 @@ def examined(
     with torch.autocast(probe[0].device.type, torch.bfloat16):
         loss = model.loss(*probe, watched)
     (dout,) = torch.autograd.grad(loss, kept[-1:])
-    q, k, v, out = (x.detach() for x in kept)
-    scores, values = scores_of(q, k, v)
-    exact, predicted = attention(scores, values, CUDA_CORES), attention(scores, values, policy)
-    predicted = predicted.bfloat16().double()
-    dout, found = dout.double(), {}
-    for name, made in (("", out.double()), (", predicted", predicted)):
-        error = made - exact
-        along, size = (exact * error).sum(), exact.square().sum()
-        found[f"bias of the output{name}"] = along / size
-        found[f"bias of delta{name}"] = (dout * error).sum() / (dout * exact).sum(-1).abs().sum()
-    seen = scores.isfinite()
-    top = scores.amax(-1, keepdim=True)
-    found["share of keys at the maximum"] = (scores == top).sum(-1).div(seen.sum(-1)).mean()
-    found["largest logit"] = scores[seen].abs().max()
-    return {metric: float(value) for metric, value in found.items()}
-
-
-def scores_of(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return causal scores of inputs rounded to bf16, and the values of each query head.
-
-    Shapes: as of `Attend` -> [batch, heads, context, context], [batch, heads, context, head_dim],
-    float64.
-    """
-    group = q.shape[2] // k.shape[2]
-    rows, keys, values = (
-        x.bfloat16().double().repeat_interleave(n, 2).transpose(1, 2)
-        for x, n in ((q, 1), (k, group), (v, group))
-    )
-    scores = rows @ keys.mT * q.shape[-1] ** -0.5
+    q, k, v, out = (x.detach().bfloat16().double().transpose(1, 2) for x in kept)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(later, -torch.inf), values
+    scores = scores.masked_fill(later, -torch.inf)
+    exact, predicted = (attention(scores, v, rounds) for rounds in (CUDA_CORES, policy))
+    dout, found = dout.double().transpose(1, 2), {}
+    for name, made in (("", out), (", predicted", predicted.bfloat16().double())):
+        error, size = made - exact, exact.square().sum()
+        found[f"bias of the output{name}"] = (exact * error).sum() / size
+        found[f"bias of delta{name}"] = (dout * error).sum() / (dout * exact).sum(-1).abs().sum()
+    highest, seen = scores == scores.amax(-1, keepdim=True), ~later
+    found["share of keys at the maximum"] = (highest.sum(-1) / seen.sum(-1)).mean()
+    found["largest logit"] = scores[..., seen].abs().max()
+    return {metric: float(value) for metric, value in found.items()}
 
 
 def attention(scores: torch.Tensor, values: torch.Tensor, policy: NumericPolicy) -> torch.Tensor:
     """Return attention in float64 that rounds its weights to bf16 as a policy does.
 
     The weights are those of the row's own maximum, not of a maximum that grows with the keys.
-    Shapes: as `scores_of` returns -> [batch, context, heads, head_dim].
+    Shapes: [..., rows, keys], [..., keys, head_dim] -> [..., rows, head_dim].
     """
     p = (scores - scores.amax(-1, keepdim=True)).exp()
     rounded = p if policy.p == "fp32" else p.bfloat16().double()
     summed = rounded if policy.denominator == "rounded" else p
-    return (rounded @ values / summed.sum(-1, keepdim=True)).transpose(1, 2)
+    return rounded @ values / summed.sum(-1, keepdim=True)
 
 
 EXPERIMENT = Experiment(

@@ -2,7 +2,6 @@
 
 import collections
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ def train(run: Run, seed: int, device: str) -> dict[str, np.ndarray]:
     (last,) = collections.deque(losses.steps(attend, seed, run, device), maxlen=1)
     model = last[0].requires_grad_(requires_grad=False)
     found = {"steps": np.array(run.steps)}
-    found |= {f"size.{name}": np.array(value) for name, value in vars(run.size).items()}
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
             scale = weight.abs().amax(1, keepdim=True) / 127
@@ -41,7 +39,7 @@ def train(run: Run, seed: int, device: str) -> dict[str, np.ndarray]:
     return found | {"held out": np.array(loss)}
 
 
-def load(path: Path | None = None) -> tuple[Gpt, dict[str, str]]:
+def load(path: Path | None = None, size: Size = SMALL.size) -> tuple[Gpt, dict[str, str]]:
     """Return the model whose weights are shipped, and what is known of its training.
 
     What is known: "steps", "held out" (its loss there in nats per byte), and the recording's
@@ -49,9 +47,7 @@ def load(path: Path | None = None) -> tuple[Gpt, dict[str, str]]:
     """
     with np.load(path or store.path_of(DATA_FILE.partition("/")[2])) as file:
         kept = {name: file[name] for name in file.files}
-    sizes = (name for name in kept if name.startswith("size."))
-    size: dict[str, Any] = {name.partition(".")[2]: kept[name].item() for name in sizes}
-    model = Gpt(Size(**size)).requires_grad_(requires_grad=False)
+    model = Gpt(size).requires_grad_(requires_grad=False)
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
             weight.copy_(torch.from_numpy(kept[f"codes.{name}"] * kept[f"scale.{name}"]))

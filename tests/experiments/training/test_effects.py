@@ -61,7 +61,7 @@ def test_activations_are_written(recording, rows):
 
 def test_weights_are_written_and_a_loaded_model_has_their_loss(recording, rows):
     assert rows["weights"] == []
-    model, known = weights.load(recording.options.out / weights.DATA_FILE)
+    model, known = weights.load(recording.options.out / weights.DATA_FILE, losses.QUICK.size)
     loss = losses.judged(model, ways.WAYS[weights.WAY](), losses.QUICK, "cpu")
     assert (known["steps"], known["commit"]) == ("4", "1234567")
     assert known["held out"] == str(loss)
