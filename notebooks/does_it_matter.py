@@ -23,7 +23,7 @@
 # :class: important
 #
 # In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, whichever the kernel; bf16 in the rest of the model changes {glue:text}`flips_model`.
-# Losses of the ways to train differ by less than those of seeds, even if equal logits bias attention.
+# Losses of nine ways to train differ by less than those of seeds, equal logits or not.
 # But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability, whatever the kernel; with equal bits they agree exactly.
 # How sure: one model of {glue:text}`weights` million weights, one H200; no larger one was run.
 # :::

@@ -150,8 +150,7 @@ def parting(wrote: torch.Tensor, other: torch.Tensor) -> list[int]:
 
 
 def marked(text: torch.Tensor, first: int) -> str:
-    """Return bytes as text, with a mark before one of them."""
-    parts = (
-        bytes(part.tolist()).decode("ascii", "replace") for part in (text[:first], text[first:])
-    )
-    return "\N{BLACK RIGHT-POINTING TRIANGLE}".join(parts)
+    """Return bytes as text, with a mark before one of them; what cannot be printed is a dot."""
+    known = {10: "\n"} | {byte: chr(byte) for byte in range(32, 127)}
+    shown = [known.get(byte, "·") for byte in text.tolist()]
+    return "".join([*shown[:first], "\N{BLACK RIGHT-POINTING TRIANGLE}", *shown[first:]])
