@@ -58,7 +58,7 @@ from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
 origin = recorded.origin(store.read("effects"))
-found = chapter.effects()
+found = pd.DataFrame(store.read("effects"))
 full = chapter.means(found, "logits")
 KERNELS = ["tensor cores", "CUDA cores", "torch flash", "torch cuDNN", "torch efficient"]
 shown = full.loc[[*KERNELS, "torch fp32", "torch fp32, model in bf16"]]
@@ -121,11 +121,11 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes a few per cent longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
 NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
-bars(
-    chapter.gradients(NOTE),
-    label="time, ms",
-    origin=recorded.origin(store.read("backward_variants")),
-)
+timed = pd.DataFrame(store.read("backward_variants"))
+kept = (timed.note == NOTE) & (timed.metric == "time") & (timed.statistic == "median")
+timed = timed[kept].rename(columns={"kernel": "name"}).assign(value=lambda x: 1e3 * x.value)
+timed["words"] = timed.value.map("{:.2f} ms".format)
+bars(timed, label="time, ms", origin=recorded.origin(timed.to_dict("records")))
 sized.log.drew("timing", "prefill")
 plt.show()
 
@@ -323,7 +323,7 @@ on, off = (
     generation.generated(small, prompts, way, 150, generation.drawn(0, "cpu"))[0]
     for way in ("tensor cores", "CUDA cores")
 )
-first = chapter.parting(on, off)
+first = (on == off).cumprod(-1).sum(-1).tolist()
 shortest = int(np.argmin(first))
 for name, wrote in (("on", on), ("off", off)):
     text = PROMPT + chapter.marked(wrote[shortest], first[shortest])

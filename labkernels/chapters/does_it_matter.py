@@ -59,28 +59,10 @@ def decode_of(parts: dict[str, torch.Tensor], lengths: Sequence[int]) -> DecodeI
     return drawn
 
 
-def effects() -> pd.DataFrame:
-    """Return the recorded effects: a row for each what, metric, way and text, with its value."""
-    return pd.DataFrame(store.read("effects"))
-
-
 def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
     """Return the mean over texts of each metric (across), for each way (down)."""
     part = found[found.what == what]
     return part.pivot_table(index="way", columns="metric", values="value", sort=False)
-
-
-def gradients(note: str) -> pd.DataFrame:
-    """Return the times of a backward pass by kernel, as bars draw them: name, value and words.
-
-    note: of the workload, as its rows have it. Units: value in ms.
-    """
-    found = pd.DataFrame(store.read("backward_variants"))
-    found = found[(found.note == note) & (found.metric == "time") & (found.statistic == "median")]
-    value = 1e3 * found.value
-    return pd.DataFrame(
-        {"name": found.kernel, "value": value, "words": [f"{x:.2f} ms" for x in value]}
-    )
 
 
 def losses() -> pd.DataFrame:
@@ -138,15 +120,6 @@ def parted(way: str) -> str:
     (row,) = store.select(store.read("training"), {"what": "first step that differs", "way": way})
     never = f"equal bits after {row['steps']} steps"
     return never if row["step"] == row["steps"] else f"other bits from step {row['step']}"
-
-
-def parting(wrote: torch.Tensor, other: torch.Tensor) -> list[int]:
-    """Return the first byte in which two writings of each text differ, or their length.
-
-    Shapes: [texts, bytes] each.
-    """
-    firsts: list[int] = (wrote == other).cumprod(-1).sum(-1).tolist()
-    return firsts
 
 
 def marked(text: torch.Tensor, first: int) -> str:
