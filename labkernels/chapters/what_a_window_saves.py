@@ -43,11 +43,31 @@ def times(rows: list[dict]) -> pd.DataFrame:
 def gradients(rows: list[dict], heads: str) -> pd.DataFrame:
     """Return our fastest time of each variant's gradients, and its gain over all keys.
 
-    rows: of the recorded gradients. heads: query heads/KV heads, as workloads' labels have them.
+    rows: of the recorded gradients; those of the first recording count, which has all keys too.
+    heads: query heads/KV heads, as workloads' labels have them.
     """
+    first = min(row["started_utc"] for row in rows)
+    rows = [row for row in rows if row["started_utc"] == first]
     best = fastest(times([row for row in rows if f", {heads}, " in str(row["note"])]))
     best = best[best.ours & (best.variant.str.count(",") == 0)].sort_values("us")
     return best[["variant", "us", "gain", "kernel"]]
+
+
+def against_peers(rows: list[dict], metric: str = "time") -> pd.DataFrame:
+    """Return our fastest of each workload, the fastest of the others, and their time over ours.
+
+    rows: of recordings with labels in note. A workload's last recording counts, if both ran in it.
+    Units: us
+    """
+    found = pd.DataFrame(rows)
+    found = found[(found.metric == metric) & (found.statistic == "median")]
+    found = found[found.started_utc == found.groupby("note").started_utc.transform("max")]
+    found = found.assign(us=1e6 * found.value, ours=found.backend.isin(OURS))
+    best = found.sort_values("us").drop_duplicates(["note", "ours"]).set_index("note")
+    both = best[best.ours].join(best[~best.ours][["kernel", "us"]], rsuffix=" of peer", how="inner")
+    both = both.loc[[note for note in found.note.unique() if note in both.index]].reset_index()
+    both["quotient"] = both["us of peer"] / both.us
+    return both[["note", "us", "kernel", "us of peer", "kernel of peer", "quotient"]]
 
 
 def fastest(found: pd.DataFrame) -> pd.DataFrame:

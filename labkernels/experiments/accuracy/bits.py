@@ -21,7 +21,7 @@ QUICK_CASES = 2  # runs of the first cell
 
 def data_file(operation: str) -> str:
     """Return the file of an operation's checksums."""
-    return f"accuracy/{operation}_bits.csv"
+    return f"accuracy/{operation}_bits.parquet"
 
 
 def cases(operation: Operation) -> Iterator[BitCase]:

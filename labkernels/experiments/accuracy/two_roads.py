@@ -22,7 +22,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/two_roads.csv"
-HEADS_FILE = "accuracy/two_roads_heads.csv"
+HEADS_FILE = "accuracy/two_roads_heads.parquet"
 QUICK = (300, 257, 129, 100)
 
 

@@ -16,7 +16,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
 
-DATA_FILE = "performance/kv_append.csv"
+DATA_FILE = "performance/kv_append.parquet"
 PLAN_FACTS = {"blocks": "blocks", "launches": "1"}
 
 

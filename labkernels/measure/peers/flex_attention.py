@@ -67,8 +67,9 @@ def _backward(inputs: BackwardInputs) -> Step:
     def run() -> None:
         newest[:] = torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
-    # without it torch reuses the buffers of the first gradients, and refuses to run them again
-    with refusals(Exception), functorch.patch(donated_buffer=False):
+    # with it torch reuses the buffers of the first gradients, and refuses to run them again
+    functorch.donated_buffer = False
+    with refusals(Exception):
         out = attend(*leaves)
         run()
     forward = Attention(tokens(out.detach()))
