@@ -113,6 +113,7 @@ moved:
 	@echo "The environment in .venv is that of $(MOVED); it is made again for $(CURDIR)."
 
 LOCKED_FOR := >=3.11,<3.14
+# Most of the 14,000 modules are never imported; pip would compile all of them, for a minute.
 # torch alone may come from another index, such as that of its CPU build: make book
 # TORCH_INDEX=address. All packages that this build needs are in the lock, with hashes, so that no
 # second index is asked for them.
@@ -144,7 +145,7 @@ FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_IND
 	  fi; \
 	fi; \
 	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-	install="$(BIN)/python -m pip -q -q install"; \
+	install="$(BIN)/python -m pip -q -q install --no-compile"; \
 	if [ -n "$$uv" ]; then install="$$uv pip install -q --python $(BIN)/python"; fi; \
 	{ $$install --require-hashes -r requirements.lock && \
 	  env $(FROM_TORCH_INDEX) $$install $(if $(TORCH_INDEX),--no-deps) \

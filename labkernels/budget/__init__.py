@@ -17,7 +17,7 @@ from labkernels.budget.registers import (
     reported_register_formula,
 )
 from labkernels.budget.roofline import Floor, issue_time, least_time
-from labkernels.budget.smem import aligned_bytes, array_bytes
+from labkernels.budget.smem import array_bytes
 from labkernels.budget.tile_model import StepWork, TileTime, tile_time
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Quantity",
     "StepWork",
     "TileTime",
-    "aligned_bytes",
     "array_bytes",
     "blocks_equation",
     "fragment",

@@ -11,9 +11,9 @@ from labkernels import cli
 from labkernels.audit import comparison, dumps
 from labkernels.audit.comparison import EQUAL, compare_tensors
 from labkernels.audit.verdict import TAKEN_AS_BSHD
-from labkernels.measure.strangers import inputs, right
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.verdict.diagnosis import search
+from tests.measure.strangers import inputs, right
 
 PREFILL = inputs.Shape(1, 2, 1, 90, 90, 32, causal=True)
 FLASH = right.RIGHT["flash, blocks of 64"]

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from labkernels.audit import harnesses
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 
 CALL = inputs.call("normal", inputs.Shape(2, 4, 2, 1, 64, 32), "bf16", 1)
 FLASH = right.RIGHT["flash, blocks of 64"]

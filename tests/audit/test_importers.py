@@ -11,8 +11,8 @@ import torch
 from labkernels import cli
 from labkernels.audit import importers, names
 from labkernels.audit.dumps import audit, judge
-from labkernels.measure.strangers import inputs, right
 from labkernels.units import LOG2_E
+from tests.measure.strangers import inputs, right
 
 FLASH = right.RIGHT["flash, blocks of 64"]
 DECODE = inputs.Shape(2, 4, 2, 1, 48, 32)

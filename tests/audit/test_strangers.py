@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from labkernels import testing
-from labkernels.measure.strangers import inputs, right, runs, wrong
+from labkernels.measure.strangers import runs, wrong
+from tests.measure.strangers import inputs, right
 
 
 def test_an_output_rounded_once_is_rounding_and_says_so():

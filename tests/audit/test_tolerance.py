@@ -5,11 +5,12 @@ import pytest
 
 from labkernels import cli
 from labkernels.audit import tolerance
-from labkernels.measure.strangers import inputs, right, unseen
+from labkernels.measure.strangers import unseen
 from labkernels.numerics import rounding
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.policy import NumericPolicy
+from tests.measure.strangers import inputs, right
 
 KINDS = ("flash, blocks of 64", "flash, blocks of 16 shuffled, l of rounded P", "flash, 4 splits")
 

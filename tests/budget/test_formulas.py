@@ -1,9 +1,6 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labkernels.budget import (
-    aligned_bytes,
     array_bytes,
     fragment_registers,
     kv_split_register_formula,
@@ -48,19 +45,9 @@ def test_the_reported_formula_holds_when_warps_tile_the_queries(cta_q, registers
     assert kv_split_register_formula(rows, 128, 128) == registers
 
 
-def test_arrays_and_alignment():
+def test_arrays():
     assert array_bytes(2, 128, 128, dtype="bf16") == 65_536
     assert array_bytes(4, 16, 128, dtype="fp32") == 32_768
-    assert aligned_bytes(1, 128) == aligned_bytes(128, 128) == 128
-    assert aligned_bytes(0, 16) == 0
-
-
-@given(st.integers(0, 10**9), st.integers(0, 12))
-def test_aligned_is_the_least_multiple_above(n_bytes, log2_alignment):
-    alignment = 2**log2_alignment
-    size = aligned_bytes(n_bytes, alignment)
-    assert size % alignment == 0
-    assert 0 <= size - n_bytes < alignment
 
 
 @pytest.mark.parametrize(
@@ -68,8 +55,6 @@ def test_aligned_is_the_least_multiple_above(n_bytes, log2_alignment):
     [
         (lambda: array_bytes(2, 0, dtype="bf16"), r"shape\[1\] = 0, allowed: an integer >= 1"),
         (lambda: array_bytes(2, dtype="int4"), r"name = 'int4', allowed: fp64"),
-        (lambda: aligned_bytes(5, 3), r"alignment = 3, allowed: a power of two"),
-        (lambda: aligned_bytes(-1, 4), r"n_bytes = -1, allowed: an integer >= 0"),
         (lambda: fragment_registers(3, 5), r"rows \* cols \* bits = 480, allowed: a multiple"),
         (lambda: fragment_registers(16, 8, bits=12), r"bits = 12, allowed: 8, 16, 32, 64"),
         (lambda: fragment_registers(16, 8, threads=0), r"threads = 0, allowed: an integer >= 1"),

@@ -21,6 +21,9 @@ from labkernels.measure.implementation import implementations
 from labkernels.measure.mutants.decode import EMPTY_REQUEST
 from labkernels.measure.profiling import child
 from labkernels.records import schema, store
+from tests.repo.files import ROOT
+
+SETS = {"strangers": ROOT / "tests" / "measure" / "strangers" / "the_set.py"}
 
 
 def listed_once(experiment):
@@ -28,7 +31,7 @@ def listed_once(experiment):
 
     @functools.cache
     def cells(quick):
-        return list(experiment.cells(Options(quick=quick)))
+        return list(experiment.cells(Options(quick=quick, peer_path=SETS.get(experiment.name))))
 
     return replace(experiment, cells=lambda options: cells(options.quick))
 
@@ -156,21 +159,17 @@ def test_every_run_of_every_cell_is_planned(name):
 
 
 # Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
-# the first one runs, which takes seconds.
-SHORT = [
-    "batch_bits",
-    "error_calibration",
-    "kv_append",
-    "numeric_policies",
-    "peer_verdicts",
-    "ragged_test",
+# the first one runs, which takes seconds. What is long has tests of its own, or is interpreted.
+SHORT = ["error_calibration", "kv_append", "two_roads", "prefill_bits"]
+LONG = ["batch_bits", "numeric_policies", "peer_verdicts", "ragged_test", "triton_tutorial"]
+ON_A_CPU = [
+    *((name, "") for name in SHORT),
+    ("detection", f"mutants, {EMPTY_REQUEST}/bf16"),
+    *(pytest.param(name, "", marks=pytest.mark.long) for name in LONG),
 ]
-ON_A_CPU = dict.fromkeys([*SHORT, "two_roads", "prefill_bits"], "")
-ON_A_CPU["detection"] = f"mutants, {EMPTY_REQUEST}/bf16"
-LONG = pytest.param("triton_tutorial", "", marks=pytest.mark.long)  # interpreted, half a minute
 
 
-@pytest.mark.parametrize(("name", "only"), [*ON_A_CPU.items(), LONG])
+@pytest.mark.parametrize(("name", "only"), ON_A_CPU)
 def test_a_cell_is_recorded_whole(name, only, made_up_gpu, tmp_path):
     experiment = FOUND[name]
     asked = Options(quick=True, only=only)

@@ -41,6 +41,7 @@ def fault(monkeypatch):
     return lambda *names: cut.__setitem__(slice(None), names)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernel", [*CUDA, *CUDA_PREFILLS, *CUDA_MLAS, *CUDA_BACKWARDS])
 def test_a_step_runs_again_after_a_fault(kernel, fault):
     given, make = prepared(kernel)

@@ -154,7 +154,7 @@ def test_a_deleted_barrier_is_named(barrier):
     assert shutil.which("addr2line") is None or re.search(r"\w\.cuh:\d+", str(caught.value))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("edit", HANDED_ON.values(), ids=HANDED_ON)
 def test_what_is_handed_on_too_early_is_found(edit):
     right, case = SPECS["backward_wgmma"], backward_case((400,), (300,), kv_heads=1)
@@ -163,7 +163,7 @@ def test_what_is_handed_on_too_early_is_found(edit):
         run_backward(case, mutated(right, edit), checks=True)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("number", range(len(GROSS)), ids=GROSS)
 def test_a_mutant_of_decode_is_found(number):
     mutant = MUTANTS[GROSS[number]]
@@ -172,7 +172,7 @@ def test_a_mutant_of_decode_is_found(number):
         run("decode_mma", spec)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("kernel", "edit"), WRONG_CASES)
 def test_a_wrong_kernel_is_found(kernel, edit):
     with pytest.raises((AssertionError, HostKernelError), match=FOUND):

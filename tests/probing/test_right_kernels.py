@@ -27,7 +27,12 @@ def facts(sheet) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("kernel", "p", "tile"),
-    [("decode_fma", "fp32", "not read: P in fp32 leaves no trace"), ("decode_mma", "bf16", "16")],
+    [
+        pytest.param(
+            "decode_fma", "fp32", "not read: P in fp32 leaves no trace", marks=pytest.mark.long
+        ),
+        ("decode_mma", "bf16", "16"),
+    ],
 )
 def test_our_decode_kernels(kernel, p, tile):
     def fn(q, k, v, table, lens):
@@ -41,6 +46,7 @@ def test_our_decode_kernels(kernel, p, tile):
     assert found["empty request"] == "0, LSE -inf"
 
 
+@pytest.mark.long  # its mask is found beside a sink below
 def test_our_causal_prefill():
     def fn(q, k, v, cu_q, cu_k):
         return ops.prefill(q, RaggedKV(k, v, cu_k), cu_q, kernel="prefill_mma", causal=True)

@@ -77,6 +77,7 @@ def common(lines):
     return [line for line in lines if not line.startswith(NOT_IN_A_PAGE)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", page_assignments.names())
 def test_a_page_says_of_known_answers_what_the_check_says(page, name):
     exercise = exercises.get(name)

@@ -44,10 +44,8 @@ __all__ = [
     "HostKernelError",
     "build",
     "compiler",
-    "tensor_core_matmul",
 ]
 
-INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")  # lab::host::Input
 # The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's. Blackwell's GPUs get
 # Hopper's.
 TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_87": 80, "sm_89": 89}
@@ -244,44 +242,6 @@ def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool
                 raise HostKernelError(f"{instance} does not {verb}: {error}") from error
             _runtime.cache_clear()
     raise AssertionError("the last try returns or raises")
-
-
-def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
-    """Return c + a b by the tensor core of the CPU build, for tests of its arithmetic.
-
-    With 8-bit inputs, sm_89 computes as mma.sync does, and sm_90 as wgmma does.
-
-    Shapes: unsigned encodings [n, M, K] and [n, K, N], c [n, M, N] float32, or float16 for
-    out="fp16" -> as c. Raises: ValueError for an unknown name or shapes that do not fit.
-    """
-    _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
-    known = INPUTS if TENSOR_CORES[arch] >= 89 else INPUTS[:3]  # sm_80 has no 8-bit floats
-    _check("fmt", repr(fmt), fmt in known, ", ".join(known))
-    dtype = {"fp32": np.float32, "fp16": np.float16}[out]
-    d = np.array(c, np.float32, order="C")
-    n, rows, columns = d.shape
-    shapes, k = (a_bits.shape, b_bits.shape, d.shape), a_bits.shape[-1]
-    allowed = ((n, rows, k), (n, k, columns), (n, rows, columns))
-    _check("a_bits, b_bits, c", shapes, shapes == allowed, str(allowed))
-    flags = common_flags(tensor_core=TENSOR_CORES[arch], checks=False, portable_fibers=False)
-    runtime = _load_runtime(_runtime(tuple(flags), cache_dir()))
-    by_tile = fmt in ("fp16", "bf16") and out == "fp32" and (rows, k, columns) == (16, 16, 8)
-    a, b = (np.ascontiguousarray(x, np.uint16 if by_tile else np.uint32) for x in (a_bits, b_bits))
-    pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d)]
-    if by_tile:  # kernels that use mma.sync run this vectorised code
-        runtime.lab_tensor_core(*pointers, n, int(fmt == "bf16"))
-    else:
-        shape = (ctypes.c_int * 4)(n, rows, columns, k)
-        runtime.lab_dot(*pointers, shape, INPUTS.index(fmt), int(out == "fp16"))
-    return _in_type(d, dtype)
-
-
-def _in_type(d: np.ndarray, dtype: type) -> np.ndarray:
-    """Return float32 as it is, or float16 with the NaN that the hardware writes."""
-    half = d.astype(dtype)
-    if dtype is np.float16:
-        half.view(np.uint16)[np.isnan(half)] = 0x7FFF
-    return half
 
 
 def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:

@@ -27,19 +27,19 @@ def cells(options: Options) -> Iterator[Cell]:
     """Yield the cases of the set; `quick` has the first two."""
     if options.peer_path is None:
         return
-    names = [case.name for case in cases_of(options.peer_path)]
+    names = [case.name for case in module_of(options.peer_path).CASES]
     for name in names[:2] if options.quick else names:
         yield Cell(f"{options.peer_path.stem}/{name}", (options.peer_path, name))
 
 
-def cases_of(path: Path) -> list[Any]:
-    """Return the cases of a set's file."""
-    name = f"probe_set_{path.stem}"
+def module_of(path: Path) -> Any:
+    """Return the module of a set's file."""
+    name = f"set_{path.stem}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name].CASES
+    return sys.modules[name]
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
@@ -52,7 +52,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 def judged(of: tuple[Path, str]) -> Row:
     """Probe one case of a set, and compare what is said with its labels."""
     path, name = of
-    (case,) = [case for case in cases_of(path) if case.name == name]
+    (case,) = [case for case in module_of(path).CASES if case.name == name]
     sheet = probe(
         case.make(), case.layout, case.dtype, CAUSAL if case.causal else FULL, name=case.name
     )

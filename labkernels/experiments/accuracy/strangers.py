@@ -1,12 +1,18 @@
-"""The verdict on code like other people's: false alarms, found bugs, their classes and places."""
+"""The verdict on code like other people's: false alarms, found bugs, their classes and places.
+
+A set is a Python file, named by `--peer-path`, with SET, a `runs.BugSet`. Its classes are written
+before the set is judged.
+"""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from labkernels.experiments.accuracy.probe_sets import module_of
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
-from labkernels.measure.strangers import runs, split
+from labkernels.measure.strangers import runs
 from labkernels.measure.strangers.wrong import PARTS
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -14,11 +20,8 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/strangers.parquet"
 DTYPES = ("fp16", "bf16", "fp32")
 DEVICE = "CPU, NumPy and torch"
-# The families on which bugs of the development set are judged. In none are all keys or all values
-# equal, which would hide a bug.
-_FAMILIES = ("normal", "peaky", "v of mean 1", "heads of different size", "activations", "uniform")
-_SEEN = 6  # one in so many of the development set is judged: the figures to quote are of the others
-_OF_NEW_BUG = 2  # outputs per held-out bug: one has the bug in all rows, one may have it in a part
+FIRST_SEED = 90_000  # smaller seeds were judged while the verdict was written
+_OF_BUG = 2  # outputs per bug: one has the bug in all rows, one may have it in a part
 RIGHT, WRONG = "right", "wrong"
 
 
@@ -27,56 +30,41 @@ class Kind:
     """Right implementations on one family of a set's inputs, or one bug on several families."""
 
     role: str
-    set: str
+    set: Path
     name: str
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield families, then bugs: the newest set's and a few others; `quick` keeps a few of each."""
-    step = 12 if options.quick else 1
-    for role in (RIGHT, WRONG):
-        kinds = [Kind(role, of.name, name) for of in _sets().values() for name in _judged(of, role)]
-        for kind in itertools.islice(kinds, 0, None, step):
-            yield Cell(f"{role}/{kind.name}", kind)
-
-
-def _sets() -> Mapping[str, split.BugSet]:
-    return {of.name: of for of in (split.newest(), split.FIRST) if of is not None}
-
-
-def _judged(of: split.BugSet, role: str) -> list[str]:
-    """Return the families or bugs of a set that are judged."""
-    names = of.families if role == RIGHT else of.wrong
-    return [n for n in names if of is not split.FIRST or not _number(n) % _SEEN]
+    """Yield families, then bugs; `quick` keeps a few of each."""
+    if options.peer_path is None:
+        return
+    of: runs.BugSet = module_of(options.peer_path).SET
+    for role, names in ((RIGHT, of.families), (WRONG, of.wrong)):
+        for name in itertools.islice(names, 0, None, 12 if options.quick else 1):
+            yield Cell(f"{role}/{name}", Kind(role, options.peer_path, name))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Judge the outputs of a cell on this machine's CPU, whose cores take cells in turn."""
-    found = recording.ahead(runs_of, cell, split.FIRST_HELD_OUT_SEED + recording.options.seed)
+    found = recording.ahead(runs_of, cell, FIRST_SEED + recording.options.seed)
     recording.tell(f"{len(found)} outputs judged")
     yield from ((DATA_FILE, row_of(cell.of.role, run)) for run in found)
 
 
 def runs_of(kind: Kind, first_seed: int) -> list[runs.Run]:
     """Return the runs of a cell, in a worker of the recording."""
-    of = _sets()[kind.set]
+    of: runs.BugSet = module_of(kind.set).SET
     if kind.role == WRONG:
         return list(runs.of_wrong(kind.name, cases(kind.name, first_seed, of), of))
     seeds = (first_seed + _number(kind.name) % len(of.shapes),)
     return list(runs.of_right([kind.name], of.right, DTYPES, seeds, of))
 
 
-def cases(
-    bug: str, first_seed: int, of: split.BugSet = split.FIRST
-) -> Iterator[tuple[str, str, int, str]]:
-    """Yield family, dtype, seed and part in turn, from a start that depends on the bug's name.
-
-    A bug of the development set has one case.
-    """
-    start, shapes = _number(bug), len(of.shapes)
-    first, seen = start % shapes, of is split.FIRST
-    families = _FAMILIES if seen else tuple(of.families)
-    for i in range(first, first + (1 if seen else _OF_NEW_BUG)):
+def cases(bug: str, first_seed: int, of: runs.BugSet) -> Iterator[tuple[str, str, int, str]]:
+    """Yield family, dtype, seed and part in turn, from a start that depends on the bug's name."""
+    start, shapes, families = _number(bug), len(of.shapes), tuple(of.families)
+    first = start % shapes
+    for i in range(first, first + _OF_BUG):
         family = families[(start + i) % len(families)]
         dtype = DTYPES[(start + i + i // shapes) % len(DTYPES)]
         part = PARTS[(start + i) // 2 % len(PARTS)] if i % 2 else PARTS[0]
@@ -131,7 +119,7 @@ def _finite(number: float | None) -> float | str:
 
 EXPERIMENT = Experiment(
     "strangers",
-    "The verdict on right and wrong outputs of other code, with the newest set of bugs",
+    "The verdict on right and wrong outputs of a set of other code",
     {DATA_FILE: schema.TABLES["strangers"]},
     cells,
     rows,

@@ -1,17 +1,42 @@
 """Judge right and wrong outputs by the call's arguments alone, and grade what is said of a bug."""
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from labkernels.audit.verdict import verdict
 from labkernels.measure.strangers import inputs, wrong
-from labkernels.measure.strangers.split import FIRST, BugSet
 
 RIGHT_CLASS, WRONG_CLASS, NO_CLASS = "right", "wrong", "none"
+
+
+@dataclass(frozen=True)
+class BugSet:
+    """Families of inputs, shapes, right implementations and bugs that belong together.
+
+    wrong: by name, the bug and the classes of labkernels.defects of which one is a right answer.
+    asked: what a call must ask for so that a bug shows. keys: of the bugs in one run of keys, the
+    first key and the one after the last, counted from the end below 0.
+    """
+
+    name: str
+    families: Mapping[str, Callable]
+    shapes: tuple[inputs.Shape, ...]
+    right: Mapping[str, Callable[[inputs.Call], torch.Tensor]]
+    wrong: Mapping[str, tuple[wrong.Bug, tuple[str, ...]]]
+    asked: Mapping[str, inputs.Asked] = field(default_factory=dict)
+    keys: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def call(self, family: str, dtype: str, seed: int, bug: str = "") -> inputs.Call:
+        """Return the call of a seed, which takes the shapes in turn, with what a bug needs."""
+        shape = self.shapes[seed % len(self.shapes)]
+        draw = [seed, zlib.crc32(family.encode())]
+        call = inputs.drawn_call(self.families[family], draw, shape, dtype)
+        return inputs.asking(call, self.asked[bug]) if bug in self.asked else call
 
 
 @dataclass(frozen=True)
@@ -61,7 +86,7 @@ def judged(call: inputs.Call, out, **how):
     return verdict(out, call.q, call.k, call.v, layout="bhsd", **asked, **how)
 
 
-def of_right(families, kinds, dtypes, seeds, of: BugSet = FIRST) -> Iterator[Run]:
+def of_right(families, kinds, dtypes, seeds, of: BugSet) -> Iterator[Run]:
     """Yield the runs of right implementations of a set on families of its inputs."""
     for family in families:
         for seed in seeds:
@@ -72,9 +97,7 @@ def of_right(families, kinds, dtypes, seeds, of: BugSet = FIRST) -> Iterator[Run
                     yield Run(family, kind, dtype, seed, of.name, found.answer, found.why, spent)
 
 
-def of_wrong(
-    bug: str, cases: Iterable[tuple[str, str, int, str]], of: BugSet = FIRST
-) -> Iterator[Run]:
+def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]], of: BugSet) -> Iterator[Run]:
     """Yield the runs of a bug: cases are (family, dtype, seed, part of the rows).
 
     There is no run of a case in which the bug changes no bit of the output.

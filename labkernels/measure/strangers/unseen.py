@@ -53,7 +53,7 @@ def mistakes(
 
 def _normal(mean: float):
     def family(rng: np.random.Generator, shape: inputs.Shape):
-        q, k, v = inputs.FAMILIES["normal"](rng, shape)
+        q, k, v = inputs.normal(rng, shape)
         return q, k, v + mean
 
     return family

@@ -16,8 +16,8 @@ from types import ModuleType
 
 import torch
 
-from labkernels.measure.strangers import inputs, right
 from labkernels.units import LOG2_E
+from tests.measure.strangers import inputs, right
 
 DECODE = inputs.call("normal", inputs.Shape(2, 4, 2, 1, 16, 16), "bf16", 3)
 PREFILL = inputs.call("normal", inputs.Shape(1, 4, 2, 12, 12, 16, causal=True), "bf16", 4)

@@ -11,7 +11,7 @@ from labkernels.audit import meaning
 from labkernels.audit.dumps import audit, judge, whole
 from labkernels.audit.harnesses import judged
 from labkernels.audit.names import REFUSED, Take
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 
 B, H, HKV, S, D = 2, 4, 2, 24, 32
 CALL = inputs.call("normal", inputs.Shape(B, H, HKV, S, S, D), "bf16", 1)

@@ -9,7 +9,7 @@ import torch
 
 from labkernels import cli
 from labkernels.cli import audit, compare
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 from tests.repo.files import ROOT
 
 FLASH = right.RIGHT["flash, blocks of 64"]

@@ -11,7 +11,7 @@ import torch
 
 from labkernels import cli
 from labkernels.cli import audit as command
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 
 CALL = inputs.call("normal", inputs.Shape(2, 4, 2, 8, 8, 32), "bf16", 1)
 GIVEN = {"q": CALL.q, "k": CALL.k, "v": CALL.v, "out": right.RIGHT["flash, blocks of 64"](CALL)}

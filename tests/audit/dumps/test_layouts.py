@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkernels.audit.dumps import judge
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 
 FLASH = right.RIGHT["flash, blocks of 64"]
 B, H, HKV, S, D = 2, 4, 2, 24, 32

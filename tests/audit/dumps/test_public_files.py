@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkernels.audit.dumps import audit
-from labkernels.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right
 
 CALL = inputs.call("normal", inputs.Shape(2, 4, 2, 1, 16, 32), "fp16", 3)
 FLASH = right.RIGHT["flash, blocks of 64"]

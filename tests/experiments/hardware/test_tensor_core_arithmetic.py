@@ -12,6 +12,7 @@ from labkernels.experiments.hardware.torch_model import tile_products
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
 from labkernels.records import store
+from tests.cuda import cpu_tensor_core
 
 ALL_FAMILIES = families.FAMILIES + families.ADVERSARIAL
 NAMES = [instruction.name for instruction in INSTRUCTIONS]
@@ -133,7 +134,7 @@ def check_sample(sample):
         numpy_bits = in_numpy(a, b, c, fmt, out, widened=instruction.widened)
         assert (numpy_bits == d).all(), instruction.name
         if not instruction.widened:
-            model = build.tensor_core_matmul(a, b, c, arch="sm_90", fmt=fmt, out=out)
+            model = cpu_tensor_core.matmul(a, b, c, arch="sm_90", fmt=fmt, out=out)
             assert (bits(model) == d).all(), instruction.name
 
 

@@ -25,6 +25,7 @@ def checked_step(kernel):
     return case.kv, case.step(kernel, checks=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernel", PAGED)
 def test_a_page_out_of_range_is_named_and_a_repaired_one_served(kernel):
     cache, step = checked_step(kernel)

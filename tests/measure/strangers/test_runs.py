@@ -8,8 +8,10 @@ import torch
 
 from labkernels import defects
 from labkernels.experiments.accuracy import strangers
-from labkernels.measure.strangers import drawn, inputs, runs, split, wrong
+from labkernels.measure.strangers import drawn, runs, wrong
 from labkernels.records import schema
+from tests.measure.strangers import inputs
+from tests.measure.strangers.the_set import SET
 
 SHAPE = (2, 4, 10)  # requests, heads, queries
 
@@ -48,10 +50,7 @@ def test_one_class_of_the_matches_is_right():
 
 
 def test_bugs_have_classes_of_the_one_vocabulary():
-    for of in (split.FIRST, split.newest()):
-        assert of is not None
-        assert {kind for _, kinds in of.wrong.values() for kind in kinds} <= {*defects.CLASSES}
-        assert {*of.asked} | {*of.keys} <= {*of.wrong}
+    assert {kind for _, kinds in SET.wrong.values() for kind in kinds} <= {*defects.CLASSES}
 
 
 @pytest.mark.parametrize(
@@ -83,14 +82,14 @@ def test_keys_count_where_both_know_them_and_a_place_may_be_where_a_bug_shows():
 def test_a_bug_that_changes_no_bit_is_no_run(monkeypatch):
     monkeypatch.setattr(runs, "judged", lambda call, out: _found(defects.SCORES, region=_region()))
     cases = [("v zero", "bf16", 20_000, "all"), ("normal", "bf16", 20_000, "late queries")]
-    (run,) = runs.of_wrong("slope of", cases)
-    assert (run.family, run.part, run.set) == ("normal", "late queries", split.DEVELOPMENT)
+    (run,) = runs.of_wrong("slope of", cases, SET)
+    assert (run.family, run.part, run.set) == ("normal", "late queries", SET.name)
     assert (run.said.graded, run.said.placed) == (runs.RIGHT_CLASS, False)
 
 
 def test_a_row_of_a_recording_has_what_was_said():
     said = runs.Said(runs.WRONG_CLASS, ("mask", "mask"), "all rows", "", 3.0, math.nan, True)
-    run = runs.Run("normal", "a bug", "fp16", 1, split.HELD_OUT, "BUG", "", 1.0, said=said)
+    run = runs.Run("normal", "a bug", "fp16", 1, "held out", "BUG", "", 1.0, said=said)
     row = strangers.row_of(strangers.WRONG, run)
     whole = {"started_utc": "2026-01-31T00:00:00Z", "commit": "c", "seed": 0, **row}
     checked = schema.validate(whole, schema.TABLES["strangers"])
@@ -100,7 +99,7 @@ def test_a_row_of_a_recording_has_what_was_said():
 
 
 def test_a_bug_of_a_part_leaves_the_other_rows():
-    call = split.FIRST.call("normal", "fp16", 3)
+    call = SET.call("normal", "fp16", 3)
     for part in wrong.PARTS:
         out = wrong.run(wrong.stored(lambda w, out: out / 2), call, part)
         changed = (out != wrong.run(wrong.right_output, call)).any(-1)

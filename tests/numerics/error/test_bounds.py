@@ -233,6 +233,7 @@ SIGMA = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", ["normal", "mean 1"])
 @pytest.mark.parametrize("how", SIGMA, ids=lambda how: f"P_{how[0].p}-out_{how[0].out}")
 def test_expected_error_is_the_error_seen(how, family):

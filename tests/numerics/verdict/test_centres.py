@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers import runs, wrong
 from labkernels.measure.strangers.right import grouped, hidden_of
 from labkernels.numerics.truth.layouts import of_dense
 from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.verdict import centres, first_look
 from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
+from tests.measure.strangers import inputs
 from tests.numerics.verdict.searched import nothing
 
 _SHAPE = inputs.Shape(1, 4, 2, 33, 60, 64, causal=True)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers import runs, wrong
 from labkernels.measure.strangers.right import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import less_exact, twins
 from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
+from tests.measure.strangers import inputs
 from tests.numerics.verdict.searched import nothing
 
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from labkernels.measure.strangers import inputs, runs
+from labkernels.measure.strangers import runs
 from labkernels.measure.strangers.right import grouped, hidden_of
 from labkernels.numerics.verdict.diagnosis import search
+from tests.measure.strangers import inputs
 from tests.numerics.verdict.searched import nothing
 
 
