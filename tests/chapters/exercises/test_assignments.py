@@ -1,4 +1,4 @@
-"""Each starter fails as it should, each usual mistake gets its own words, each solution passes."""
+"""Each starter fails as it should, and each usual mistake gets its own words."""
 
 import re
 from pathlib import Path

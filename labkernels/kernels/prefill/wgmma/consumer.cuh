@@ -174,12 +174,13 @@ template <class C, class P> struct Consumer {
     lab::begin_rows<V>(softmax, slopes, p, work, row - (thread_x() & 31) / 4);
   }
 
-  // Turns q k into scores: the soft cap, and slopes.
+  // Turns q k into scores: the soft cap, slopes, and a mask of bits.
   LAB_DEVICE void shape(Scores<C>& s) {
-    if constexpr (V::shapes_scores) {
+    if constexpr (V::shapes_scores || V::mask) {
       const ScheduledTile<C>& tile = smem.tile(i);
       const int key = tile.last_key - (tile.blocks - keys.count) * C::keys;
       shape_scores<V, AccumulatorRows>(s, p, slopes, key);
+      if constexpr (V::mask) mask_bits<C>(s, p, tile.work, row, key);
     }
   }
   // Turns S into P.

@@ -51,6 +51,22 @@ LAB_DEVICE void mask_past(Scores<C>& s, const typename C::Problem& p, const type
   }
 }
 
+// Does the same for the keys of the block that a mask of bits hides.
+template <class C>
+LAB_DEVICE void mask_bits(Scores<C>& s, const typename C::Problem& p, const typename C::Work& work,
+                          int row, int key) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    u32 bits[(C::keys + 31) / 32];
+    load_bits(bits, p, work, row + 8 * r, key + (thread_x() & 3) * 2);
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (!(bits[j / 4] >> (j % 4 * 8 + i) & 1)) s[4 * j + 2 * r + i] = minus_infinity();
+  }
+}
+
 // Stores a lane's channels of a row. For a 16-bit output the quad first gathers eight channels in
 // each lane.
 template <class C, class Out>
