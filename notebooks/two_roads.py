@@ -23,7 +23,7 @@
 # :class: important
 #
 # Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation was right for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
-# How sure: our kernels; FlashAttention was read, not run. *Not reproduced*: most of the report's samples agree, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most do if recent keys lead ({doc}`same_bits`).
+# How sure: our kernels ran, FlashAttention was only read. *Not reproduced*: most of the report's samples agree, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most do if recent keys lead ({doc}`same_bits`).
 # :::
 
 # %% tags=["remove-cell"]

@@ -129,6 +129,9 @@ def apart(given: dict) -> dict:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
     found.pop("packing", None)
+    for name in _OF_QUERIES if heads[0] > 1 else ():  # [B, 1, H D]
+        if (shape := tuple(getattr(found.get(name), "shape", ()))) and shape[1:-1] == (1,):
+            found[name] = _less(found[name], 1)
     _without_ones(found)
     _require_heads(found, heads[0])
     told = dict.fromkeys(_OF_QUERIES, heads[0]) | dict.fromkeys(_OF_KEYS, heads[1] or heads[0])
@@ -185,6 +188,10 @@ def _less(tensor, axis: int):
 def _require_heads(found: dict, heads: int) -> None:
     """Raise where heads are not told, and q and k of three axes can be no [T, H, D]."""
     q, k = (getattr(found.get(name), "shape", ()) for name in "qk")
+    if not heads and len(k) == 4 and q[1:-1] == (1,) and q[-1] in range(2 * k[-1], 2**31, k[-1]):
+        raise ValueError(
+            f"q.shape = {tuple(q)}, allowed: [B, H, D], or with --heads Q/KV [B, 1, H D]"
+        )
     paged = {"kv_layout", "page_table", "kv_indices"} & found.keys()
     if heads or paged or not len(q) == len(k) == 3:
         return
