@@ -217,6 +217,22 @@ def max_is_first(given: Samples, path: ComputePath) -> np.ndarray:
     return np.array(rows)
 
 
+def equal_rows(differ: np.ndarray, q, k, keys: int = VARLEN.keys) -> dict[str, float]:
+    """Return how many rows the rule of thumb calls equal, and how many are, in percent.
+
+    Rows of the first block are left out. The rule: the largest causal score of a row lies in the
+    block of so many keys that is taken first.
+    Shapes: differ [tokens, heads], of `differing`; q, k [tokens, heads, head_dim].
+    """
+    scores = np.einsum("qhd,khd->qhk", as_float64(q), as_float64(k))
+    place = np.arange(len(q))
+    scores = np.where(place <= place[:, None, None], scores, -np.inf)
+    said = (scores.argmax(-1) >= (place // keys * keys)[:, None])[keys:]
+    equal = differ[keys:] == 0
+    shares = {"by the rule of thumb, %": said, "equal, %": equal, "of the rule's, %": equal[said]}
+    return {name: 100 * float(share.mean()) for name, share in shares.items()}
+
+
 def predicted(given: Samples, path: ComputePath) -> np.ndarray:
     """Return the stored outputs of a path whose only error is the rounding of its weights.
 
