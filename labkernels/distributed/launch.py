@@ -33,7 +33,7 @@ def on_cpus(
     >>> on_cpus(attrgetter("rank", "size"), 2)
     [(0, 2), (1, 2)]
     """
-    context = _context()
+    context = _context(work)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         started = [
@@ -52,15 +52,15 @@ def on_cpus(
     return found
 
 
-def _context() -> BaseContext:
-    """Return how processes start: from one that has torch, where the system can; never by a fork.
+def _context(work: Callable) -> BaseContext:
+    """Return how processes start: from one that has imported torch and the work, if the system can.
 
     A fork of this process would inherit the locks of its threads.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__package__])
+    context.set_forkserver_preload([__package__, work.__module__])
     return context
 
 
