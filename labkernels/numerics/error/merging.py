@@ -20,8 +20,6 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2
 
-_STEP = 2.0**-23  # two roundings of a state's sums; exp2 errs by 2^-22
-_MORE_STEPS = 8
 _RELATIVE = 0.75 / (2 * np.log(2)) * 2.0**-46 / 12  # mean relative variance of an fp32 rounding
 
 
@@ -45,9 +43,6 @@ def merged(outs: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return sum w_i o_i in float64; an output whose share is 0 is not read.
 
     Shapes: outs [parts, ..., Dv], weights [parts, ...] -> [..., Dv].
-
-    >>> merged(np.array([[1.0], [4.0]]), np.array([0.75, 0.25]))
-    array([1.75])
     """
     held = np.asarray(weights, np.float64)[..., None]
     return (held * np.where(held == 0, 0.0, np.asarray(outs, np.float64))).sum(0)
@@ -63,18 +58,14 @@ def merged_bound(
 ) -> np.ndarray:
     """Return the largest error that a merge in fp32 of parts with these shares can make.
 
-    carry: of the outputs on the wire, if `outs` is not yet rounded to it. hops: the sum so far is
-    rounded to the carry after every part, as in a ring.
-    Shapes: outs [parts, ..., Dv], weights [parts, ...] -> [..., Dv].
+    carry: of the outputs on the wire, if `outs` is not yet rounded to it. hops: the sum is rounded
+    to the carry after every part. Shapes: outs [parts, ..., Dv], weights [parts, ...] -> [..., Dv].
     Error: (parts + 8) 2^-23 sum w_i |o_i| as in `merge_states`, u of the same sum for each time
     that outputs are rounded to the carry, and half a spacing of the output.
-
-    >>> float(merged_bound(np.ones((2, 1)), np.full(2, 0.5), "fp32")[0]) < 2e-6
-    True
     """
     kind, target, times = formats.named(carry), formats.named(out_format), len(outs) if hops else 1
     size = merged(np.abs(outs), weights)
-    inside = ((len(outs) + _MORE_STEPS) * _STEP + times * kind.unit_roundoff) * size
+    inside = ((len(outs) + 8) * 2.0**-23 + times * kind.unit_roundoff) * size
     inside = inside + times * kind.smallest_subnormal
     stored = np.abs(merged(outs, weights)) + inside
     return inside + target.unit_roundoff * stored + target.smallest_subnormal / 2
@@ -92,11 +83,6 @@ def merge_variance(
     whatever n is, because outputs of fewer keys are larger by sqrt(n); the second one is
     (n - 1) / 2 roundings.
     Shapes: outs [parts, ..., Dv], lse2s [parts, ...] -> [..., Dv].
-
-    >>> parts = np.ones((8, 1))
-    >>> once, every = (merge_variance(parts, np.zeros(8), "bf16", hops=x)[0] for x in (False, True))
-    >>> round(float(every / once))
-    18
     """
     outs, lse2s = np.asarray(outs, np.float64), np.asarray(lse2s, np.float64)
     weights = shares(lse2s)
@@ -113,7 +99,9 @@ def merge_variance(
         part = np.cumsum(weights, 0)[..., None]
         sums = np.cumsum(weights[..., None] * outs, 0) / np.where(part == 0, 1.0, part)
         rounded = part**2 * rounding.quantum(sums, carry) ** 2 / 12
-        found = found + rounded[1:-1].sum(0)
+        count = np.cumsum(live, 0)  # of the parts so far; one without keys changes no bit
+        again = live & (count > 1) & (count < count[-1])  # the last rounding is the store
+        found = found + (rounded * again[..., None]).sum(0)
     return found
 
 
@@ -127,15 +115,9 @@ def sigma_of_parts(
 ) -> np.ndarray:
     """Return the expected standard deviation of an output that is merged from parts of the keys.
 
-    parts: the same queries over each rank's keys. policy: of one part's kernel, whose output is
-    fp32 before the carry; policy.out is the format of the merged output.
+    parts: the same queries over each rank's keys. policy: of a part's kernel, whose output is fp32
+    before the carry; policy.out is the format of the merged output.
     Shapes: [total_q, Hq, Dv] float64. Error: as `sigma`, of which each part has its own.
-
-    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 8, 64))
-    >>> of = [(k[:, :, s], v[:, :, s]) for s in (slice(4), slice(4, 8))]
-    >>> halves = [Problem.dense(q, *keys, scale=0.125) for keys in of]
-    >>> sigma_of_parts(halves, NumericPolicy().of("bf16"), "bf16").shape
-    (8, 2, 64)
     """
     inside = replace(policy, out="fp32")
     truths = [attention(part) for part in parts]
