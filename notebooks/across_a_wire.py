@@ -52,6 +52,8 @@ from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import exercises, live
 from labkernels.distributed import decode_in_parts, on_cpus, shard, zigzag
 from labkernels.distributed.decode import Message
+
+# %% tags=["hide-input"]
 from labkernels.kernels.decode.inputs import problem_of
 from labkernels.kernels.kernel import Shape
 from labkernels.kernels.registry import discover
@@ -136,14 +138,14 @@ shape = Shape("bf16", 128, 128, group=1, rows=1, layout="states")
 Equations(resources(merge.instance(shape, gpu=h200), gpu=h200))
 
 # %% [markdown]
-# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode on tensor cores:
+# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode that the verb chooses here:
 
 # %%
 big = dict(q_heads=64, kv_heads=8, head_dim=128, dtype="bf16")
 served, long = Decode((131072,), **big), Prefill((8192,), (8192,), causal=True, **big)
-ON_AND_OFF = ["decode_fma", "decode_mma", "prefill_fma", "prefill_mma", "prefill_wgmma"]
+ON_AND_OFF = ["decode_fma", "decode_mma_n8", "prefill_fma", "prefill_mma", "prefill_wgmma"]
 sized = Bench(served, long, kernels=ON_AND_OFF, gpu="h200")
-sized.equations("decode_mma")
+sized.equations("decode_mma_n8")
 
 # %% mystnb={"figure": {"caption": "A rank's kernel takes what it takes on one GPU: the split changes how many keys a kernel sees, not its tile. Registers and shared memory of decode and prefill, with tensor cores and without. Predicted, and compiled for an H200.", "name": "wire-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()

@@ -22,11 +22,7 @@ MERGES, CARRIES = ("gather", "heads", "scatter"), ("fp32", "input")
 
 
 class PartOptions(Options, total=False):
-    """The options of attention over parts of the keys.
-
-    Windows and slopes are none, because a part does not know how far its keys are from the query;
-    nor are sinks, which count once.
-    """
+    """The options of attention over parts: none needs a key's place, and none counts only once."""
 
     scale: float | None
     soft_cap: float | None
@@ -244,8 +240,5 @@ def _scattered(
 
 
 def _with_merge(own: Plan, merged: Plan | None) -> Plan:
-    """Return the plan of a rank's decode, with what the merge adds."""
-    if merged is None:
-        return replace(own, kernel=f"{own.kernel} + reduce-scatter")
-    launches = own.launches + merged.launches
-    return replace(own, kernel=f"{own.kernel} + {merged.kernel}", launches=launches)
+    name, launches = (merged.kernel, merged.launches) if merged else ("reduce-scatter", 0)
+    return replace(own, kernel=f"{own.kernel} + {name}", launches=own.launches + launches)

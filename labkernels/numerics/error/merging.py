@@ -14,7 +14,6 @@ from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.error import sigma as error_sigma
-from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.oracle import attention
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -78,10 +77,8 @@ def merge_variance(
 
     Each part counts with its output's rounding to the carry, q(o_i)^2 / 12, and with its weight's
     error, relative to o_i - o: the spacings of lse2 and of its distance to the maximum, and exp2.
-    hops: the sum so far is rounded, too, when it holds k of n parts: its share squared times
-    q^2 / 12. For alike parts and values without a mean the first sum stays one rounding of o
-    whatever n is, because outputs of fewer keys are larger by sqrt(n); the second one is
-    (n - 1) / 2 roundings.
+    hops: the sum so far is rounded, too. For n alike parts and values without a mean the first is
+    one rounding of o, as outputs of fewer keys are larger by sqrt(n), and hops are (n - 1) / 2.
     Shapes: outs [parts, ..., Dv], lse2s [parts, ...] -> [..., Dv].
     """
     outs, lse2s = np.asarray(outs, np.float64), np.asarray(lse2s, np.float64)
@@ -90,8 +87,8 @@ def merge_variance(
     live = weights > 0
     seen = np.where(live, lse2s, 0.0)
     away = np.where(live, lse2s.max(0) - seen, 0.0)
-    spacings = sum(np.where(x == 0, 0.0, rounding.quantum(x, "fp32")) ** 2 for x in (seen, away))
-    relative = LN_2**2 * spacings / 12 + error_sigma.EXP2_SPREAD["mufu"] ** 2
+    steps = [np.where(x == 0, 0.0, rounding.quantum(x, "fp32")) for x in (seen, away)]
+    relative = LN_2**2 * (steps[0] ** 2 + steps[1] ** 2) / 12 + error_sigma.EXP2_SPREAD["mufu"] ** 2
     found = (held * relative[..., None] * (outs - o) ** 2).sum(0)
     found = found + (held * rounding.quantum(outs, carry) ** 2 / 12).sum(0)
     found = found + _RELATIVE * (len(outs) / 3 + 4) * o**2
@@ -111,7 +108,6 @@ def sigma_of_parts(
     carry: str = "fp32",
     *,
     hops: bool = False,
-    execution: Execution = ANY_EXECUTION,
 ) -> np.ndarray:
     """Return the expected standard deviation of an output that is merged from parts of the keys.
 
@@ -122,7 +118,7 @@ def sigma_of_parts(
     inside = replace(policy, out="fp32")
     truths = [attention(part) for part in parts]
     outs, lse2s = (np.stack([to_numpy(x[i]) for x in truths]) for i in range(2))
-    own = np.stack([to_numpy(error_sigma.sigma(x, inside, execution)) ** 2 for x in parts])
+    own = np.stack([to_numpy(error_sigma.sigma(x, inside)) ** 2 for x in parts])
     weights = shares(lse2s)
     found = (weights[..., None] ** 2 * own).sum(0) + merge_variance(outs, lse2s, carry, hops=hops)
     store = rounding.quantum(merged(outs, weights), policy.out) ** 2 / 12
