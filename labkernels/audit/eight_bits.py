@@ -103,7 +103,8 @@ def readings(cache: Any) -> Iterator[_Reading]:
         wrong = [law(k), law(v)]
         alike = [np.array_equal(*pair, equal_nan=True) for pair in zip(wrong, right, strict=True)]
         parts = {"K": (wrong[0], right[1]), "V": (right[0], wrong[1]), "K and V": tuple(wrong)}
-        for operand in ("K", "V", "K and V"):
+        # the format of codes is one for both, the scales are not
+        for operand in sorted(parts, key=len, reverse=words[0] == "read as"):
             if not any(same for same, name in zip(alike, "KV", strict=True) if name in operand):
                 yield _Reading(Edit(operand, words[0], words[1:]), *parts[operand])
 
