@@ -40,14 +40,19 @@ if importlib.util.find_spec("labkernels") is None:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
 
 # %% tags=["hide-input"]
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from myst_nb import glue
 
-from labkernels import Bench, Decode, Prefill, ops, plots
+from labkernels import Bench, Decode, Prefill, ops, plots, verdict
 from labkernels.chapters import eight_bits as chapter
 from labkernels.chapters import exercises, live
+
+# %% tags=["hide-input"]
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
@@ -141,10 +146,18 @@ plt.show()
 # ### Time
 
 # %% tags=["hide-input"]
-gains = chapter.gains(times)
+key, peer = ["shape", "heads", "dtype"], times.kernel.str.startswith("flashinfer")
+eights, plain = (
+    times[~peer & ((times.cache == chapter.PLAIN) == is_plain)] for is_plain in (False, True)
+)
+gains = eights.sort_values("us").groupby([*key, "cache"])[["us", "rate"]].first()
+gains = gains.join(plain.groupby(key).us.min().rename("16 bits, µs"), on=key)
+gains = gains.join(times[peer].groupby([*key, "cache"]).us.min().rename("FlashInfer, µs"))
+gains = gains.rename(columns={"us": "8 bits, µs", "rate": "of a copy's rate"})
+gains["gain"] = gains["16 bits, µs"] / gains["8 bits, µs"]
 formats = dict.fromkeys(["16 bits, µs", "8 bits, µs", "FlashInfer, µs"], "{:.0f}")
-formats |= dict.fromkeys(["gain", "predicted", "of a copy's rate"], "{:.2f}")
-plots.table(gains, "eight-gains", formats)
+formats |= dict.fromkeys(["gain", "of a copy's rate"], "{:.2f}")
+plots.table(gains.reset_index(), "eight-gains", formats)
 
 # %% [markdown]
 # Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, so that nothing is paid in bits for this.
@@ -219,7 +232,20 @@ plots.table(table, "eight-ratios", {"error": "{:.4f}"} | dict.fromkeys(columns[3
 # An error that is relative asks for no scale. A scale only keeps numbers within the format's range. Each head of the next figure has values an eighth as large as those of the head before:
 
 # %%
-sizes = chapter.over_heads(1 / 8)
+drawn = decode_inputs(Decode((320,) * 12, 8, 8, 64, dtype="bf16"), Normal(5, "cpu"))
+drawn.q.div_(2)  # so that many keys share a row's weight
+drawn.cache.v.mul_((1 / 8) ** torch.arange(8)[:, None])
+ways = {"e4m3": ("e4m3", False), "e5m2": ("e5m2", False), "e4m3, own scales": ("e4m3", True)}
+exact_policy = NumericPolicy(p="fp32", accumulate="fma", out="fp32")  # only the cache rounds
+rows = []
+for kind, (fmt, own_scales) in ways.items():
+    before, after = chapter.held(drawn, fmt, each_head=own_scales)
+    exact = live.truth(before)
+    told = chapter.expected(before, after, chapter.stored_as(after), exact_policy)
+    parts = exact, live.truth(after) - exact, told
+    size, off, told = (np.sqrt((x**2).mean((0, 2))) for x in parts)
+    rows += [(kind, (1 / 8) ** h, off[h] / size[h], told[h] / size[h]) for h in range(8)]
+sizes = pd.DataFrame(rows, columns=["kind", "x", "y", "predicted"])
 
 # %% mystnb={"figure": {"caption": "One scale for all heads costs nothing until a head is thousands of times smaller than the largest; then e4m3 runs out of exponents, and e5m2 does not. Relative error of each head over the size of its values; dots are measured.", "name": "eight-scales"}, "image": {"alt": "Three curves of relative error over the size of a head, both axes logarithmic. e4m3 with a scale for each head is flat near 0.04, e5m2 with one scale is flat near 0.075, e4m3 with one scale joins the first but rises to 1 for the smallest heads.", "width": "100%"}} tags=["hide-input"]
 curves(
@@ -239,17 +265,19 @@ plt.show()
 # One channel of K may be many times as large as the others. Integers of 8 bits would lose the others; do floats? *Turned* K and Q are multiplied by a Hadamard matrix with random signs, which leaves scores as they are and shares the channel among all {cite:p}`shah2024`:
 
 # %%
-channels = {
-    "of K, 16 times": (1, 16),
-    "of Q and K, 16 times": (16, 16),
-    "of K, and small in Q": (1 / 16, 16),
-}
-turned = chapter.rotations(channels)
-plots.table(
-    turned,
-    "eight-turned",
-    dict.fromkeys(turned.columns[1:3], "{:.4f}") | dict.fromkeys(turned.columns[3:], "{:.2f}"),
-)
+channels = {"of K, 16 times": (1, 16), "of Q and K, 16 times": (16, 16)}
+channels["of K, and small in Q"] = (1 / 16, 16)
+rows = []
+for name, (of_q, of_k) in channels.items():
+    drawn = decode_inputs(Decode((320,) * 12, 8, 8, 64, dtype="bf16"), Normal(6, "cpu"))
+    drawn.q[..., 5] *= of_q
+    drawn.cache.k[..., 5] *= of_k
+    drawn.q.div_(np.sqrt(63 + (of_q * of_k) ** 2) / 4)  # scores spread by 1/2
+    plain, turned = (chapter.error_of_k(drawn, "e4m3", rotate=turn) for turn in (False, True))
+    rows.append((name, plain[0], turned[0], plain[0] / turned[0], plain[1] / turned[1]))
+columns = ["a channel is large", "error", "error, turned", "gain", "gain, predicted"]
+formats = dict.fromkeys(columns[1:3], "{:.4f}") | dict.fromkeys(columns[3:], "{:.2f}")
+plots.table(pd.DataFrame(rows, columns=columns), "eight-turned", formats)
 
 # %% [markdown]
 # By {eq}`eight-sigma` a channel costs $q_c^2 \, \mathrm{ulp}(k_c)^2$. If K's large channel meets an ordinary Q, turning changes little, since a float's error stays relative. If it meets a large Q, both factors are large in one term, and turning gains. If it meets a small Q, turning *loses*: it spreads an error over channels where Q is large. So look at Q and K together before you turn them.
@@ -283,8 +311,27 @@ plt.show()
 # Rounding looks like rounding, and a wrong scale does not. decode_mma runs with each mistake, and the verdict is given its output and the right cache:
 
 # %%
-wrong = chapter.judged(chapter.held(drawn, "e4m3")[1], "decode_mma")
-plots.table(wrong, "eight-verdicts", {})
+cache, one = eight.cache, torch.ones(4)
+other = {n: getattr(cache, n).view(torch.float8_e5m2) for n in ("k", "v")}
+v_scale = torch.cat([cache.v_scale[:3], one[3:]])
+mistakes = {
+    "none": cache,
+    "K's scale is left out": replace(cache, k_scale=one),
+    "V's scale is left out for the last head": replace(cache, v_scale=v_scale),
+    "K's scale is that of the head before": replace(cache, k_scale=cache.k_scale.roll(1)),
+    "V's scale is applied twice": replace(cache, v_scale=cache.v_scale**2),
+    "codes are read as e5m2": replace(cache, **other),
+}
+
+# %% tags=["hide-input"]
+rows = []
+for name, read in mistakes.items():
+    made = ops.decode(eight.q, read, scale=eight.scale, kernel="decode_mma")
+    found = verdict(made.out, eight.q, cache=cache, lse2=made.lse2, scale=eight.scale)
+    told = found.matches[:1]
+    rows.append((name, found.answer, *([told[0].name, told[0].where] if told else ["", ""])))
+columns = ["mistake", "verdict", "named", "where"]
+plots.table(pd.DataFrame(rows, columns=columns), "eight-verdicts", {})
 
 # %% [markdown]
 # The verdict reads the codes as each mistake would, head by head, and names the reading that leaves rounding alone. It also knows codes that are saturated where they stand for infinity, and the reverse.
@@ -297,8 +344,7 @@ plots.table(wrong, "eight-verdicts", {})
 # - **Numbers beyond the range.** They are clipped, and a scale must be found before the cache is filled.
 
 # %% tags=["evidence"]
-both = gains.set_index(["shape", "heads", "dtype", "cache"])
-of = {dtype: both.loc["57 x 8192", "32/8", dtype, "e4m3"] for dtype in ("bf16", "fp16")}
+of = {dtype: gains.loc["57 x 8192", "32/8", dtype, "e4m3"] for dtype in ("bf16", "fp16")}
 off = np.abs(sizes.y / sizes.predicted - 1)
 last = paths["e4m3"].iloc[-1]
 numbers = {
@@ -316,26 +362,6 @@ sized.log + bench.log
 
 # %% [markdown]
 # ## Exercises
-#
-# ```{exercise}
-# :label: eight-scale-bytes
-#
-# A cache has 8 KV heads of 128 channels and pages of 16 keys. How many bytes do the scales of K and V take per key, if each page and KV head has one of 4 bytes for K and one for V?
-# Check your answer with `exercises.check("eight-scale-bytes", bytes)`.
-# ```
-#
-# ```{solution-start} eight-scale-bytes
-# :class: dropdown
-# ```
-#
-# A page has $2 \cdot 8$ scales of 4 bytes for 16 keys: 4 bytes per key, beside 2,048 of codes.
-
-# %%
-assert exercises.check("eight-scale-bytes", 2 * 8 * 4 / 16)
-
-# %% [markdown]
-# ```{solution-end}
-# ```
 #
 # ```{exercise}
 # :label: eight-value-error

@@ -14,7 +14,7 @@ from labkernels.numerics.arrays import moved, namespace, to_numpy
 from labkernels.numerics.truth.layouts import of_dense, of_packed, tokens
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, Verdict, decide
+from labkernels.numerics.verdict.verdict import BUG, Verdict, decide
 from labkernels.policy import P_FORMATS, NumericPolicy
 from labkernels.units import SCALES, require_choice
 
@@ -179,13 +179,10 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
 
 def _of_codes(problem: Problem, out, cache, *, named: bool, **how) -> Verdict:
     """Return the verdict, named by the mistakes with a cache of 8 bits if one explains it."""
-    if named and cache is not None and eight_bits.holds_codes(cache):
+    if named and cache is not None and eight_bits.format_of(cache):
         judge = partial(decide, out=out, named=False, **how)
-        found = judge(problem)
-        if found.answer in (BUG, INCONCLUSIVE):
-            found = eight_bits.named(found, problem, cache, out, judge) or found
-            if found.matches:
-                return found
+        if told := eight_bits.named(problem, cache, out, judge):
+            return told
     return decide(problem, out, named=named, **how)
 
 

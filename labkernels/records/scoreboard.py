@@ -18,8 +18,8 @@ class Target:
     """What a workload must reach in each of its dtypes: a ratio of peer to ours, or a value.
 
     maximum: an upper limit on our value, in the unit of the metric; None for no limit.
-    policy and peer_policy: the numeric policy on either side, as in data/; "" for any. without: rows
-    whose note has this text do not count, as of another cache.
+    policy and peer_policy: the numeric policy on either side, as in data/; "" for any. without:
+    rows whose note has this text do not count, as of another cache.
     """
 
     id: str

@@ -5,7 +5,6 @@ random and uniform in half a spacing, of the variance (s ulp(x / s))^2 / 12. The
 and Q through the scores, to first order: an error d_j of score j changes o by p_j d_j (v_j - o).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import Array, namespace
+from labkernels.numerics.arrays import Array, float64, moved, namespace
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Rows
 from labkernels.units import LN_2, require_choice
@@ -25,8 +24,7 @@ OPERANDS = ("q", "k", "v")
 class Stored:
     """A format in which Q, K or V is stored, and the scales by which it is divided before.
 
-    Shapes: scale a number, or one for each head, [Hq] of q and [Hkv] of k and v, or of k and v one
-    for each page, [pages, 1, Hkv], or slot, [pages, page_size, Hkv].
+    Shapes: scale a number, or one for each head, [Hq] of q and [Hkv] of k and v.
     """
 
     fmt: str
@@ -38,38 +36,37 @@ class Stored:
         >>> Stored("e4m3", 2.0).rounded(np.array([[2.3]])).tolist()  # 1.15 becomes 1.125
         [[2.25]]
         """
-        scale = np.asarray(self.scale, np.float64)[..., None]
-        found: np.ndarray = rounding.round_to(np.asarray(x, np.float64) / scale, self.fmt) * scale
-        return found
+        scaled, scale = self._scaled(x)
+        return rounding.round_to(scaled, self.fmt) * scale
 
     def variance(self, x: Array) -> np.ndarray:
         """Return the variance of storing x; where x is clipped or becomes 0, its loss is squared.
 
         Shapes: x [..., heads, D], and the result. Units: the square of x's.
 
-        >>> one = np.array([[1.0]])
-        >>> bool(Stored("e4m3").variance(one) == (1 / 8) ** 2 / 12)
+        >>> bool(Stored("e4m3").variance(np.ones((1, 1))) == (1 / 8) ** 2 / 12)
         True
         """
-        scale = np.asarray(self.scale, np.float64)[..., None]
-        scaled = np.asarray(x, np.float64) / scale
+        scaled, scale = self._scaled(x)
         beyond = np.abs(scaled) - formats.named(self.fmt).max
         lost = np.abs(scaled) <= formats.named(self.fmt).smallest_subnormal / 2  # it becomes 0
         random = np.where(lost, scaled**2, rounding.quantum(scaled, self.fmt) ** 2 / 12)
         found: np.ndarray = np.where(beyond > 0, beyond**2, random) * scale**2
         return found
 
+    def _scaled(self, x: Array) -> tuple[np.ndarray, np.ndarray]:
+        scale = np.asarray(self.scale, np.float64)[..., None]
+        return np.asarray(x, np.float64) / scale, scale
+
 
 def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
     """Return the mean square of the error that storing each operand of a problem gives its output.
 
     problem: with Q, K and V as they are before they are stored. stored: by operand, "q", "k", "v".
-    The mean square of a kernel's whole error is the sum of these and of the square of
-    `sigma.sigma`, which knows the rounding of P by its policy.
-    Shapes: [total_q, Hq, Dv] float64 each, in the order of `stored`.
-    Error: 10 % in the RMSE of a head or sample of a thousand elements with a hundred keys that
-    share the weight; where one key has most of it, of a row one error decides, and only the mean of
-    many rows is known.
+    To a kernel's whole error, the square of `sigma.sigma` is added, which has P's rounding.
+    Shapes: [total_q, Hq, Dv] float64 each.
+    Error: 10 % in the RMSE of a head or sample of a thousand elements where a hundred keys share
+    the weight; where one key has most of it, one error decides a row, and only a mean is known.
     Raises: ValueError naming an operand that is none.
 
     >>> q, k, v = np.ones((3, 1, 1, 1, 8))  # one key: only its value counts
@@ -83,10 +80,10 @@ def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np
     problem = problem.in_numpy()
     arrays = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
     of = {name: how.variance(arrays[name]) for name, how in stored.items()}
-    # The same problem with variances, and with errors of V, in place of numbers: their blocks have
-    # the same places.
+    # the same problem with variances, and with errors of V, for numbers: blocks lie in one order
     twin = replace(problem, k_pool=of.get("k", problem.k_pool), v_pool=of.get("v", problem.v_pool))
-    errors = replace(problem, v_pool=_errors(problem.v_pool, stored.get("v")))
+    v = problem.v_pool
+    errors = replace(problem, v_pool=stored["v"].rounded(v) - v if "v" in stored else v)
     found = {name: problem.zeros(*problem.out_shape) for name in stored}
     blocks = zip(problem.row_blocks(), twin.row_blocks(), errors.row_blocks(), strict=True)
     for rows, others, lost in blocks:
@@ -97,10 +94,6 @@ def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np
     return found
 
 
-def _errors(v: Array, stored: Stored | None) -> np.ndarray:
-    return v if stored is None else stored.rounded(v) - v
-
-
 def _of_means(errors: Rows) -> np.ndarray:
     """Return the square of the mean error of V's channels, less what chance gives: [Hkv, 1, Dv].
 
@@ -109,8 +102,7 @@ def _of_means(errors: Rows) -> np.ndarray:
     sums = [np.stack([e.sum(1), (e**2).sum(1)]) for e in (b.v for b in errors.blocks())]
     mean, square = sum(sums) / errors.keys
     chance = (square - mean**2) / (errors.keys - 1) if errors.keys > 1 else mean**2
-    found: np.ndarray = mean**2 - chance
-    return found[:, None]
+    return np.asarray(mean**2 - chance)[:, None]
 
 
 def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
@@ -145,8 +137,7 @@ def _of_query(rows: Rows, variance: Array) -> np.ndarray:
 def rotated(*tensors: Array, seed: int = 0) -> tuple[Array, ...]:
     """Return tensors whose last axis is turned by a Hadamard matrix with random signs.
 
-    Q and K that are turned alike have the products of before, and each channel of the result mixes
-    all channels, so that one large channel is shared among all of them. NumPy or torch.
+    Q and K that are turned alike keep their products, and a large channel is shared among all.
     Shapes: [..., D] each, D a power of two. Source: FlashAttention-3, "incoherent processing".
     Raises: ValueError where D is no power of two.
 
@@ -160,13 +151,6 @@ def rotated(*tensors: Array, seed: int = 0) -> tuple[Array, ...]:
     turn = np.ones((1, 1))
     while len(turn) < channels:
         turn = np.block([[turn, turn], [turn, -turn]])
-    signs = 1 - 2 * np.random.default_rng(seed).integers(0, 2, channels)
-    turn = signs[:, None] * turn / math.sqrt(channels)
-
-    def turned(x: Array) -> Array:
-        xp = namespace(x)
-        if xp is np:
-            return x @ turn
-        return (x.double() @ xp.asarray(turn, device=x.device)).to(x.dtype)
-
-    return tuple(turned(x) for x in tensors)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], channels)
+    turn = signs[:, None] * turn / channels**0.5
+    return tuple(namespace(x).asarray(float64(x) @ moved(turn, x), dtype=x.dtype) for x in tensors)
