@@ -12,7 +12,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import Array, float64, moved, namespace
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Rows
 from labkernels.units import LN_2, require_choice
@@ -107,7 +107,7 @@ def _of_means(errors: Rows) -> np.ndarray:
 
 def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
     """Return the variance from K or V; others have variances in their place: [Hkv, R, Dv]."""
-    total: Array | float = 0.0
+    total = ZERO
     for (block, _, weights), other in zip(rows.weighted_blocks(), others.blocks(), strict=True):
         p = weights / rows.softmax.divisor
         if name == "v":
@@ -122,7 +122,7 @@ def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
 
 def _of_query(rows: Rows, variance: Array) -> np.ndarray:
     """Return the variance from Q, of which one error moves the scores of all keys: [Hkv, R, Dv]."""
-    covariance: Array | float = 0.0
+    covariance = ZERO
     for block, _, weights in rows.weighted_blocks():
         p = weights / rows.softmax.divisor * block.steepness
         covariance = covariance + np.einsum("hrn,hnd,hne->hrde", p, block.k, block.v, optimize=True)
