@@ -339,14 +339,20 @@ def beside(pool: torch.Tensor) -> tuple[torch.dtype, ...]:
 
 
 def require_query(
-    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
+    q: torch.Tensor,
+    k: torch.Tensor,
+    head_dim: int,
+    kv_heads: int,
+    dims: str,
+    dtypes: tuple[torch.dtype, ...] | None = None,
 ) -> None:
     """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype not in beside(k):
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, beside(k)))}, as k")
+    allowed = beside(k) if dtypes is None else dtypes
+    if q.dtype not in allowed:
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, allowed))}, as k")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape
