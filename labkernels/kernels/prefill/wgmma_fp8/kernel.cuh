@@ -1,5 +1,5 @@
 // This prefill multiplies in 8 bits: Q, K, V and the rounded P are in e4m3. The producers, the
-// scheduler and the consumers are those of prefill_wgmma. One more warp transposes V.
+// scheduler and the consumers are those of prefill_wgmma. Two more warps transpose V.
 #pragma once
 #include "prefill/wgmma_fp8/transpose.cuh"
 
@@ -12,12 +12,11 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
   auto& smem = shared_memory<Smem<C>>();
   if (thread_x() == 0) {
     smem.k_ring.init(1, C::consumer_warps);
-    smem.raw_ring.init(1, 1);
-    smem.v_ring.init(1, C::consumer_warps);
+    smem.raw_ring.init(1, transposers);
+    smem.v_ring.init(transposers, C::consumer_warps);
     smem.q_ring.init(1, C::consumer_warps);
-    smem.tile_ring.init(1, C::consumer_warps + 3);  // three producer warps read the work tile too
+    smem.tile_ring.init(1, C::consumer_warps + 1 + transposers);
     mbarrier_init(smem.tile_wanted, 1);
-    mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
   }
   // Rows that no whole token fills are never loaded, so they are cleared once.
@@ -29,11 +28,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
   if (warp < 4) {
     setmaxnreg_dec<C::producer_registers>();
     if (warp == 0) prefill_wgmma::schedule_tiles<C, P>(smem, p);
-    if (warp == 1) prefill_wgmma::bring_keys<C>(smem, p);
-    if (warp == 2)
-      prefill_wgmma::Producer<C, typename C::RawV>(smem, p, p.v, p.v_steps, smem.raw, smem.raw_ring)
-          .template run<true>();
-    if (warp == 3) transpose_values<C>(smem);
+    if (warp == 1) bring_codes<C>(smem, p);
+    if (warp >= 2) transpose_values<C>(smem, warp - 2);
   } else {
     setmaxnreg_inc<C::consumer_registers>();
     prefill_wgmma::Consumer<C, P>(smem, p.problem, false, warp_uniform(thread_x() / 128) - 1).run();

@@ -2,7 +2,6 @@
 // that boxes, swizzle and descriptors are those of prefill_wgmma.
 #pragma once
 #include "prefill/wgmma/consumer.cuh"
-#include "prefill/wgmma/keys.cuh"
 #include "prefill/wgmma/producer.cuh"
 
 namespace prefill_wgmma_fp8 {
