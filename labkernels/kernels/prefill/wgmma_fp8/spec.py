@@ -13,7 +13,6 @@ from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.kernels.prefill.wgmma.spec import (
-    CONSUMER_REGISTERS,
     FEWEST_ROWS,
     KEY_BLOCKS_BYTES,
     NUMBERS,
@@ -24,6 +23,8 @@ from labkernels.kernels.prefill.wgmma.spec import (
 )
 from labkernels.policy import NumericPolicy
 
+# registers per thread; the producers have the others, and one that transposes uses 40 or more
+CONSUMER_REGISTERS = {"promoted": 232, "tensor_core": 224}
 ATOM_KEYS = 128  # keys of an atom of the transposed V
 Q_STAGES = 2
 # rows, keys, warps, stages, overlap; the first is preferred
@@ -74,12 +75,14 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
 
     def thread_registers(self, instance: Instance) -> int:
         """Return the registers of a consumer's thread, after the producers gave up some."""
-        return CONSUMER_REGISTERS[instance.tile.warps]
+        return CONSUMER_REGISTERS[instance.policy.accumulate]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers."""
-        most = PROMOTED_KEYS if policy.accumulate == "promoted" else max(s[1] for s in SHAPES)
-        return tuple(_tile(*numbers) for numbers in SHAPES if numbers[1] <= most)
+        tiles = tuple(_tile(*numbers) for numbers in SHAPES)
+        if policy.accumulate != "promoted":
+            return tiles
+        return tuple(t for t in tiles if t.keys <= PROMOTED_KEYS and t.overlap != "none")
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""

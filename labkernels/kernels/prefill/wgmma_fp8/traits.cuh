@@ -39,7 +39,7 @@ struct KernelTraits : prefill_wgmma::KernelTraits<e4m3x2, Dqk / 2, Dvo, Rows, Ke
   static constexpr bool codes = true;
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 8);
   static constexpr bool two_p_buffers = false;
-  static constexpr int q_stages = 2;
+  static constexpr int q_stages = 2, producer_registers = 504 - 2 * LAB_CONSUMER_REGISTERS;
   using RawV = SwizzledTile<e4m3x2, Keys, Dvo / 2>;  // as the TMA brings V
   using V = SwizzledTile<e4m3x2, Dvo, (Keys + 127) / 128 * 64>;  // V transposed: [channels, keys]
 };

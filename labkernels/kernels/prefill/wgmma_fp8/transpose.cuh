@@ -59,8 +59,8 @@ template <class C> LAB_DEVICE void transpose_values(Smem<C>& smem, int part) {
       }
       producer_acquire(smem.v_ring, n);
       transpose<C>(smem.v[smem.v_ring.stage(n)], raw, part);
+      fence_async_shared();  // what was stored here, before wgmma reads and the TMA writes there
       consumer_release(smem.raw_ring, n);
-      fence_async_shared();
       warp_arrive(smem.v_ring.full[smem.v_ring.stage(n)]);
     }
     consumer_release(smem.tile_ring, i);
