@@ -25,9 +25,7 @@ class RaggedCodes(RaggedKV):
 
     def check_tensors(self) -> None:
         """Raise ValueError unless kernels can use the shapes, strides, types and devices."""
-        arguments.require_formats(
-            self.k, self.v, "[total, kv_heads, head_dim]", dtypes=(CODES,)
-        )
+        arguments.require_formats(self.k, self.v, "[total, kv_heads, head_dim]", dtypes=(CODES,))
         arguments.require_cu_seqlens("cu_seqlens", self.cu_seqlens, self.k.device)
 
 

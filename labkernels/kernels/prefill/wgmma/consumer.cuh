@@ -22,7 +22,7 @@ template <class C> struct PingPong {
 // computed like any other block, and a store follows. Members hold the progress; operands and
 // results of products are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
-  using T = typename C::T;
+  using T = typename C::Rounded;
   using V = typename C::Variant;
   using Sums = SumsOf<C, P>;
 
@@ -135,7 +135,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void begin_output(Sums& o, const Fragments<C>& ready) {
     await_keys(smem.v_ring, v);
     const int stage = smem.v_ring.stage(v) * C::V::elements;
-    if constexpr (C::codes)
+    if constexpr (C::v_is_transposed)
       wgmma_abt(products(o), ready, further(k_major(smem.v[0]), stage), !P::promoted);
     else wgmma_ab(o, ready, further(mn_major(smem.v[0]), stage));
   }
@@ -148,8 +148,8 @@ template <class C, class P> struct Consumer {
 
   // Computes the next block's scores beside the products of this block's P. Closes a tile
   // meanwhile, if `closes` is true.
-  LAB_DEVICE void advance(Scores<C>& s, Sums& o, const Fragments<C>& ready,
-                          OnlineSoftmax& softmax, bool closes) {
+  LAB_DEVICE void advance(Scores<C>& s, Sums& o, const Fragments<C>& ready, OnlineSoftmax& softmax,
+                          bool closes) {
     if constexpr (C::overlap == Overlap::none) {
       begin_output(o, ready);
       if (closes) close_tile(softmax);

@@ -7,18 +7,20 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-template <class C> using Output = float[C::dim_vo / 2];     // [64 rows of a warpgroup, dim_vo]
-template <class C> using Scores = float[C::keys / 2];       // [64 rows, keys of a block]
+template <class C> using Output = float[C::dim_vo / 2];  // [64 rows of a warpgroup, dim_vo]
+template <class C> using Scores = float[C::keys / 2];    // [64 rows, keys of a block]
 // P, rounded: [64 rows, keys]
-template <class C> using Fragments = u32[C::keys / (C::codes ? 32 : 16)][4];
+template <class C> using Fragments = u32[C::keys / (C::v_is_transposed ? 32 : 16)][4];
 
 // With promotion, the tensor cores sum the products of a block of keys, and fp32 additions to
 // nearest join the sums. Without promotion, the tensor cores add to O.
 template <class C> struct Promoted { Output<C> total, products; };
 template <class C, class P> struct SumsFor { using type = Output<C>; };
 template <class C, class P>
-  requires(C::codes && P::promoted)
-struct SumsFor<C, P> { using type = Promoted<C>; };
+  requires (C::codes && P::promoted)
+struct SumsFor<C, P> {
+  using type = Promoted<C>;
+};
 template <class C, class P> using SumsOf = typename SumsFor<C, P>::type;
 
 template <class Sums> LAB_DEVICE auto& total(Sums& o) {
@@ -32,7 +34,8 @@ template <class Sums> LAB_DEVICE auto& products(Sums& o) {
 template <class Sums> LAB_DEVICE void join(Sums& o) {
   if constexpr (requires { o.total; })
 #pragma unroll
-    for (int n = 0; n < registers_of<decltype(o.total)>; ++n) o.total[n] = o.total[n] + o.products[n];
+    for (int n = 0; n < registers_of<decltype(o.total)>; ++n)
+      o.total[n] = o.total[n] + o.products[n];
 }
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks

@@ -42,7 +42,9 @@ struct KernelTraits {
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
-  static constexpr bool codes = false;  // Q, K and V have 16 bits
+  using Rounded = T;                              // of P
+  static constexpr bool codes = false;            // Q, K and V have 16 bits,
+  static constexpr bool v_is_transposed = false;  // and V is [keys, channels]
   // If shared memory has room, the next work tile's Q is loaded while this tile's Q is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;

@@ -1,8 +1,6 @@
-"""prefill_wgmma_fp8: prefill_wgmma whose Q, K, V and P are in e4m3, with a warp that transposes V."""
+"""prefill_wgmma_fp8: prefill_wgmma with Q, K, V and P in e4m3; two warps transpose V."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from types import MappingProxyType
 
 from labkernels.budget.ledger import Line
@@ -25,6 +23,8 @@ from labkernels.policy import NumericPolicy
 
 # registers per thread; the producers have the others, and one that transposes uses 40 or more
 CONSUMER_REGISTERS = {"promoted": 232, "tensor_core": 224}
+WIDE_P = "fp16"  # P in 16 bits: V becomes fp16, which has all its values
+WAYS = (("input", "promoted"), ("input", "tensor_core"), (WIDE_P, "tensor_core"))
 ATOM_KEYS = 128  # keys of an atom of the transposed V
 Q_STAGES = 2
 # rows, keys, warps, stages, overlap; the first is preferred
@@ -45,20 +45,20 @@ def _tile(rows: int, keys: int, warps: int, stages: int, overlap: str) -> Prefil
 
 
 class PrefillWgmmaFp8(CudaPrefillKernel):
-    """The warps of prefill_wgmma, and one that transposes V; dtype is the output's."""
+    """The warps of prefill_wgmma, of which two transpose V; dtype is the output's."""
 
     operation = "prefill_fp8"
     name = "prefill_wgmma_fp8"
-    idea = "Both products in 8 bits: P becomes e4m3 in place, and a warp transposes V for wgmma."
+    idea = "Both products in 8 bits: P becomes e4m3 in place, and two warps transpose V for wgmma."
     parent = None
     numbers = MappingProxyType(NUMBERS)
     needs = HOPPER
     head_dims = (128,)
     layouts = ("ragged",)
     policies = tuple(
-        NumericPolicy(accumulate=accumulate, out=out)
+        NumericPolicy(p=p, accumulate=accumulate, out=out)
         for out in ("input", "fp32")
-        for accumulate in ("promoted", "tensor_core")
+        for p, accumulate in WAYS
     )
     params = "prefill_wgmma_fp8::Params"
     launch = ".launch"
@@ -80,6 +80,8 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers."""
         tiles = tuple(_tile(*numbers) for numbers in SHAPES)
+        if policy.p == WIDE_P:
+            return tuple(tile for tile in tiles if (tile.keys, tile.stages) == (128, 2))
         if policy.accumulate != "promoted":
             return tiles
         return tuple(t for t in tiles if t.keys <= PROMOTED_KEYS and t.overlap != "none")
@@ -87,14 +89,17 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of, code = cuda_kernel.sizes(instance), number(1, "B")
-        keys = -(-instance.tile.keys // ATOM_KEYS) * ATOM_KEYS
-        transposed = symbol("T_V", keys, "keys of a step, in whole atoms", "keys")
+        keys, narrow = instance.tile.keys, instance.policy.p == "input"
+        if narrow:
+            keys = -(-keys // ATOM_KEYS) * ATOM_KEYS
+        of_v = symbol("T_V", keys, "keys of a step, in whole atoms", "keys")
+        width = code if narrow else of.width
         rings = 2 * of.stages + Q_STAGES + TILE_STAGES
         scheduled = TILE_BYTES + of.rows / WARPGROUP_ROWS * KEY_BLOCKS_BYTES
         lines = (
             Line("Q", number(Q_STAGES, "stages") * of.rows * of.dim * code),
             Line("K stages", of.stages * of.keys * of.dim * code),
-            Line("V transposed", of.stages * transposed * of.dim_v * code),
+            Line("V transposed" if narrow else "V widened", of.stages * of_v * of.dim_v * width),
             Line("barriers", (2 * rings + 2) * number(8, "B"), "full and empty"),
             Line("work tiles", TILE_STAGES * scheduled * number(1, "B")),
             Line("is_last_split", number(4, "B")),
@@ -112,11 +117,12 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
         of, rows = cuda_kernel.sizes(instance), number(WARPGROUP_ROWS // 4, "rows")
         output = fragment(rows, of.dim_v)
         promoted = instance.policy.accumulate == "promoted"
+        narrow = instance.policy.p == "input"
         return (
             Line("O accumulator", output),
             *((Line("products of a step", output),) if promoted else ()),
             Line("S, then P", fragment(rows, of.keys)),
-            Line("P rounded", fragment(rows, of.keys, bits=8)),
+            Line("P rounded", fragment(rows, of.keys, bits=8 if narrow else 16)),
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
 
@@ -124,8 +130,11 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
         """Return the C++ name of an instance; its order is an Overlap, and Paged is left out."""
         dims = (instance.head_dim, instance.head_dim_v)
         overlap = f"prefill_wgmma::Overlap::{OVERLAPS[instance.tile.overlap]}"
-        numbers = (*dims, *instance.tile.numbers, overlap)
-        return cuda_kernel.cpp_function(instance, "prefill", *numbers)
+        narrow = instance.policy.p == "input"
+        of_p = "lab::e4m3x2" if narrow else cuda_kernel.cpp_type(instance.policy.p)
+        numbers = (*dims, *instance.tile.numbers, overlap, of_p)
+        of = replace(instance, policy=replace(instance.policy, p="input"))
+        return cuda_kernel.cpp_function(of, "prefill", *numbers)
 
 
 KERNEL = PrefillWgmmaFp8()

@@ -32,7 +32,7 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
         ldmatrix_x4_trans(raw[k / 32 % 2], column + k * 128);
 #pragma unroll
       for (int k = first; k < first + 64 && k < C::keys; k += 32) {
-        const u32(&x)[4] = raw[k / 32 % 2];
+        const u32 (&x)[4] = raw[k / 32 % 2];
         u32 words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -41,6 +41,26 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
         stmatrix_x4((target ^ k % 128 / 16 << 4) + (c * 16 + k / 128 * C::dim_vo) * 128, words);
       }
     }
+  }
+}
+
+// Turns V into 16 bits, which wgmma takes in this order: a lane takes 16 channels of a key.
+template <class C>
+LAB_DEVICE void widen_tile(typename C::V& to, typename C::RawV& from, int part) {
+#pragma unroll 2
+  for (int i = part * 32 + (thread_x() & 31); i < C::keys * 8; i += 32 * transposers) {
+    const int key = i / 8, c = i % 8;
+    const auto codes = *reinterpret_cast<const u32x4*>(from.chunk_at(key, 0, c));
+    u32x4 wide[2];
+#pragma unroll
+    for (int w = 0; w < 4; ++w)
+      widen<typename C::Rounded, e4m3>(wide[w / 2].v[w % 2 * 2], wide[w / 2].v[w % 2 * 2 + 1],
+                                       codes.v[w]);
+    const int upper = c / 4;  // these lanes store in the other order: their banks are the same
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      *reinterpret_cast<u32x4*>(to.chunk_at(key, c * 16, c % 4 * 2 + (half ^ upper))) =
+          half ^ upper ? wide[1] : wide[0];
   }
 }
 
@@ -58,7 +78,9 @@ template <class C> LAB_DEVICE void transpose_values(Smem<C>& smem, int part) {
         named_sync(consumers_done<C> + 1, transposers * 32);
       }
       producer_acquire(smem.v_ring, n);
-      transpose<C>(smem.v[smem.v_ring.stage(n)], raw, part);
+      typename C::V& to = smem.v[smem.v_ring.stage(n)];
+      if constexpr (C::v_is_transposed) transpose<C>(to, raw, part);
+      else widen_tile<C>(to, raw, part);
       fence_async_shared();  // what was stored here, before wgmma reads and the TMA writes there
       consumer_release(smem.raw_ring, n);
       warp_arrive(smem.v_ring.full[smem.v_ring.stage(n)]);

@@ -122,8 +122,7 @@ LAB_DEVICE u32 pack4_e4m3(float a, float b, float c, float d) {
       : "f"(a), "f"(b), "f"(c), "f"(d));
   return word;
 #else
-  return code_of<e4m3>(a) | code_of<e4m3>(b) << 8 | code_of<e4m3>(c) << 16 |
-         code_of<e4m3>(d) << 24;
+  return code_of<e4m3>(a) | code_of<e4m3>(b) << 8 | code_of<e4m3>(c) << 16 | code_of<e4m3>(d) << 24;
 #endif
 }
 
