@@ -8,15 +8,16 @@ import torch
 
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Step, asked_of, keep, kept
+from labkernels.kernels.call import Asked, Attention, Step, asked_of, keep, kept
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.call import PackedCall, PackedOptions, SplitOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 CODES = torch.float8_e4m3fn
+NO_SCALES: Mapping[str, torch.Tensor | None] = {}
 DIMS = "[total, q_heads, head_dim]"
-NAMES = ("q", "cu_seqlens_q")
+NAMES, DESCALES = ("q", "cu_seqlens_q"), ("q_descale", "k_descale", "v_descale")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ def prefill_fp8_step(
     kv: RaggedCodes,
     cu_seqlens_q: torch.Tensor,
     *,
-    descales: Mapping[str, torch.Tensor | None],
+    descales: Mapping[str, torch.Tensor | None] = NO_SCALES,
     causal: bool = False,
     dtype: torch.dtype = torch.bfloat16,
     out: torch.Tensor | None = None,
@@ -81,11 +82,21 @@ def prefill_fp8_step(
     kv_lens: Sequence[int] | None = None,
     **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
-    """Prepare `prefill_fp8`, whose descales come by name, to run many times with these lengths."""
+    """Prepare a `prefill_fp8` that can run many times with these lengths; descales come by name.
+
+    Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> ends = torch.tensor([0, 8], dtype=torch.int32)
+    >>> q, k, v = torch.randn(3, 8, 2, 128).to(CODES)
+    >>> step = prefill_fp8_step(q, RaggedCodes(k, v, ends), ends)
+    >>> step.run()
+    >>> step.out.dtype
+    torch.bfloat16
+    """
     if not isinstance(kv, RaggedCodes):
         arguments.refuse_kind("kv", kv, "RaggedCodes")
     asked, _ = asked_of("prefill_fp8_step", q, options, SplitOptions, causal=causal)
-    target, scales = asked.target, {n: _descale(n, x, kv) for n, x in descales.items()}
+    target, scales = asked.target, {n: _descale(n, descales.get(n), kv) for n in DESCALES}
     found = ("prefill_fp8", target, dtype, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     found += tuple(scale.stride() for scale in scales.values())
     tensors = arguments.once_per_facts(
@@ -98,24 +109,7 @@ def prefill_fp8_step(
     q_lengths = arguments.read_lengths("cu_seqlens_q", cu_seqlens_q, q.shape[0], q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
     facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
-    call = kept(facts, asked) or keep(
-        facts,
-        asked,
-        packed_call(
-            PackedCall,
-            "prefill_fp8",
-            arguments.blank(tuple(q.shape), dtype, q.device),
-            lengths,
-            asked,
-            kv_heads=kv.kv_heads,
-            most_tokens=MANY_ROWS,
-            invariant_split={"splits": 1},
-            head_dim=kv.head_dim,
-            head_dim_v=kv.head_dim_v,
-            layout="ragged",
-            positive_strides=arguments.has_positive_strides(q, kv.k, kv.v),
-        ),
-    )
+    call = kept(facts, asked) or keep(facts, asked, _checked(q, kv, dtype, lengths, asked))
     call = call.on(
         q=q,
         kv=kv,
@@ -125,6 +119,26 @@ def prefill_fp8_step(
         variant_tensors=scales,
     )
     return call.choice.kernel.prepare(call)
+
+
+def _checked(
+    q: torch.Tensor, kv: RaggedCodes, dtype: torch.dtype, lengths: Lengths, asked: Asked
+) -> PackedCall:
+    """Return the checked call of these arguments without its tensors: only their facts count."""
+    return packed_call(
+        PackedCall,
+        "prefill_fp8",
+        arguments.blank(tuple(q.shape), dtype, q.device),
+        lengths,
+        asked,
+        kv_heads=kv.kv_heads,
+        most_tokens=MANY_ROWS,
+        invariant_split={"splits": 1},
+        head_dim=kv.head_dim,
+        head_dim_v=kv.head_dim_v,
+        layout="ragged",
+        positive_strides=arguments.has_positive_strides(q, kv.k, kv.v),
+    )
 
 
 def _descale(name: str, scale: torch.Tensor | None, kv: RaggedCodes) -> torch.Tensor:
