@@ -10,7 +10,7 @@ import torch
 from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.numerics.emulation.tensor_core import unit_of
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import assert_same, bits, sums
+from tests.kernels.decode.cases import bits, sums
 
 KERNEL = SPECS["prefill_wgmma_fp8"]
 PROMOTED, CHAIN, WIDE = KERNEL.policies[:3]
@@ -23,7 +23,7 @@ P_UNDERFLOW = 2.0**-18  # of the greatest P: half of e4m3's least number, where 
 
 
 def drawn(q_lens=Q_LENS, kv_lens=KV_LENS, *, group=3, kv_heads=2, seed=0, device="cpu"):
-    """Return codes of standard normal numbers, and a scale of each request and KV head."""
+    """Return random codes, and a scale of each request and KV head."""
     generator = torch.Generator().manual_seed(seed)
     heads = ((sum(q_lens), group * kv_heads), *[(sum(kv_lens), kv_heads)] * 2)
     q, k, v = (torch.randn(*n, 128, generator=generator).to(CODES).to(device) for n in heads)
@@ -66,11 +66,11 @@ def check_request(found, q, k, v, causal, policy, splits):
     out, found_lse2 = (x.double() for x in found)
     assert bool(((out - o).abs() <= bound).all())
     any_key = lse2.isfinite()
-    assert torch.equal(found_lse2.isfinite(), any_key)
     off = (found_lse2 - lse2)[any_key].abs()
     assert bool((off <= (eps / (1 - eps) / math.log(2))[..., 0][any_key] + 1e-4).all())
+    assert bool((found_lse2[~any_key] == -math.inf).all())
     assert not out[~any_key].any()
-    return (out - o), o
+    return out - o, o
 
 
 def check_bounds(arguments, scales, policy, *, causal=False, **how):
@@ -138,8 +138,5 @@ def test_what_is_refused():
         prefill_fp8(q.half(), kv, ends)
     with pytest.raises(ValueError, match=re.escape("k_descale is torch.float32 (2,), allowed")):
         prefill_fp8(q, kv, ends, k_descale=torch.ones(2))
-    with pytest.raises(ValueError, match=re.escape("dtype = torch.float32, allowed: torch.float1")):
-        prefill_fp8(q, kv, ends, dtype=torch.float32)
     with pytest.raises(ValueError, match=re.escape("k.dtype = torch.float16, allowed: torch.flo")):
         replace(kv, k=kv.k.half())
-    assert_same(prefill_fp8(q, kv, ends), prefill_fp8(q, kv, ends, q_lens=(5,), kv_lens=(37,)))
