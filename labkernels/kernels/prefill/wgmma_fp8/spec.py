@@ -26,16 +26,14 @@ CONSUMER_REGISTERS = {"promoted": 232, "tensor_core": 224}
 WIDE_P = "fp16"  # P in 16 bits: V becomes fp16, which has all its values
 WAYS = (("input", "promoted"), ("input", "tensor_core"), (WIDE_P, "tensor_core"))
 ATOM_KEYS = 128  # keys of an atom of the transposed V
-Q_STAGES = 2
 # rows, keys, warps, stages, overlap; the first is preferred
 SHAPES = (
-    (128, 128, 12, 2, "between"),
+    (128, 192, 12, 2, "within"),
+    (128, 192, 12, 2, "between"),
+    (128, 128, 12, 4, "within"),
     (128, 128, 12, 2, "within"),
     (128, 128, 12, 2, "none"),
     (128, 128, 12, 4, "between"),
-    (128, 160, 12, 2, "between"),
-    (128, 192, 12, 2, "between"),
-    (128, 192, 12, 2, "within"),
 )
 PROMOTED_KEYS = 128  # the most keys of a step whose products have registers of their own
 
@@ -94,12 +92,15 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
             keys = -(-keys // ATOM_KEYS) * ATOM_KEYS
         of_v = symbol("T_V", keys, "keys of a step, in whole atoms", "keys")
         width = code if narrow else of.width
-        rings = 2 * of.stages + Q_STAGES + TILE_STAGES
+        taken = keys <= ATOM_KEYS and narrow and instance.policy.accumulate != "promoted"
+        q_stages = number(1 if taken else 2, "stages")  # 1 where Q goes on to registers
+        v_stages = of.stages + (1 if instance.tile.stages == 2 else 0) * number(1, "stages")
+        rings = of.stages + v_stages + q_stages + TILE_STAGES
         scheduled = TILE_BYTES + of.rows / WARPGROUP_ROWS * KEY_BLOCKS_BYTES
         lines = (
-            Line("Q", number(Q_STAGES, "stages") * of.rows * of.dim * code),
+            Line("Q", q_stages * of.rows * of.dim * code),
             Line("K stages", of.stages * of.keys * of.dim * code),
-            Line("V transposed" if narrow else "V widened", of.stages * of_v * of.dim_v * width),
+            Line("V transposed" if narrow else "V widened", v_stages * of_v * of.dim_v * width),
             Line("barriers", (2 * rings + 2) * number(8, "B"), "full and empty"),
             Line("work tiles", TILE_STAGES * scheduled * number(1, "B")),
             Line("is_last_split", number(4, "B")),

@@ -21,25 +21,27 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
   const int channel = 2 * r + ((lane / 8 & 1) ^ r / 4);
   const u32 target = shared_address(to.data) + (part * chunks * 16 + channel) * 128 +
                      ((lane / 16 ^ channel % 8) << 4);
+  // Loads run ahead of the stores, by `ahead` pieces of 32 keys. The last ones are not used.
+  constexpr int pieces = C::keys / 32;
+  constexpr int held = pieces % 3 == 0 ? 3 : C::producer_registers < 56 ? 2 : 4, ahead = held - 1;
+  static_assert(pieces % held == 0, "a piece keeps its registers in every turn");
+  u32 raw[held][4];
+#pragma unroll
+  for (int k = 0; k < ahead; ++k) ldmatrix_x4_trans(raw[k], source + k * 4096);
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
-    const u32 column = source ^ c << 4;
 #pragma unroll
-    for (int first = 0; first < C::keys; first += 64) {  // a load waits for earlier stores
-      u32 raw[2][4];
+    for (int k = 0; k < pieces; ++k) {
+      const int next = k + ahead;
+      ldmatrix_x4_trans(raw[next % held],
+                        (source ^ (c + next / pieces) << 4) + next % pieces * 4096);
+      const u32 (&x)[4] = raw[k % held];
+      u32 words[4];
 #pragma unroll
-      for (int k = first; k < first + 64 && k < C::keys; k += 32)
-        ldmatrix_x4_trans(raw[k / 32 % 2], column + k * 128);
-#pragma unroll
-      for (int k = first; k < first + 64 && k < C::keys; k += 32) {
-        const u32 (&x)[4] = raw[k / 32 % 2];
-        u32 words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          words[i] = select_bytes(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? even : odd);
-        // 128 keys of all channels are an atom's columns
-        stmatrix_x4((target ^ k % 128 / 16 << 4) + (c * 16 + k / 128 * C::dim_vo) * 128, words);
-      }
+      for (int i = 0; i < 4; ++i)
+        words[i] = select_bytes(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? even : odd);
+      // 128 keys of all channels are an atom's columns
+      stmatrix_x4((target ^ k % 4 << 5) + (c * 16 + k / 4 * C::dim_vo) * 128, words);
     }
   }
 }
