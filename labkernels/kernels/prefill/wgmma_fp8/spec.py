@@ -94,7 +94,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
         width = code if narrow else of.width
         taken = keys <= ATOM_KEYS and narrow and instance.policy.accumulate != "promoted"
         q_stages = number(1 if taken else 2, "stages")  # 1 where Q goes on to registers
-        v_stages = of.stages + (1 if instance.tile.stages == 2 else 0) * number(1, "stages")
+        v_stages = of.stages + number(1, "stages") if instance.tile.stages == 2 else of.stages
         rings = of.stages + v_stages + q_stages + TILE_STAGES
         scheduled = TILE_BYTES + of.rows / WARPGROUP_ROWS * KEY_BLOCKS_BYTES
         lines = (
