@@ -98,9 +98,13 @@ def check_bounds(arguments, scales, policy, *, causal=False, **how):
     return step
 
 
-@pytest.mark.parametrize("policy", KERNEL.policies[:3], ids=lambda p: f"{p.p}-{p.accumulate}")
-def test_bounds_with_checks_for_races(policy):
-    check_bounds(*drawn(), policy, causal=policy != CHAIN, checks=True)
+TILES = [(p, KERNEL.tiles(None, p)[0].label) for p in KERNEL.policies[:3]]
+TILES += [(CHAIN, "192x96x16x2x1-backward-within")]
+
+
+@pytest.mark.parametrize(("policy", "tile"), TILES)
+def test_bounds_with_checks_for_races(policy, tile):
+    check_bounds(*drawn(), policy, tile=tile, causal=policy != CHAIN, checks=True)
 
 
 def test_splits_and_a_second_block():

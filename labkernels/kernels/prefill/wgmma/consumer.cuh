@@ -133,11 +133,13 @@ template <class C, class P> struct Consumer {
 
   // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
-    const auto k_tile = further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements);
-    if constexpr (C::q_in_registers) return wgmma_abt(s, queries, k_tile);
-    const auto q =
-        further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
-    wgmma_abt(s, q, k_tile);
+    if constexpr (C::q_in_registers) {
+      wgmma_abt(s, queries, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
+    } else {
+      const auto q =
+          further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
+      wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
+    }
   }
   LAB_DEVICE void finish_scores(Scores<C>& s) {
     fence_operand(s);

@@ -22,7 +22,7 @@ from labkernels.kernels.prefill.wgmma.spec import (
 from labkernels.policy import NumericPolicy
 
 # registers per thread; the producers have the others, and one that transposes uses 40 or more
-CONSUMER_REGISTERS = {"promoted": 232, "tensor_core": 224}
+CONSUMER_REGISTERS = {("promoted", 12): 232, ("tensor_core", 12): 224, ("tensor_core", 16): 160}
 WIDE_P = "fp16"  # P in 16 bits: V becomes fp16, which has all its values
 WAYS = (("input", "promoted"), ("input", "tensor_core"), (WIDE_P, "tensor_core"))
 ATOM_KEYS = 128  # keys of an atom of the transposed V
@@ -30,6 +30,8 @@ ATOM_KEYS = 128  # keys of an atom of the transposed V
 SHAPES = (
     (128, 192, 12, 2, "within"),
     (128, 192, 12, 2, "between"),
+    (192, 96, 16, 2, "within"),
+    (192, 96, 16, 2, "between"),
     (128, 128, 12, 4, "within"),
     (128, 128, 12, 2, "within"),
     (128, 128, 12, 2, "none"),
@@ -73,7 +75,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
 
     def thread_registers(self, instance: Instance) -> int:
         """Return the registers of a consumer's thread, after the producers gave up some."""
-        return CONSUMER_REGISTERS[instance.policy.accumulate]
+        return CONSUMER_REGISTERS[instance.policy.accumulate, instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers."""
@@ -82,7 +84,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
             return tuple(tile for tile in tiles if (tile.keys, tile.stages) == (128, 2))
         if policy.accumulate != "promoted":
             return tiles
-        return tuple(t for t in tiles if t.keys <= PROMOTED_KEYS and t.overlap != "none")
+        return tuple(t for t in tiles if t.keys == PROMOTED_KEYS and t.overlap != "none")
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
@@ -92,7 +94,9 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
             keys = -(-keys // ATOM_KEYS) * ATOM_KEYS
         of_v = symbol("T_V", keys, "keys of a step, in whole atoms", "keys")
         width = code if narrow else of.width
-        taken = keys <= ATOM_KEYS and narrow and instance.policy.accumulate != "promoted"
+        taken = (
+            instance.tile.keys == ATOM_KEYS and narrow and instance.policy.accumulate != "promoted"
+        )
         q_stages = number(1 if taken else 2, "stages")  # 1 where Q goes on to registers
         v_stages = of.stages + number(1, "stages") if instance.tile.stages == 2 else of.stages
         rings = of.stages + v_stages + q_stages + TILE_STAGES

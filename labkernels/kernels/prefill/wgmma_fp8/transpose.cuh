@@ -23,7 +23,8 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
                      ((lane / 16 ^ channel % 8) << 4);
   // Loads run ahead of the stores, by `ahead` pieces of 32 keys. The last ones are not used.
   constexpr int pieces = C::keys / 32;
-  constexpr int held = pieces % 3 == 0 ? 3 : C::producer_registers < 56 ? 2 : 4, ahead = held - 1;
+  constexpr int free = C::producer_registers - 28;  // registers for pieces, of four each
+  constexpr int held = free < 12 ? 1 : pieces % 3 == 0 ? 3 : free < 28 ? 2 : 4, ahead = held - 1;
   static_assert(pieces % held == 0, "a piece keeps its registers in every turn");
   u32 raw[held][4];
 #pragma unroll
