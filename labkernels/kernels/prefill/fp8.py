@@ -6,6 +6,7 @@ from typing import Unpack
 
 import torch
 
+from labkernels.cuda.workspace import blank
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Asked, Attention, Step, asked_of, keep, kept
@@ -128,7 +129,7 @@ def _checked(
     return packed_call(
         PackedCall,
         "prefill_fp8",
-        arguments.blank(tuple(q.shape), dtype, q.device),
+        blank(tuple(q.shape), dtype, q.device),
         lengths,
         asked,
         kv_heads=kv.kv_heads,
