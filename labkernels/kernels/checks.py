@@ -338,14 +338,14 @@ def beside(pool: torch.Tensor) -> tuple[torch.dtype, ...]:
 
 
 def require_query(
-    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
+    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str, dtypes: tuple = ()
 ) -> None:
     """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype not in beside(k):
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, beside(k)))}, as k")
+    if q.dtype not in (dtypes := dtypes or beside(k)):
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, dtypes))}, as k")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape

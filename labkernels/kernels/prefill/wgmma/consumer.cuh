@@ -22,20 +22,23 @@ template <class C> struct PingPong {
 // computed like any other block, and a store follows. Members hold the progress; operands and
 // results of products are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
-  using T = typename C::T;
+  using T = typename C::Rounded;
   using V = typename C::Variant;
+  using Sums = SumsOf<C, P>;
 
   Smem<C>& smem;
   const typename C::Problem& p;
-  const bool copied;         // whether warps copy K and V, not the TMA
-  const int warpgroup, row;  // row: this lane's first row of the tile
-  int i = 0;                 // the work tile whose scores come next
-  int k = 0, v = 0;          // how often the rings of K and V have been used
-  int unread = 0;            // skipped tiles of V, to be released after the running products
-  bool has_ended = false;    // whether the running products are a work tile's last
-  float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
-  KeyBlocks keys;            // the blocks of tile i that are left
-  Slope slopes[2];           // of the lane's rows of tile i, with slopes alone
+  const bool copied;               // whether warps copy K and V, not the TMA
+  const int warpgroup, row;        // row: this lane's first row of the tile
+  int i = 0;                       // the work tile whose scores come next
+  int k = 0, v = 0;                // how often the rings of K and V have been used
+  int unread = 0;                  // skipped tiles of V, to be released after the running products
+  bool has_ended = false;          // whether the running products are a work tile's last
+  float factor = 0.f;              // by which that tile's O is multiplied, once O is complete
+  u32 queries[C::dim_qk / 16][4];  // Q of tile i, if it is in registers
+  float scale = 1.f;               // of tile i's scores in log2 units, where codes have scales
+  KeyBlocks keys;                  // the blocks of tile i that are left
+  Slope slopes[2];                 // of the lane's rows of tile i, with slopes alone
 
   LAB_DEVICE Consumer(Smem<C>& shared, const typename C::Problem& params, bool copied_,
                       int warpgroup_)
@@ -46,7 +49,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
     Rescale rescale;  // O's factors, since the last block may have moved the maxima
-    Output<C> o = {};
+    Sums o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
     keys = receive(smem, i).keys[warpgroup];
@@ -110,40 +113,61 @@ template <class C, class P> struct Consumer {
 
   // Waits for a block of K or V. What warps have copied needs a fence before wgmma reads it. If the
   // warps that copy made the fence, they would wait for each block to land.
-  LAB_DEVICE void await_keys(Pipeline<C::stages>& ring, int n) const {
+  template <int Stages> LAB_DEVICE void await_keys(Pipeline<Stages>& ring, int n) const {
     consumer_wait(ring, n);
     if (C::paged && copied) fence_async_shared();
   }
 
+  // Waits for Q of tile i, and takes it into registers if it fits them.
+  LAB_DEVICE void await_query() {
+    consumer_wait(smem.q_ring, i);
+    if constexpr (C::q_in_registers) {
+      const int lane = thread_x() & 31, first = warpgroup * 64 + thread_x() / 32 % 4 * 16;
+#pragma unroll
+      for (int n = 0; n < C::dim_qk / 16; ++n)
+        ldmatrix_x4(queries[n], smem.q[smem.q_ring.stage(i)].chunk_at(first + lane % 16, n * 16,
+                                                                      n % 4 * 2 + lane / 16));
+      consumer_release(smem.q_ring, i);
+    }
+  }
+
   // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
-    const auto q =
-        further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
-    wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
+    if constexpr (C::q_in_registers) {
+      wgmma_abt(s, queries, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
+    } else {
+      const auto q =
+          further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
+      wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
+    }
   }
   LAB_DEVICE void finish_scores(Scores<C>& s) {
     fence_operand(s);
     consumer_release(smem.k_ring, k);
     ++k;
     // The condition has & and not &&: a branch would end the basic block that the compiler orders.
-    if ((keys.count == 1) & ((thread_x() & 31) == 0))
+    if (!C::q_in_registers & (keys.count == 1) & ((thread_x() & 31) == 0))
       mbarrier_arrive(smem.q_ring.empty[smem.q_ring.stage(i)]);
   }
   // Starts O += P V.
-  LAB_DEVICE void begin_output(Output<C>& o, const Fragments<C>& ready) {
+  LAB_DEVICE void begin_output(Sums& o, const Fragments<C>& ready) {
     await_keys(smem.v_ring, v);
-    wgmma_ab(o, ready, further(mn_major(smem.v[0]), smem.v_ring.stage(v) * C::V::elements));
+    const int stage = smem.v_ring.stage(v) * C::V::elements;
+    if constexpr (C::v_is_transposed)
+      wgmma_abt(products(o), ready, further(k_major(smem.v[0]), stage), !P::promoted);
+    else wgmma_ab(o, ready, further(mn_major(smem.v[0]), stage));
   }
-  LAB_DEVICE void finish_output(Output<C>& o) {
-    wgmma_wait<0>(o);
+  LAB_DEVICE void finish_output(Sums& o) {
+    wgmma_wait<0>(products(o));
+    join(o);
     consumer_release(smem.v_ring, v);
     ++v;
   }
 
   // Computes the next block's scores beside the products of this block's P. Closes a tile
   // meanwhile, if `closes` is true.
-  LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
-                          OnlineSoftmax& softmax, bool closes) {
+  LAB_DEVICE void advance(Scores<C>& s, Sums& o, const Fragments<C>& ready, OnlineSoftmax& softmax,
+                          bool closes) {
     if constexpr (C::overlap == Overlap::none) {
       begin_output(o, ready);
       if (closes) close_tile(softmax);
@@ -172,6 +196,7 @@ template <class C, class P> struct Consumer {
     softmax = {};
     const typename C::Work& work = smem.tile(i).work;
     lab::begin_rows<V>(softmax, slopes, p, work, row - (thread_x() & 31) / 4);
+    if constexpr (C::codes) scale = p.scale_log2 * p.descales.of_scores(work);
   }
 
   // Turns q k into scores: the soft cap, slopes, and a mask of bits.
@@ -185,7 +210,7 @@ template <class C, class P> struct Consumer {
   }
   // Turns S into P.
   LAB_DEVICE void update(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
-    rescale = softmax.template update<P, T>(s, scale_of<V>(p));
+    rescale = softmax.template update<P, T>(s, C::codes ? scale : scale_of<V>(p));
     --keys.count;
   }
   LAB_DEVICE void masked_softmax(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
@@ -203,7 +228,7 @@ template <class C, class P> struct Consumer {
   }
   // Waits for the products that ran beside the scores; then rounds P, and rescales O to the new
   // maxima.
-  LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
+  LAB_DEVICE void fold(Sums& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
     skip_values();  // before the branch: after it, ptxas treats v as divergent
@@ -211,20 +236,20 @@ template <class C, class P> struct Consumer {
     if (has_ended) {
       finish_tile(o);
 #pragma unroll
-      for (int n = 0; n < C::dim_vo / 2; ++n) o[n] = 0.f;
+      for (int n = 0; n < C::dim_vo / 2; ++n) total(o)[n] = 0.f;
       // This follows finish_tile, at whose barrier all consumers may meet. A warpgroup that skips
       // nothing passes its next turn only after that barrier.
       skip_turns();
     }
-    rescale_rows(o, rescale);
+    rescale_rows(total(o), rescale);
   }
   // Computes a block of the steady state. With two buffers of P, this block's P is in `ready`
   // already, and the next block's P is rounded as soon as its exponentials are computed.
-  LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
+  LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Sums& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
     if constexpr (!C::two_p_buffers) round_to_fragments<T>(ready, s);
-    rescale_rows(o, rescale);
+    rescale_rows(total(o), rescale);
     advance(s, o, ready, softmax, false);
     shape(s);
     update(softmax, rescale, s);
@@ -238,11 +263,11 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void begin(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s,
                         Fragments<C>& probabilities) {
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);
-    if constexpr (!V::plain) begin_rows(softmax);
+    if constexpr (!V::plain || C::codes) begin_rows(softmax);
     skip_keys();
     skip_values();
     skip_turns();
-    consumer_wait(smem.q_ring, i);
+    await_query();
     await_keys(smem.k_ring, k);
     begin_scores(s);
     wgmma_wait<0>();
@@ -257,23 +282,25 @@ template <class C, class P> struct Consumer {
     if (keys.count == 0) return false;
     if (!C::two_p_buffers) close_tile(softmax);
     skip_keys();
-    consumer_wait(smem.q_ring, i);
+    await_query();
     return true;
   }
   // Ends the softmax of the rows of the tile before i, and begins the softmax of tile i.
   LAB_DEVICE void close_tile(OnlineSoftmax& softmax) {
-    factor = store_sums<C, P>(softmax, p, smem.tile(i - 1).work, row);
+    const typename C::Work& work = smem.tile(i - 1).work;
+    factor = store_sums<C, P>(softmax, p, work, row);
+    if constexpr (C::codes) factor = factor * p.descales.of_values(work);
     begin_rows(softmax);
   }
   // Stores O of the tile before i, which is complete.
-  LAB_DEVICE void finish_tile(const Output<C>& o) {
+  LAB_DEVICE void finish_tile(const Sums& o) {
     const typename C::Work& work = smem.tile(i - 1).work;
-    store_rows<C, P>(o, factor, p, work, row);
+    store_rows<C, P>(total(o), factor, p, work, row);
     if (work.live_splits > 1 && arrives_last(smem.is_last_split, p, work, ConsumerSync<C>{}, 128))
       merge_splits<P, C::consumer_warps, C::dim_vo>(p, work, thread_x() / 32 - 4);
     consumer_release(smem.tile_ring, i - 1);
   }
-  LAB_DEVICE void end(OnlineSoftmax& softmax, Output<C>& o, const Fragments<C>& probabilities) {
+  LAB_DEVICE void end(OnlineSoftmax& softmax, Sums& o, const Fragments<C>& probabilities) {
     begin_output(o, probabilities);
     close_tile(softmax);
     finish_output(o);
