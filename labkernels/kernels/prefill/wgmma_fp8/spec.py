@@ -24,7 +24,7 @@ from labkernels.policy import NumericPolicy
 # registers per thread; the producers have the others, and one that transposes uses 40 or more
 CONSUMER_REGISTERS = {("promoted", 12): 232, ("tensor_core", 12): 224, ("tensor_core", 16): 160}
 WIDE_P = "fp16"  # P in 16 bits: V becomes fp16, which has all its values
-WAYS = (("input", "promoted"), ("input", "tensor_core"), (WIDE_P, "tensor_core"))
+WAYS = (("input", "tensor_core"), ("input", "promoted"), (WIDE_P, "tensor_core"))
 ATOM_KEYS = 128  # keys of an atom of the transposed V
 # rows, keys, warps, stages, overlap; the first is preferred
 SHAPES = (

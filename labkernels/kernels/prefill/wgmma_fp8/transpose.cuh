@@ -1,4 +1,4 @@
-// Two warps transpose V, because wgmma takes 8-bit operands with K, here the keys, contiguous alone.
+// Two warps transpose V, because wgmma takes 8-bit operands only with K, here the keys, contiguous.
 #pragma once
 #include "prefill/wgmma_fp8/traits.cuh"
 
@@ -7,10 +7,11 @@ using namespace lab;
 
 constexpr int transposers = 2;  // warps, each with its part of the channels
 
-// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t the channels 2i and 2i + 1
-// of keys 2t and 2t + 1 of each 8; bytes of two of these words make a channel's keys 2t, 2t + 1, 8
-// + 2t and 9 + 2t, which is the order in which round_to_fragments has P. Lanes with i >= 4 exchange
-// their two channels, so that the eight rows that stmatrix writes lie in different banks.
+// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t the channels 2i and
+// 2i + 1 of keys 2t and 2t + 1 of each 8; bytes of two of these words make a channel's keys 2t,
+// 2t + 1, 8 + 2t and 9 + 2t, which is the order in which round_to_fragments has P. Lanes with
+// i >= 4 exchange their two channels, so that the eight rows that stmatrix writes lie in different
+// banks.
 template <class C>
 LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int part) {
   const int lane = thread_x() & 31, r = lane % 8;
