@@ -28,17 +28,16 @@ template <class C, class P> struct Consumer {
 
   Smem<C>& smem;
   const typename C::Problem& p;
-  const bool copied;               // whether warps copy K and V, not the TMA
-  const int warpgroup, row;        // row: this lane's first row of the tile
-  int i = 0;                       // the work tile whose scores come next
-  int k = 0, v = 0;                // how often the rings of K and V have been used
-  int unread = 0;                  // skipped tiles of V, to be released after the running products
-  bool has_ended = false;          // whether the running products are a work tile's last
-  float factor = 0.f;              // by which that tile's O is multiplied, once O is complete
-  u32 queries[C::dim_qk / 16][4];  // Q of tile i, if it is in registers
-  float scale = 1.f;               // of tile i's scores in log2 units, where codes have scales
-  KeyBlocks keys;                  // the blocks of tile i that are left
-  Slope slopes[2];                 // of the lane's rows of tile i, with slopes alone
+  const bool copied;         // whether warps copy K and V, not the TMA
+  const int warpgroup, row;  // row: this lane's first row of the tile
+  int i = 0;                 // the work tile whose scores come next
+  int k = 0, v = 0;          // how often the rings of K and V have been used
+  int unread = 0;            // skipped tiles of V, to be released after the running products
+  bool has_ended = false;    // whether the running products are a work tile's last
+  float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
+  float scale = 1.f;         // of tile i's scores in log2 units, where codes have scales
+  KeyBlocks keys;            // the blocks of tile i that are left
+  Slope slopes[2];           // of the lane's rows of tile i, with slopes alone
 
   LAB_DEVICE Consumer(Smem<C>& shared, const typename C::Problem& params, bool copied_,
                       int warpgroup_)
@@ -113,40 +112,23 @@ template <class C, class P> struct Consumer {
 
   // Waits for a block of K or V. What warps have copied needs a fence before wgmma reads it. If the
   // warps that copy made the fence, they would wait for each block to land.
-  template <int Stages> LAB_DEVICE void await_keys(Pipeline<Stages>& ring, int n) const {
+  LAB_DEVICE void await_keys(Pipeline<C::stages>& ring, int n) const {
     consumer_wait(ring, n);
     if (C::paged && copied) fence_async_shared();
   }
 
-  // Waits for Q of tile i, and takes it into registers if it fits them.
-  LAB_DEVICE void await_query() {
-    consumer_wait(smem.q_ring, i);
-    if constexpr (C::q_in_registers) {
-      const int lane = thread_x() & 31, first = warpgroup * 64 + thread_x() / 32 % 4 * 16;
-#pragma unroll
-      for (int n = 0; n < C::dim_qk / 16; ++n)
-        ldmatrix_x4(queries[n], smem.q[smem.q_ring.stage(i)].chunk_at(first + lane % 16, n * 16,
-                                                                      n % 4 * 2 + lane / 16));
-      consumer_release(smem.q_ring, i);
-    }
-  }
-
   // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
-    if constexpr (C::q_in_registers) {
-      wgmma_abt(s, queries, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
-    } else {
-      const auto q =
-          further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
-      wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
-    }
+    const auto q =
+        further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
+    wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
   }
   LAB_DEVICE void finish_scores(Scores<C>& s) {
     fence_operand(s);
     consumer_release(smem.k_ring, k);
     ++k;
     // The condition has & and not &&: a branch would end the basic block that the compiler orders.
-    if (!C::q_in_registers & (keys.count == 1) & ((thread_x() & 31) == 0))
+    if ((keys.count == 1) & ((thread_x() & 31) == 0))
       mbarrier_arrive(smem.q_ring.empty[smem.q_ring.stage(i)]);
   }
   // Starts O += P V.
@@ -267,7 +249,7 @@ template <class C, class P> struct Consumer {
     skip_keys();
     skip_values();
     skip_turns();
-    await_query();
+    consumer_wait(smem.q_ring, i);
     await_keys(smem.k_ring, k);
     begin_scores(s);
     wgmma_wait<0>();
@@ -282,7 +264,7 @@ template <class C, class P> struct Consumer {
     if (keys.count == 0) return false;
     if (!C::two_p_buffers) close_tile(softmax);
     skip_keys();
-    await_query();
+    consumer_wait(smem.q_ring, i);
     return true;
   }
   // Ends the softmax of the rows of the tile before i, and begins the softmax of tile i.

@@ -44,9 +44,7 @@ struct KernelTraits {
   static constexpr bool paged = Paged;
   using Rounded = T;                              // of P
   static constexpr bool codes = false;            // Q, K and V have 16 bits,
-  static constexpr bool v_is_transposed = false;  // V is [keys, channels],
-  static constexpr bool q_in_registers = false;   // and Q stays in shared memory
-  static constexpr int v_stages = Stages;
+  static constexpr bool v_is_transposed = false;  // and V is [keys, channels]
   // If shared memory has room, the next work tile's Q is loaded while this tile's Q is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;
@@ -90,9 +88,8 @@ constexpr int tile_stages = LAB_TILE_STAGES;  // a stage is free when the tile's
 template <class C> struct alignas(1024) Smem {
   typename C::Q q[C::q_stages];
   typename C::K k[C::stages];
-  typename C::V v[C::v_stages];
-  Pipeline<C::stages> k_ring;
-  Pipeline<C::v_stages> v_ring;
+  typename C::V v[C::stages];
+  Pipeline<C::stages> k_ring, v_ring;
   Pipeline<C::q_stages> q_ring;
   Pipeline<tile_stages> tile_ring;
   Mbarrier tile_wanted, tail_full;

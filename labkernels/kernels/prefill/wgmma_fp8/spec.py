@@ -22,20 +22,21 @@ from labkernels.kernels.prefill.wgmma.spec import (
 from labkernels.policy import NumericPolicy
 
 # registers per thread; the producers have the others, and one that transposes uses 40 or more
-CONSUMER_REGISTERS = {("promoted", 12): 232, ("tensor_core", 12): 224, ("tensor_core", 16): 160}
+CONSUMER_REGISTERS = {"promoted": 232, "tensor_core": 224}
 WIDE_P = "fp16"  # P in 16 bits: V becomes fp16, which has all its values
-WAYS = (("input", "tensor_core"), ("input", "promoted"), (WIDE_P, "tensor_core"))
+# The first is the default: sums in the tensor cores lose, step by step, what their 14 bits cut.
+WAYS = (("input", "promoted"), ("input", "tensor_core"), (WIDE_P, "tensor_core"))
 ATOM_KEYS = 128  # keys of an atom of the transposed V
+Q_STAGES = 2
 # rows, keys, warps, stages, overlap; the first is preferred
 SHAPES = (
     (128, 192, 12, 2, "within"),
     (128, 192, 12, 2, "between"),
-    (192, 96, 16, 2, "within"),
-    (192, 96, 16, 2, "between"),
-    (128, 128, 12, 4, "within"),
+    (128, 160, 12, 2, "between"),
     (128, 128, 12, 2, "within"),
-    (128, 128, 12, 2, "none"),
     (128, 128, 12, 4, "between"),
+    (128, 128, 12, 2, "between"),
+    (128, 128, 12, 2, "none"),
 )
 PROMOTED_KEYS = 128  # the most keys of a step whose products have registers of their own
 
@@ -75,7 +76,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
 
     def thread_registers(self, instance: Instance) -> int:
         """Return the registers of a consumer's thread, after the producers gave up some."""
-        return CONSUMER_REGISTERS[instance.policy.accumulate, instance.tile.warps]
+        return CONSUMER_REGISTERS[instance.policy.accumulate]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers."""
@@ -84,7 +85,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
             return tuple(tile for tile in tiles if (tile.keys, tile.stages) == (128, 2))
         if policy.accumulate != "promoted":
             return tiles
-        return tuple(t for t in tiles if t.keys == PROMOTED_KEYS and t.overlap != "none")
+        return tuple(t for t in tiles if t.keys <= PROMOTED_KEYS and t.overlap != "none")
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
@@ -94,17 +95,12 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
             keys = -(-keys // ATOM_KEYS) * ATOM_KEYS
         of_v = symbol("T_V", keys, "keys of a step, in whole atoms", "keys")
         width = code if narrow else of.width
-        taken = (
-            instance.tile.keys == ATOM_KEYS and narrow and instance.policy.accumulate != "promoted"
-        )
-        q_stages = number(1 if taken else 2, "stages")  # 1 where Q goes on to registers
-        v_stages = of.stages + number(1, "stages") if instance.tile.stages == 2 else of.stages
-        rings = of.stages + v_stages + q_stages + TILE_STAGES
+        rings = 2 * of.stages + Q_STAGES + TILE_STAGES
         scheduled = TILE_BYTES + of.rows / WARPGROUP_ROWS * KEY_BLOCKS_BYTES
         lines = (
-            Line("Q", q_stages * of.rows * of.dim * code),
+            Line("Q", number(Q_STAGES, "stages") * of.rows * of.dim * code),
             Line("K stages", of.stages * of.keys * of.dim * code),
-            Line("V transposed" if narrow else "V widened", v_stages * of_v * of.dim_v * width),
+            Line("V transposed" if narrow else "V widened", of.stages * of_v * of.dim_v * width),
             Line("barriers", (2 * rings + 2) * number(8, "B"), "full and empty"),
             Line("work tiles", TILE_STAGES * scheduled * number(1, "B")),
             Line("is_last_split", number(4, "B")),

@@ -39,15 +39,8 @@ struct KernelTraits : prefill_wgmma::KernelTraits<e4m3x2, Dqk / 2, Dvo, Rows, Ke
   using Rounded = P_;
   static constexpr bool codes = true, v_is_transposed = is_e4m3<P_>;
   static constexpr bool two_p_buffers = false;
-  // of 65,536 registers, of which each thread gets a multiple of 8 at launch
-  static constexpr int producer_registers =
-      Warps == 16 ? 512 - 3 * LAB_CONSUMER_REGISTERS : 504 - 2 * LAB_CONSUMER_REGISTERS;
-  // With promotion, with P in 16 bits, or with more keys, Q does not fit the registers.
-  static constexpr bool q_in_registers =
-      Keys == 128 && v_is_transposed && LAB_CONSUMER_REGISTERS < 232;
-  static constexpr int q_stages = q_in_registers ? 1 : 2;
-  static constexpr int v_stages = Stages + (Stages == 2);  // one waits while one is transposed
-  using RawV = SwizzledTile<e4m3x2, Keys, Dvo / 2>;        // as the TMA brings V
+  static constexpr int q_stages = 2, producer_registers = 504 - 2 * LAB_CONSUMER_REGISTERS;
+  using RawV = SwizzledTile<e4m3x2, Keys, Dvo / 2>;  // as the TMA brings V
   template <class P, int Columns> struct VOf { using Tile = SwizzledTile<P, Keys, Dvo>; };
   template <int Columns> struct VOf<e4m3x2, Columns> {
     using Tile = SwizzledTile<e4m3x2, Dvo, Columns>;  // [channels, keys], in whole atoms

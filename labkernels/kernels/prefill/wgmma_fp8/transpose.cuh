@@ -1,4 +1,4 @@
-// Two warps transpose V, because wgmma takes 8-bit operands only with K, here the keys, contiguous.
+// Two warps transpose V, because wgmma takes 8-bit operands with K, here the keys, contiguous alone.
 #pragma once
 #include "prefill/wgmma_fp8/traits.cuh"
 
@@ -7,11 +7,10 @@ using namespace lab;
 
 constexpr int transposers = 2;  // warps, each with its part of the channels
 
-// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t the channels 2i and
-// 2i + 1 of keys 2t and 2t + 1 of each 8; bytes of two of these words make a channel's keys 2t,
-// 2t + 1, 8 + 2t and 9 + 2t, which is the order in which round_to_fragments has P. Lanes with
-// i >= 4 exchange their two channels, so that the eight rows that stmatrix writes lie in different
-// banks.
+// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t the channels 2i and 2i + 1
+// of keys 2t and 2t + 1 of each 8; bytes of two of these words make a channel's keys 2t, 2t + 1, 8
+// + 2t and 9 + 2t, which is the order in which round_to_fragments has P. Lanes with i >= 4 exchange
+// their two channels, so that the eight rows that stmatrix writes lie in different banks.
 template <class C>
 LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int part) {
   const int lane = thread_x() & 31, r = lane % 8;
@@ -22,28 +21,25 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
   const int channel = 2 * r + ((lane / 8 & 1) ^ r / 4);
   const u32 target = shared_address(to.data) + (part * chunks * 16 + channel) * 128 +
                      ((lane / 16 ^ channel % 8) << 4);
-  // Loads run ahead of the stores, by `ahead` pieces of 32 keys. The last ones are not used.
-  constexpr int pieces = C::keys / 32;
-  constexpr int free = C::producer_registers - 28;  // registers for pieces, of four each
-  constexpr int held = free < 12 ? 1 : pieces % 3 == 0 ? 3 : free < 28 ? 2 : 4, ahead = held - 1;
-  static_assert(pieces % held == 0, "a piece keeps its registers in every turn");
-  u32 raw[held][4];
-#pragma unroll
-  for (int k = 0; k < ahead; ++k) ldmatrix_x4_trans(raw[k], source + k * 4096);
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
+    const u32 column = source ^ c << 4;
 #pragma unroll
-    for (int k = 0; k < pieces; ++k) {
-      const int next = k + ahead;
-      ldmatrix_x4_trans(raw[next % held],
-                        (source ^ (c + next / pieces) << 4) + next % pieces * 4096);
-      const u32 (&x)[4] = raw[k % held];
-      u32 words[4];
+    for (int first = 0; first < C::keys; first += 64) {  // a load waits for earlier stores
+      u32 raw[2][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        words[i] = select_bytes(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? even : odd);
-      // 128 keys of all channels are an atom's columns
-      stmatrix_x4((target ^ k % 4 << 5) + (c * 16 + k / 4 * C::dim_vo) * 128, words);
+      for (int k = first; k < first + 64 && k < C::keys; k += 32)
+        ldmatrix_x4_trans(raw[k / 32 % 2], column + k * 128);
+#pragma unroll
+      for (int k = first; k < first + 64 && k < C::keys; k += 32) {
+        const u32 (&x)[4] = raw[k / 32 % 2];
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          words[i] = select_bytes(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? even : odd);
+        // 128 keys of all channels are an atom's columns
+        stmatrix_x4((target ^ k % 128 / 16 << 4) + (c * 16 + k / 128 * C::dim_vo) * 128, words);
+      }
     }
   }
 }
