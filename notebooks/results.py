@@ -48,7 +48,7 @@ measured = [s for s in scores if s.status != NOT_MEASURED]
 timed = [s for s in scores if s.target.metric in ("time", "time_graph")]
 
 # %% tags=["hide-input"]
-PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "triton_tutorial": "Triton's tutorial", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
+PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
 
 
 def summary(name, chosen):
@@ -167,10 +167,10 @@ shown("backward")
 # %% [markdown]
 # ## The rest
 #
-# Triton is compared with the tutorial of the same version, and the append of new keys with a copy.
+# The append of new keys is compared with a copy.
 
 # %% tags=["hide-input"]
-rest = [s for s in timed if s.target.experiment in ("triton_tutorial", "kv_append")]
+rest = [s for s in timed if s.target.experiment == "kv_append"]
 rest = pd.DataFrame(map(row, rest))
 plots.table(rest, "rest", DIGITS)
 
@@ -412,8 +412,8 @@ plots.table(faults.groupby("suite", as_index=False)[counts].sum(), "faults", {})
 # %% [markdown]
 # ## The same bits every time
 #
-# On a GPU, `labkernels record reliability` replays decode steps under CUDA graphs while lengths and pages change beneath them, and repeats every kernel on the same inputs.
-# Each run's outputs are compared on the GPU, bit for bit, with those of the first run of the same contents.
+# On a GPU, decode steps were replayed under CUDA graphs while lengths and pages changed beneath them, and every kernel was repeated on the same inputs. The code that did this has left the package, and is in its history: {doc}`/book/decisions/0034-recordings-that-are-complete`.
+# Each run's outputs were compared on the GPU, bit for bit, with those of the first run of the same contents.
 # *Different* counts the runs whose bits differ, and *grown* the bytes of GPU memory held at the end and not at the start.
 
 # %% tags=["hide-input"]

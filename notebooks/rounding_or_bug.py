@@ -366,7 +366,7 @@ plots.table(held[[*order_of, *whole]], "held-out", whole)
 # %% [markdown]
 # ### Other libraries
 #
-# The verdict judged what other libraries computed on an H100, in decode and prefill. It judged each output twice: once told that $P$ was kept in fp32, and once told that $P$ was rounded to 16 bits.
+# The verdict judged what other libraries computed on an H100, in decode and prefill; the code that recorded this is in the history of the package: {doc}`/book/decisions/0034-recordings-that-are-complete`. It judged each output twice: once told that $P$ was kept in fp32, and once told that $P$ was rounded to 16 bits.
 
 # %% tags=["hide-input"]
 others = recorded.newest_of_each(store.read("peer_verdicts"), ("batch", "kv_len", "dtype"))

@@ -232,7 +232,7 @@ plt.show()
 #
 # ### The H200 against the model
 #
-# `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, {term}`subnormal <subnormal>` ones, sums that cancel, and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
+# An experiment, which is now in the history of the package ({doc}`/book/decisions/0034-recordings-that-are-complete`), tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, {term}`subnormal <subnormal>` ones, sums that cancel, and tiles that are difficult on purpose, with one huge term, with infinities and NaN, or with random bits.
 # A few tiles of each are in `data/`, and the NumPy model runs on them now.
 
 # %% tags=["hide-input"]

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_unseen(found, options: argparse.Namespace, sizes: tuple[int, ...]) -> None:
-    from labkernels.measure.strangers import unseen
+    from labkernels.measure.mistakes import unseen
 
     batch, q_heads, kv_heads, keys = sizes
     shape = unseen.shape_like(

@@ -7,7 +7,7 @@ several similar ones. The other modules are parts of an experiment.
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labkernels.experiments.experiment import Experiment
@@ -32,12 +32,6 @@ def find(name: str) -> "Experiment":
 
 def _experiments() -> "Iterator[Experiment]":
     for item in pkgutil.walk_packages(__path__, f"{__name__}."):
-        # Parts are not imported: one is a Triton kernel, and importing Triton decides whether its
-        # interpreter is used.
-        finder: Any = item.module_finder
-        source = finder.find_spec(item.name).loader.get_source(item.name)
-        if "\nEXPERIMENT" not in source:
-            continue
         module = importlib.import_module(item.name)
         if hasattr(module, "EXPERIMENT"):
             yield module.EXPERIMENT

@@ -15,7 +15,6 @@ class Options:
     """The options of a recording; `say` takes each line of progress.
 
     only: parts of cells' labels between bars; "" for all cells.
-    peer_path: the file of a peer that is not a package: see measure.peers.triton_tutorial.
     """
 
     out: Path = store.DATA_DIR
@@ -25,7 +24,6 @@ class Options:
     only: str = ""
     replace: bool = False
     commit: str = ""
-    peer_path: Path | None = None
     say: Callable[[str], None] = print
 
     def picks(self, label: str) -> bool:

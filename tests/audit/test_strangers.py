@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from labkernels import testing
-from labkernels.measure.strangers import runs, wrong
-from tests.measure.strangers import inputs, right
+from labkernels.measure.mistakes import attention
+from tests.measure.strangers import inputs, right, runs, wrong
 
 
 def test_an_output_rounded_once_is_rounding_and_says_so():
@@ -71,17 +71,17 @@ def _e4m3(x):
 
 def _grouped_in_turn(w):
     k, v = (x.double().repeat(1, w.call.group, 1, 1) for x in (w.call.k, w.call.v))
-    return wrong.attend(w.scores(k=k), v, w.call.q.dtype)
+    return attention.attend(w.scores(k), v, w.call.q.dtype)
 
 
 def _unweighted(w):
-    _, l, o = wrong.parts(w, 32)
+    _, l, o = attention.parts(w, 32)
     return (o / l).mean(0).to(w.call.q.dtype)
 
 
 def _without(w, first, last):
     keys = wrong.keys_of(w)
-    return wrong.masked(w.s, (keys >= first) & (keys < last))
+    return attention.masked(w.s, (keys >= first) & (keys < last))
 
 
 BUGS = {
@@ -90,7 +90,7 @@ BUGS = {
         lambda w, out: torch.stack(out.chunk(2, -1), -1).flatten(-2)
     ),
     "heads swapped": wrong.stored(lambda w, out: out.flip(1)),
-    "K and V in e4m3": lambda w: wrong.attend(w.scores(k=_e4m3(w.k)), _e4m3(w.v), w.call.q.dtype),
+    "K and V in e4m3": lambda w: attention.attend(w.scores(_e4m3(w.k)), _e4m3(w.v), w.call.q.dtype),
     "partials unweighted": _unweighted,
     "scale of 192 for 128": wrong.scored(lambda w: w.s * (2 / 3) ** 0.5),
     "last block skipped": wrong.scored(lambda w: _without(w, 176, 200)),

@@ -5,7 +5,7 @@ import pytest
 
 from labkernels import cli
 from labkernels.audit import tolerance
-from labkernels.measure.strangers import unseen
+from labkernels.measure.mistakes import unseen
 from labkernels.numerics import rounding
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle

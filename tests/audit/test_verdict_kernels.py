@@ -9,13 +9,12 @@ import torch
 from labkernels import QuantizedKV, RaggedKV, ops
 from labkernels.audit.verdict import verdict
 from labkernels.kernels.registry import discover
+from labkernels.measure.mistakes.attention import Work
 from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import MUTANTS
-from labkernels.measure.strangers import runs, wrong
-from labkernels.measure.strangers.wrong import Work
 from tests.audit.cases import FAMILIES, SHAPES, family_case, judged, prefill_family_case
 from tests.kernels.contract import CUDA
-from tests.measure.strangers import inputs
+from tests.measure.strangers import inputs, runs, wrong
 
 
 @pytest.mark.parametrize("kernel", CUDA)

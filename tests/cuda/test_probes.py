@@ -3,7 +3,7 @@
 import pytest
 
 from labkernels.cuda.compiler import nvrtc, sass
-from labkernels.experiments.hardware.instructions import HEADER, INSTRUCTIONS
+from tests.cuda.instructions import HEADER, INSTRUCTIONS
 
 missing = nvrtc.available() or sass.available()
 pytestmark = pytest.mark.skipif(missing is not None, reason=str(missing))

@@ -19,8 +19,8 @@ from labkernels import hardware
 from labkernels.budget.compiler import EDGE, FITS, HABITS, MERGE, SPILLS
 from labkernels.measure import resources
 from labkernels.records import store
-from tests.measure.register_causes import spill_cause
 
+BAND = 0.12  # relative error up to which a prediction is near
 TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error above which a row costs more, and how much more
 REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers
 STEPS = (32, 8, 4, 2, 1)  # steps of the search, in units of a habit's precision
@@ -139,33 +139,6 @@ def spill_rows(known: Reports) -> list[dict[str, Any]]:
         counts |= {"tiles": len(set(tiles[said])), "tiles that spill": len(spilling)}
         found.append({"answer": answer, **counts, "most bytes": max(bytes_of, default=0)})
     return found
-
-
-def spill_misses(known: Reports) -> list[dict[str, Any]]:
-    """Return the tiles for which an answer about spills is wrong, with what happened and the cause.
-
-    SPILLS is wrong if a row does not spill, and any other answer if a row spills. "spills": the
-    architectures with a spill; "of": how many architectures have that answer for the tile.
-    """
-    names = ("kernel", "tile", "head_dim", "kv")
-    found: dict[tuple[Any, ...], list[store.Row]] = {}
-    for row, answer in zip(known.rows, known.answers, strict=True):
-        found.setdefault((str(answer), *(row[name] for name in names)), []).append(row)
-    misses = []
-    for (answer, *values), rows in found.items():
-        spilling = [row for row in rows if row["spill_bytes"]]
-        if len(spilling) != (len(rows) if answer == SPILLS else 0):
-            misses.append(
-                {
-                    **dict(zip(names, values, strict=True)),
-                    "answer": answer,
-                    "spills": ", ".join(sorted({row["arch"] for row in spilling})) or "none",
-                    "of": len({row["arch"] for row in rows}),
-                    "bytes": max(row["spill_bytes"] for row in rows),
-                    "cause": spill_cause(rows[0], answer),
-                }
-            )
-    return misses
 
 
 def _ways() -> np.ndarray:

@@ -7,7 +7,7 @@ from labkernels.cuda.compiler import nvrtc
 from labkernels.measure import resources
 from labkernels.records import store
 from labkernels.variant import FULL, AttentionVariant
-from tests.measure.register_causes import BAND
+from tests.measure.register_fit import BAND
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
 WHOLE = AttentionVariant(window_left=99, soft_cap=50.0, alibi=True, sinks=True)

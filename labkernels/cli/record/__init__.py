@@ -69,9 +69,6 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--quick", action="store_true", help="tiny workloads, to try the command")
     sub.add_argument("--replace", action="store_true", help="begin the data file again")
     sub.add_argument("--commit", default="", help="commit of the source, where there is no git")
-    sub.add_argument(
-        "--peer-path", type=Path, default=None, help="Triton's tutorial 06-fused-attention.py"
-    )
     jobs.add_options(sub)
 
 
@@ -141,7 +138,6 @@ def _asked(options: argparse.Namespace) -> Options:
         only=options.only,
         replace=options.replace,
         commit=options.commit,
-        peer_path=options.peer_path,
         say=lambda line: print(line, flush=True),
     )
 

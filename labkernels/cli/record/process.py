@@ -37,8 +37,7 @@ def command(name: str, asked: Options) -> list[str]:
     words = [sys.executable, "-m", "labkernels", "record", name, "--out", str(asked.out)]
     words += ["--repeats", str(asked.repeats), "--seed", str(asked.seed)]
     words += ["--only", asked.only, "--commit", asked.commit]
-    words += ["--quick"] * asked.quick + ["--replace"] * asked.replace
-    return words + (["--peer-path", str(asked.peer_path)] if asked.peer_path else [])
+    return words + ["--quick"] * asked.quick + ["--replace"] * asked.replace
 
 
 def in_a_process(words: list[str]) -> list[str]:

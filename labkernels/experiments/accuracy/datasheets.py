@@ -12,7 +12,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.probing import probe, targets
 from labkernels.probing.layouts import DENSE
-from labkernels.probing.targets import Target, triton_tutorial
+from labkernels.probing.targets import Target
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
@@ -41,8 +41,7 @@ class Sheet:
 
 def cells(options: Options) -> Iterator[Cell]:
     """Yield every kernel in each layout, format and mask; `quick` has two kernels in one format."""
-    listed = [*targets.targets().values(), triton_tutorial.target(options.peer_path)]
-    for target in listed:
+    for target in targets.targets().values():
         if options.quick and target.name not in QUICK:
             continue
         for layout in target.layouts:

@@ -12,7 +12,6 @@ from labkernels.kernels.mla.inputs import MlaInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
-    Backend,
     Peer,
     Pools,
     Refused,
@@ -343,43 +342,3 @@ def pages(t: Tensors) -> PagedKV:
     numbers = {"dtype": torch.int32, "device": k.device}
     table = torch.arange(batch * count, **numbers).view(batch, count)
     return PagedKV(k, v, table, torch.full((batch,), length, **numbers))
-
-
-def _decoder(tensor_cores: bool, backend: str, **knobs) -> Callable[[Tensors], object]:
-    def run(t: Tensors):
-        if not t.is_decode:
-            raise Refused("it decodes: one query token per request")
-        how = {"scale": t.scale, "tensor_cores": tensor_cores, "backend": backend, **knobs}
-        return decode_step(t.q[:, 0].contiguous(), pages(t), **how).outputs().out[:, None]
-
-    return run
-
-
-def _ragged(backend: str, **knobs) -> Callable[[Tensors], object]:
-    """Return a function that runs the ragged prefill; fa3 never splits and has no option for it."""
-
-    def run(t: Tensors):
-        import torch
-
-        from labkernels.kernels.caches.ragged import RaggedKV
-
-        if t.is_decode:
-            raise Refused("decodes go through the paged wrapper")
-        ends = torch.arange(len(t.q) + 1, dtype=torch.int32, device=t.q.device)
-        q, k, v = (x.flatten(0, 1) for x in (t.q, t.k, t.v))
-        kv = RaggedKV(k, v, ends * t.k.shape[1])
-        how = {"causal": t.causal, "scale": t.scale, "backend": backend, **knobs}
-        return prefill_step(q, kv, ends * t.q.shape[1], **how).outputs().out.view(t.q.shape)
-
-    return run
-
-
-BACKENDS = (
-    Backend("flashinfer_cuda_cores", LIBRARY, "off", _decoder(False, "auto")),
-    Backend("flashinfer_fa2", LIBRARY, "on", _decoder(True, "fa2")),
-    Backend("flashinfer_auto", LIBRARY, "on", _decoder(True, "auto")),
-    Backend("flashinfer_fa2_unsplit", LIBRARY, "on", _decoder(True, "fa2", disable_split_kv=True)),
-    Backend("flashinfer_prefill_fa2", LIBRARY, "on", _ragged("fa2")),
-    Backend("flashinfer_prefill_fa2_unsplit", LIBRARY, "on", _ragged("fa2", disable_split_kv=True)),
-    Backend("flashinfer_prefill_fa3", LIBRARY, "on", _ragged("fa3")),
-)

@@ -75,14 +75,12 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend of a library on plain tensors, which is judged and not timed.
+    """A backend of a library on plain tensors, whose bits are compared and which is not timed.
 
     run(tensors) returns [B, M, Hq, D], or raises if the library refuses.
     """
 
     name: str
-    library: str
-    tensor_cores: str
     run: Callable[[Tensors], Any]
 
 

@@ -159,8 +159,8 @@ def _of_tensors(backend: str) -> Callable[[Tensors], object]:
 
 
 BACKENDS = (
-    Backend("torch_flash", "torch", "on", _of_tensors("FLASH_ATTENTION")),
-    Backend("torch_cudnn", "torch", "on", _of_tensors("CUDNN_ATTENTION")),
-    Backend("torch_efficient", "torch", "on", _of_tensors("EFFICIENT_ATTENTION")),
-    Backend("torch_math", "torch", "off", _of_tensors("MATH")),
+    Backend("torch_flash", _of_tensors("FLASH_ATTENTION")),
+    Backend("torch_cudnn", _of_tensors("CUDNN_ATTENTION")),
+    Backend("torch_efficient", _of_tensors("EFFICIENT_ATTENTION")),
+    Backend("torch_math", _of_tensors("MATH")),
 )

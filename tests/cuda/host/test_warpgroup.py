@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.experiments.hardware.instructions import (
+from labkernels.numerics import rounding
+from labkernels.numerics.emulation import tensor_core
+from tests.cuda import machines
+from tests.cuda.host.small_kernels import aligned, build, message, place, run
+from tests.cuda.instructions import (
     HEADER,
     MmaParams,
     wgmma_probe,
     wgmma_smem_bytes,
 )
-from labkernels.numerics import rounding
-from labkernels.numerics.emulation import tensor_core
-from tests.cuda import machines
-from tests.cuda.host.small_kernels import aligned, build, message, place, run
 
 RNG = np.random.default_rng(7)
 SMEM_BYTES = 4096

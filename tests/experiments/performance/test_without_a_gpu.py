@@ -1,7 +1,5 @@
 """Experiments on speed make rows that fit their tables, here without a GPU."""
 
-from pathlib import Path
-
 import pytest
 
 from labkernels import hardware
@@ -15,18 +13,15 @@ from labkernels.experiments.performance import (
     mla,
     numeric_policies,
     prefill,
-    triton_tutorial,
     tuning,
 )
 from labkernels.experiments.performance.models import cascade
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
-from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.benchmark import benchmark
 from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.measure.judge.outputs import Errors
-from labkernels.measure.peers import triton_tutorial as peer
 from labkernels.measure.timing import Quartiles
 from labkernels.measure.tuning import recorded as tuning_recorded
 from labkernels.measure.tuning import search
@@ -187,50 +182,3 @@ def test_every_call_runs_and_its_rows_fit(made_up_gpu, monkeypatch, tmp_path):
     assert len(rows) == outcome.rows == 3 * len(host_time.calls())
     assert {(row["metric"], row["unit"], row["repeats"]) for row in rows} == {("host_time", "s", 2)}
     assert [row["kernel"] for row in rows[::3]] == [call.name for call in host_time.calls()]
-
-
-def test_without_its_file_there_is_no_such_peer(tmp_path):
-    assert "--peer-path" in peer.missing(None)
-    assert peer.missing(tmp_path / "nope.py") == "nope.py: no such file"
-    jobs = list(peer.compile_jobs(Path("t.py"), (64, 128), 3))
-    assert len(jobs) == len(set(jobs)) == 2 * (2 + 1) * 3
-    assert {job[1:4] for job in jobs} == {
-        (d, causal, way) for d in (64, 128) for causal, way in ((0, 0), (0, 1), (1, 0))
-    }
-
-
-PRETENDED = """
-from torch.nn.functional import scaled_dot_product_attention
-
-
-def attention(q, k, v, causal, scale, warp_specialize):
-    if warp_specialize:
-        raise RuntimeError("no specialised warps here")
-    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-"""
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_tutorials_output_is_judged_and_its_refusal_recorded(monkeypatch, tmp_path, causal):
-    """A file with the tutorial's interface is measured, with the mask in the names of its rows."""
-    fake_gpu.install(monkeypatch)
-    (tmp_path / "tutorial.py").write_text(PRETENDED)
-    options = Options(out=tmp_path, peer_path=tmp_path / "tutorial.py", repeats=3)
-    recording = Recording(triton_tutorial.EXPERIMENT, options, [])
-    work = Prefill((64, 64), (64, 64), 2, 2, 64, causal=causal, dtype="fp16")
-    monkeypatch.setattr(triton_tutorial, "_compile", lambda recording: None)
-    found = [row for _, row in triton_tutorial.rows(Cell(work.label, work), recording)]
-    known = {field.name for field in schema.MEASUREMENTS.fields}
-    assert all(set(row) <= known for row in found)
-    word = "causal" if causal else "full"
-    rates = {row["kernel"]: row["value"] for row in found if row["metric"] == "rate"}
-    assert rates[f"triton_tutorial, {word}"] == pytest.approx(work.flops / fake_gpu.GRAPH_S)
-    assert set(rates) == {
-        f"{name}, {word}" for name in ("triton_prefill", "torch_fa2", "triton_tutorial")
-    }
-    refused = [row for row in found if row["metric"] == "refused"]
-    assert [row["kernel"] for row in refused] == (
-        [] if causal else ["triton_tutorial, warps specialised, full"]
-    )
-    assert all("no specialised warps" in row["note"] for row in refused)
-    assert recording.failures == []

@@ -5,18 +5,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from labkernels.measure.strangers.inputs import (
-    Asked,
-    Call,
-    Shape,
-    asking,
-    changed,
-    drawn,
-    drawn_call,
-    normal,
-)
+from labkernels.measure.mistakes.attention import Call, Shape, drawn_call, normal
 
-__all__ = ["FAMILIES", "SHAPES", "Asked", "Call", "Shape", "asking", "call", "drawn_call"]
+__all__ = ["FAMILIES", "SHAPES", "Call", "Shape", "call", "drawn_call"]
 
 SHAPES = (
     Shape(2, 4, 2, 1, 200, 64),
@@ -26,6 +17,24 @@ SHAPES = (
     Shape(2, 2, 2, 16, 96, 128),
     Shape(3, 8, 8, 1, 64, 64),
 )
+
+
+def changed(change: Callable) -> Callable:
+    """Return a family that changes normal q, k and v: change(rng, q, k, v) returns the three."""
+
+    def family(rng, shape: Shape):
+        return change(rng, *normal(rng, shape))
+
+    return family
+
+
+def drawn(draw: Callable) -> Callable:
+    """Return a family that draws q, k and v alike: draw(rng, shape) returns one of them."""
+
+    def family(rng, shape: Shape):
+        return tuple(draw(rng, x.shape) for x in normal(rng, shape))
+
+    return family
 
 
 def _sink(rng, q, k, v):

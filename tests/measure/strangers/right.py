@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.measure.strangers.inputs import Call
-from labkernels.measure.strangers.right import exact, grouped, hidden_of
+from labkernels.measure.mistakes.attention import Call, exact, grouped, hidden_of
 
 LOG2_E = math.log2(math.e)
 

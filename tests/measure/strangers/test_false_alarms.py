@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import runs
-from labkernels.measure.strangers.inputs import Shape, changed, drawn
-from tests.measure.strangers import inputs, right
+from tests.measure.strangers import inputs, right, runs
+from tests.measure.strangers.inputs import Shape, changed, drawn
 
 NORMALISED, CUBIC, WHOLE = "output kept normalised", "flash, cubic exp2", "maxima that are whole"
 IN_TURN, RING = "splits that take keys in turn", "a ring of three"

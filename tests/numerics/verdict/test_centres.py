@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import runs, wrong
-from labkernels.measure.strangers.right import grouped, hidden_of
+from labkernels.measure.mistakes.attention import grouped, hidden_of, right_output
 from labkernels.numerics.truth.layouts import of_dense
 from labkernels.numerics.truth.problem import Problem, keys_of
 from labkernels.numerics.verdict import centres, first_look
 from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
-from tests.measure.strangers import inputs
+from tests.measure.strangers import inputs, runs, wrong
 from tests.numerics.verdict.searched import nothing
 
 _SHAPE = inputs.Shape(1, 4, 2, 33, 60, 64, causal=True)
@@ -76,7 +75,7 @@ def test_an_offset_that_v_lacks_is_a_bug(dtype):
     call = inputs.call("normal", _SHAPE, dtype, 5)
     for part in wrong.PARTS:
         out = wrong.run(wrong.valued(lambda w: w.v - 0.05), call, part)
-        if not out.equal(wrong.run(wrong.right_output, call)):
+        if not out.equal(wrong.run(right_output, call)):
             assert runs.judged(call, out).answer == "BUG"
 
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import runs, wrong
-from labkernels.measure.strangers.right import grouped, hidden_of
+from labkernels.measure.mistakes.attention import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import less_exact, twins
 from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
-from tests.measure.strangers import inputs
+from tests.measure.strangers import inputs, runs, wrong
 from tests.numerics.verdict.searched import nothing
 
 
@@ -205,7 +204,7 @@ def test_ways_whose_kernels_make_no_error_explain_nothing(monkeypatch):
     """A row that sees one key has no rounding, so that no twin errs."""
     monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("normal", inputs.Shape(1, 4, 2, 9, 40, 32, causal=True), "fp16", 0)
-    own = type(call)(**{**vars(call), "asked": inputs.Asked(window_left=0)})
+    own = type(call)(**{**vars(call), "window_left": 0})
     out = own.v.repeat_interleave(2, 1)[:, :, 31:].clone()
     assert runs.judged(own, out).answer == "ROUNDING"
     out[0, 0, 0, 0] *= 1.004

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labkernels.measure.strangers import runs
-from labkernels.measure.strangers.right import grouped, hidden_of
+from labkernels.measure.mistakes.attention import grouped, hidden_of
 from labkernels.numerics.verdict.diagnosis import search
-from tests.measure.strangers import inputs
+from tests.measure.strangers import inputs, runs
 from tests.numerics.verdict.searched import nothing
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkernels.audit.tolerance import Tolerance
-from labkernels.measure.strangers import drawn, inputs, right, wrong
+from labkernels.measure.mistakes import attention, drawn
 
 DRAWN = 500
 _MOST_SCORES = 2**17  # scores of all heads of a part; a mistake then takes some ten milliseconds
@@ -11,18 +11,18 @@ _MOST_SCORES = 2**17  # scores of all heads of a part; a mistake then takes some
 
 def shape_like(
     batch: int, q_heads: int, kv_heads: int, queries: int, keys: int, dim: int, *, causal: bool
-) -> inputs.Shape:
+) -> attention.Shape:
     """Return a part of a test: all keys, up to two requests, two KV heads and groups of two."""
     kv = min(2, kv_heads)
     group = min(2, q_heads // kv_heads)
     requests = min(2, batch)
     rows = max(1, _MOST_SCORES // (requests * kv * group * keys))
-    return inputs.Shape(requests, kv * group, kv, min(queries, rows), keys, dim, causal=causal)
+    return attention.Shape(requests, kv * group, kv, min(queries, rows), keys, dim, causal=causal)
 
 
 def mistakes(
     tolerance: Tolerance,
-    shape: inputs.Shape,
+    shape: attention.Shape,
     dtype: str,
     *,
     mean: float = 0.0,
@@ -33,10 +33,10 @@ def mistakes(
 
     Each comes with its error: its rms over that of the output. The largest error comes first.
     """
-    call = inputs.drawn_call(_normal(mean), [seed], shape, dtype)
-    truth = right.exact(call)[0].numpy()
-    work = wrong.Work.of(call)
-    good = wrong.right_output(work)
+    call = attention.drawn_call(_normal(mean), [seed], shape, dtype)
+    truth = attention.exact(call)[0].numpy()
+    work = attention.Work.of(call)
+    good = attention.right_output(work)
     passed, tried = [], 0
     for number in range(seed * count, (seed + 1) * count):
         mistake = drawn.mistake(number)
@@ -52,8 +52,8 @@ def mistakes(
 
 
 def _normal(mean: float):
-    def family(rng: np.random.Generator, shape: inputs.Shape):
-        q, k, v = inputs.normal(rng, shape)
+    def family(rng: np.random.Generator, shape: attention.Shape):
+        q, k, v = attention.normal(rng, shape)
         return q, k, v + mean
 
     return family

@@ -20,7 +20,14 @@ from labkernels.defects import (
     VALUES,
     WEIGHTS,
 )
-from labkernels.measure.strangers.wrong import Work, attend, distances, masked, parts, right_output
+from labkernels.measure.mistakes.attention import (
+    Work,
+    attend,
+    distances,
+    masked,
+    parts,
+    right_output,
+)
 
 TILES = (8, 16, 32, 64)
 KEYS = ("all keys", "keys from a place on", "one tile", "odd tiles", "every fourth key")
@@ -114,14 +121,14 @@ def _read(operand: str, change: Callable) -> Callable:
     def make(w: Work, keys, number: float):
         x = w.k if operand == "k" else w.v
         x = torch.where(keys[:, None], change(w, x, number), x)
-        scores = w.scores(k=x) if operand == "k" else w.s
+        scores = w.scores(x) if operand == "k" else w.s
         return _attend(w, scores, w.v if operand == "k" else x)
 
     return make
 
 
 def _attend(w: Work, s, v=None, weights=None):
-    return attend(s, w.v if v is None else v, w.call.q.dtype, weights, w.call.sinks)
+    return attend(s, w.v if v is None else v, w.call.q.dtype, weights)
 
 
 def _scored(change: Callable) -> Callable:

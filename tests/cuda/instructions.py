@@ -1,7 +1,6 @@
-"""The instructions whose arithmetic is tested, and how a probe runs each on tiles of a and b."""
+"""The instructions whose arithmetic was recorded, and how a probe runs each on tiles of a and b."""
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -100,32 +99,3 @@ INSTRUCTIONS = tuple(
         (_sync, _wgmma), [(fmt, "fp32") for fmt in _K] + [("fp16", "fp16")]
     )
 )
-
-
-def launcher(compile_arch: str) -> Callable:
-    """Return a function `multiply(instruction, a, b, c)` that runs the instruction's probe."""
-    import torch
-
-    from labkernels.cuda.compiler import nvrtc
-    from labkernels.cuda.gpu.kernel import load
-
-    kernels = {
-        instruction: load(
-            nvrtc.compile_kernel(HEADER, instance=instruction.probe, defines={}, arch=compile_arch)
-        )
-        for instruction in INSTRUCTIONS
-    }
-
-    def multiply(instruction: Instruction, a, b, c):
-        columns = b.transpose(1, 2).contiguous()
-        d = torch.full_like(c, float("nan"))
-        kernels[instruction].launch(
-            grid=(len(a) // instruction.tiles_per_block, 1, 1),
-            threads=instruction.threads,
-            smem_bytes=instruction.smem_bytes,
-            params=MmaParams(a.data_ptr(), columns.data_ptr(), c.data_ptr(), d.data_ptr()),
-            stream=torch.cuda.current_stream().cuda_stream,
-        )
-        return d
-
-    return multiply

@@ -1,0 +1,1 @@
+"""Mistakes of attention, drawn as data: which of them a tolerance accepts."""
