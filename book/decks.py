@@ -1,5 +1,6 @@
 """A deck of slides for each week: a sentence and a figure, an equation or a few lines of code."""
 
+import base64
 import html
 import re
 import tomllib
@@ -8,19 +9,21 @@ from pathlib import Path
 import nbformat
 import slides
 from nbformat.v4 import new_markdown_cell, new_notebook
-from notebook_io import NOTEBOOKS
+from notebook_io import NOTEBOOKS, ROOT
+from page_figures import MIME
 
 from labkernels.chapters.exercises.overlay import region
 
+EXECUTED = ROOT / "_build" / "executed"  # by make book
 FILE = Path(__file__).with_name("teaching") / "decks.toml"
 FIGURE = re.compile(r"(\w+) ([\w-]+)")
 REGION = re.compile(r"region: (\S+) (.+)")
 # A room sees these: no words below 18 px, and figures as large as the slide allows.
 STYLE = """
-  .reveal section h2 { font-size: 44px; line-height: 1.2; margin-bottom: 24px; }
+  .reveal section h2 { font-size: 44px; line-height: 1.2; margin-bottom: 16px; }
   .reveal section :is(p, li, table) { font-size: 32px; }
   .reveal section :is(pre, pre code) { font-size: 22px; }
-  .reveal section img { height: 570px; max-height: 570px !important; width: 100%; }
+  .reveal section img { height: 660px; max-height: 660px !important; width: 100%; }
   .reveal section img { object-fit: contain; }
   .reveal .beside { display: block !important; }
 """
@@ -64,13 +67,26 @@ def _shown(below: str) -> tuple[str, str]:
 def _figure(chapter: str, name: str) -> tuple[str, str]:
     """Returns a figure of a chapter with its alternative text, and its caption.
 
+    Where the book was built, the figure is the one that was drawn for slides.
     Raises: ValueError if the chapter has no figure of that name.
     """
-    for cell in nbformat.read(NOTEBOOKS / f"{chapter}.ipynb", as_version=4).cells:
+    drawn, data = _drawn(NOTEBOOKS, chapter, name)
+    if not drawn:
+        raise ValueError(f"figure = {name!r}, allowed: a figure of {chapter}")
+    flat = _drawn(EXECUTED, chapter, name)[1].get(MIME, {}).get("flat", "")
+    image = f"png;base64,{''.join(data['image/png'].split())}"
+    if flat:
+        image = f"svg+xml;base64,{base64.b64encode(flat.encode()).decode()}"
+    alt = html.escape(drawn["image"]["alt"], quote=True)
+    return f'<img alt="{alt}" src="data:image/{image}">', drawn["figure"]["caption"]
+
+
+def _drawn(folder: Path, chapter: str, name: str) -> tuple[dict, dict]:
+    """Returns what a notebook says of a figure, and the figure by format; else nothing."""
+    path = folder / f"{chapter}.ipynb"
+    for cell in nbformat.read(path, as_version=4).cells if path.exists() else ():
         drawn = cell.metadata.get("mystnb", {})
         if drawn.get("figure", {}).get("name") == name:
-            (data,) = (d for o in cell.outputs if (d := o.get("data", {}).get("image/png")))
-            image = f"data:image/png;base64,{''.join(data.split())}"
-            alt = html.escape(drawn["image"]["alt"], quote=True)
-            return f'<img alt="{alt}" src="{image}">', drawn["figure"]["caption"]
-    raise ValueError(f"figure = {name!r}, allowed: a figure of {chapter}")
+            (data,) = (d for o in cell.outputs if "image/png" in (d := o.get("data", {})))
+            return drawn, data
+    return {}, {}

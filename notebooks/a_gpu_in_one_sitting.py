@@ -72,7 +72,7 @@ h200 = hardware.gpu("h200")
 # - **Registers.** A register is a 32-bit word that belongs to one thread. Only registers can be added and multiplied.
 # - **Shared memory.** All threads of a block see it, and one thread hands a number to another through it.
 #
-# Behind them lie the {term}`L2` cache and the {term}`DRAM`, the GPU's main memory, which all SMs share.
+# Behind these two memories lie the {term}`L2` cache and the {term}`DRAM`, the GPU's main memory, which all SMs share.
 # The nearer a memory is, the faster it is; DRAM is by far the largest.
 
 # %% tags=["hide-input"]
@@ -125,7 +125,7 @@ plt.show()
 #
 # The same law holds for bytes.
 # If data take $\tau$ seconds to come and $\beta$ bytes per second are wanted, then $\beta \tau$ bytes have to be on their way at any time.
-# For the bandwidth of the H200's DRAM, each SM's share of them is:
+# For the bandwidth of the H200's DRAM, each SM's share of these bytes is:
 
 # %%
 in_flight = [
@@ -174,7 +174,7 @@ bool(np.allclose(y, exact, atol=1e-4))
 # %% [markdown]
 # Why are there two stages?
 # With one stage a fast thread would overwrite a tile that a slow one still reads.
-# The CPU machine notices it, and names the threads and the lines, here the multiplication and the copy of the next tile:
+# The CPU machine notices this mistake, and names both threads and their lines: the multiplication, and the copy of the next tile.
 
 # %%
 try:
@@ -196,7 +196,7 @@ except HostKernelError as error:
 # **Registers per thread** are the numbers that are alive at the same time.
 # The sums are alive from the first step to the last, and take one register each.
 # Addresses, the loop counter, and weights on their way to the multiplier come on top.
-# They do not depend on the number of sums once the loop is written out for many of them:
+# These registers do not depend on the number of sums, once the loop is written out for many sums:
 #
 # $$
 # R \;=\; \text{sums} + c.
@@ -216,7 +216,7 @@ print(f"c = {c}", predicted, sep="\n")
 
 # %% [markdown]
 # So the compiler needs 54 registers beside the sums.
-# Its machine code says what for: 44 of them hold weights, because eleven loads of four weights each stand before the first multiplication, which then need not wait for shared memory.
+# Its machine code shows what these registers hold: 44 of them hold weights, because eleven loads of four weights each stand before the first multiplication, which then need not wait for shared memory.
 # The other ten are for one number of $x$, for addresses and for counters.
 #
 # Up to 160 sums the prediction should be exact.
@@ -273,7 +273,7 @@ plt.show()
 # ## Measurement
 #
 # NVIDIA's compiler runs without a GPU.
-# What it reported for each number of sums is recorded in `data/performance/register_growth.csv`:
+# What the compiler reported for each number of sums is recorded in `data/performance/register_growth.csv`:
 
 # %%
 table = recorded[["registers", "spill_bytes"]].assign(predicted=lambda t: t.index + c)
@@ -285,7 +285,7 @@ table
 # Below 64 the constant is smaller, because fewer weights are in registers at once.
 # Above 160 sums the compiler saves registers where it can, and at 256 it spills.
 #
-# {term}`NVRTC` is NVIDIA's compiler as a library. If this machine has it, it says the same about your own compiler:
+# {term}`NVRTC` is NVIDIA's compiler as a library. Where this machine has NVRTC, the next cell asks it about the same kernels:
 
 # %% tags=["nbval-ignore-output"]
 if nvrtc.available() is None:

@@ -245,7 +245,7 @@ plt.show()
 #
 # The quotient is $g$ for a decode. For a prefill, it is the number of rows of the query tile, which one loaded key serves.
 # A GPU multiplies with two kinds of units: a {term}`CUDA core` multiplies and adds one number of each lane, and a {term}`tensor core` multiplies small matrices.
-# With either kind it can do some number of operations in the time that one byte takes {cite:p}`williams2009`.
+# With either kind of unit, a GPU can do a certain number of operations in the time that one byte takes to arrive {cite:p}`williams2009`.
 # Below that number the kernel waits for memory, above it for arithmetic.
 #
 # ## Prediction

@@ -23,7 +23,7 @@
 # :class: important
 #
 # In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, whichever the kernel; bf16 in the rest of the model changes {glue:text}`flips_model`.
-# Losses of nine ways to train differ by less than those of three seeds.
+# Losses of nine ways to train differ by less than those of seeds, equal logits or not.
 # But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability, whatever the kernel; with equal bits they agree exactly.
 # How sure: one model of {glue:text}`weights` million weights, one H200; no larger one was run.
 # :::
@@ -42,11 +42,13 @@ if importlib.util.find_spec("labkernels") is None:
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, plots
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import exercises, live
+from labkernels.experiments.training import generation, weights
 from labkernels.experiments.training.model import Gpt, Size
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
@@ -56,7 +58,7 @@ from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
 origin = recorded.origin(store.read("effects"))
-found = chapter.effects()
+found = pd.DataFrame(store.read("effects"))
 full = chapter.means(found, "logits")
 KERNELS = ["tensor cores", "CUDA cores", "torch flash", "torch cuDNN", "torch efficient"]
 shown = full.loc[[*KERNELS, "torch fp32", "torch fp32, model in bf16"]]
@@ -119,11 +121,11 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes a few per cent longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
 NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
-bars(
-    chapter.gradients(NOTE),
-    label="time, ms",
-    origin=recorded.origin(store.read("backward_variants")),
-)
+timed = pd.DataFrame(store.read("backward_variants"))
+kept = (timed.note == NOTE) & (timed.metric == "time") & (timed.statistic == "median")
+timed = timed[kept].rename(columns={"kernel": "name"}).assign(value=lambda x: 1e3 * x.value)
+timed["words"] = timed.value.map("{:.2f} ms".format)
+bars(timed, label="time, ms", origin=recorded.origin(timed.to_dict("records")))
 sized.log.drew("timing", "prefill")
 plt.show()
 
@@ -176,14 +178,16 @@ bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
 # %% [markdown]
-# Is the verdict, which was tuned on random inputs, right about real ones? All outputs are of right kernels:
+# Is the verdict, which was tuned on random inputs, right about real ones? All outputs are of right kernels: of each layer a prefill of 256 tokens, and decodes after 64, 128, 256 and 512. A BUG would be a false alarm:
 
 # %% tags=["hide-input"]
 rows = []
-for operation, drawn in (("decode", decoded), ("prefill", real)):
-    for kernel in live.KERNELS[operation]:
-        rows.append((operation, kernel, chapter.judged(operation, drawn, kernel)))
-table = pd.DataFrame(rows, columns=["operation", "kernel", "verdict"])
+for operation, kernels in live.KERNELS.items():
+    for kernel in kernels:
+        said = chapter.answers(parts, operation, kernel)
+        counts = {word: said.count(word) for word in ("ROUNDING", "INCONCLUSIVE", "BUG")}
+        rows.append({"operation": operation, "kernel": kernel, "outputs": len(said)} | counts)
+table = pd.DataFrame(rows)
 plots.table(table, "effect-verdicts", {})
 
 # %% [markdown]
@@ -217,13 +221,52 @@ plots.table(table, "effect-losses", dict.fromkeys(table.columns[1:], "{:.4f}"))
 curves(
     chapter.curve(0, ["tensor cores", "CUDA cores", "torch cuDNN", "torch fp32"]),
     labels=("step", "loss above the mean, nats"),
-    origin=recorded.origin(store.read("training")),
+    origin=recorded.origin(store.select(store.read("training"), {"what": "training"})),
 )
 plt.show()
 
 # %% [markdown]
 # The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds a difference of this size cannot be told from chance. This is a null: it does not say that the ways are equal, but that their difference, if there is one, is small against that of seeds.
-# Attention without tensor cores, with fp32 weights, is not better; nor does the denominator matter here that our kernels can round as P {cite:p}`qiu2025`. The conditions under which {cite:t}`qiu2025` saw a training fail were not provoked.
+# Attention without tensor cores, with fp32 weights, is not better; nor does the denominator matter here that our kernels can round as P.
+# Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, and {glue:text}`parted_free` if the kernels' sums have free order.
+#
+# ### Where many logits are equal
+#
+# {cite:t}`qiu2025` explain a training that failed. Where keys of a row have equal logits, they share one weight and *one* rounding error, and errors that would cancel add up. The output $\hat o$ is then too long or too short, and so is $\delta = \sum dO \, \hat o$, which the backward pass subtracts in every row:
+#
+# $$
+# b = \frac{\sum o \cdot (\hat o - o)}{\sum o \cdot o}, \qquad
+# b_\delta = \frac{\sum dO \cdot (\hat o - o)}{\sum_\text{rows} |dO \cdot o|}
+# $$ (effect-bias-sums)
+#
+# Spread logits leave $b = -u^2 / (8 \ln 2) = -2.8 \cdot 10^{-6}$ in bf16 ({doc}`where_the_error_comes_from`). Equal ones allow up to half an ulp, a thousand times as much. If the denominator sums the rounded weights, numerator and denominator share the error.
+#
+# To provoke this, a model of two layers without rotary positions reads texts of two symbols, letter or not. In its first layer all keys of a symbol are equal, and {glue:text}`at_top` % of a row's keys share its maximum. The prediction rounds the weights of exact scores, and then the output:
+
+# %% mystnb={"figure": {"caption": "At step 0, on equal weights, a rounded P biases attention, and the rounded denominator halves the bias; later the bias of every way wanders. Bias of the first layer's output over a training, seed 0.", "name": "effect-bias"}, "image": {"alt": "Three curves over 400 steps. They start at 1.3 for tensor cores, 0.7 for the rounded denominator and 0 for CUDA cores; later all three swing, between about -1.5 and 2.3.", "width": "100%"}} tags=["hide-input"]
+biases = pd.DataFrame(store.read("bias"))
+drawn = biases[biases.metric == "bias of the output"]
+lines = pd.DataFrame({"kind": drawn.way, "x": drawn.step, "y": 1e4 * drawn.value})
+shown = ["tensor cores", "rounded denominator", "CUDA cores"]
+curves(
+    lines[lines.kind.isin(shown)],
+    labels=("step", "bias of the output, 1e-4"),
+    origin=recorded.origin(store.read("bias")),
+)
+plt.show()
+
+# %% tags=["hide-input"]
+is_bias = biases.metric.str.startswith("bias")
+squares = biases[is_bias].assign(value=biases.value**2, name=biases.metric.str[8:])
+by_way = squares.pivot_table(index="way", columns="name", values="value", sort=False) ** 0.5
+ended = biases[biases.metric == "held out"].groupby("way").value
+by_way = by_way.assign(loss=ended.mean(), apart=ended.max() - ended.min()).reset_index()
+forms = dict.fromkeys(by_way.columns[1:5], "{:.1e}") | dict.fromkeys(("loss", "apart"), "{:.5f}")
+plots.table(by_way, "effect-biases", forms)
+
+# %% [markdown]
+# At step 0 all ways have the same weights. There the bias is {glue:text}`bias_start` with tensor cores, {glue:text}`bias_start_rounded` with the rounded denominator and {glue:text}`bias_start_fp32` with weights in fp32. Later each way has a model of its own. The table has root mean squares over the noted steps, and the losses of two seeds, in nats per symbol: their mean, and how far they lie apart. All ways have a bias of this size, also attention in fp32, since the last rounding of equal rows makes one. The prediction, which counts it, meets each measured bias of tensor cores within {glue:text}`bias_off` %.
+# So the condition can be provoked and its rate predicted; a failure of the training did not follow. The bias changed its sign {glue:text}`bias_signs` times between the noted steps, so it does not add up. One training with tensor cores ended {glue:text}`bias_apart` nats above the other, and no other way parts so far; two seeds cannot tell this from chance. {cite:t}`qiu2025` saw their failure in GPT-2 after thousands of steps, which we did not repeat.
 #
 # ### Write with one kernel, train with another
 #
@@ -266,12 +309,32 @@ plots.table(pd.DataFrame(rows, columns=columns), "effect-texts", {})
 # %% [markdown]
 # Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 4 to 8 lie 1/32 apart: the largest gap is one such step, and some gaps are zero. From there on the texts are different ones; which of them is better was not asked.
 #
+# ### Let one write here
+#
+# A much smaller model is shipped, two layers of two heads in {glue:text}`small_size` kB of 8 bits. It was trained by torch's attention in fp32, in {glue:text}`small_steps` steps on a CPU, on contexts of 128 bytes ({glue:text}`small_loss` nats per byte). It writes here, on the CPU build, with tensor cores on and off, from the same draws. The mark stands before the first byte that differs:
+
+# %% tags=["nbval-ignore-output"]
+small, known = weights.load()
+PROMPT = "    def read(self, size=-1):\n        "
+prompts = torch.tensor([list(PROMPT.encode())] * 4)
+on, off = (
+    generation.generated(small, prompts, way, 150, generation.drawn(0, "cpu"))[0]
+    for way in ("tensor cores", "CUDA cores")
+)
+first = (on == off).cumprod(-1).sum(-1).tolist()
+shortest = int(np.argmin(first))
+for name, wrote in (("on", on), ("off", off)):
+    text = PROMPT + chapter.marked(wrote[shortest], first[shortest])
+    print(f"tensor cores {name}:\n{text}\n")
+print(f"the four texts part at bytes {first}")
+
+# %% [markdown]
 # ## What would change the answer
 #
 # - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. No larger model was measured.
 # - **Attention that is wrong.** A bug is no random error: its effect does not sink below rounding. See {doc}`rounding_or_bug`.
 # - **A model in fp32.** Then bf16 attention would be the largest error of all.
-# - **Longer trainings.** 500 steps were run. The repeat with equal seeds parted at its first step: torch's gradient of the embedding sums in free order. The experiment now asks torch for its deterministic algorithms, and was not recorded again.
+# - **Longer trainings.** 500 steps were run, and 400 with equal logits.
 
 # %% tags=["evidence"]
 own, share = full.loc[KERNELS], full["other next bytes"] * 1000
@@ -289,6 +352,30 @@ numbers = {
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, number, display=False)
+
+# %% tags=["evidence"]
+equal, at_first = by_way.set_index("way"), drawn[drawn.step == 0].set_index("way").value
+ours = equal.loc["tensor cores"]
+top = biases[biases.metric == "share of keys at the maximum"].value.mean()
+numbers = {
+    "bias_off": 100 * abs(ours["the output"] / ours["the output, predicted"] - 1),
+    "bias_start": at_first["tensor cores"],
+    "bias_start_rounded": at_first["rounded denominator"],
+    "bias_start_fp32": at_first["torch fp32"],
+    "at_top": 100 * top,
+}
+for name, number in numbers.items():
+    glue(name, f"{number:.2g}", display=False)
+
+# %% tags=["evidence"]
+signs = np.sign(lines[lines.kind == "tensor cores"].y.to_numpy())
+glue("bias_signs", int((signs[1:] != signs[:-1]).sum()), display=False)
+glue("bias_apart", f"{ours.apart:.4f}", display=False)
+glue("parted_ordered", chapter.parted("tensor cores"), display=False)
+glue("parted_free", chapter.parted("tensor cores, free order"), display=False)
+glue("small_size", f"{store.path_of('weights.npz').stat().st_size / 1e3:.0f}", display=False)
+glue("small_steps", known["steps"], display=False)
+glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]
 count = sum(weight.numel() for weight in Gpt(Size()).parameters())
@@ -325,4 +412,4 @@ assert exercises.check("effect-gap", 2.3)
 #
 # ## Sources
 #
-# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention. Neither was repeated here. The model, its data and the recordings are the experiments `training` and `effects`: `labkernels record effects` trains it anew.
+# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. A model that somebody else trained was not found: two packages of registries that describe a small language model bring no weights.

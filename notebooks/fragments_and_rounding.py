@@ -73,7 +73,7 @@ plt.show()
 # %% [markdown]
 # Write a lane as $4 g + t$, with $g$ from 0 to 7 and $t$ from 0 to 3.
 # Then lane $4 g + t$ holds elements of the rows $g$ and $g + 8$ of both matrices.
-# They stand in the columns $2 t$ and $2 t + 1$; in $A$ there are two more, $2 t + 8$ and $2 t + 9$.
+# These elements stand in the columns $2 t$ and $2 t + 1$; in $A$ there are two more, $2 t + 8$ and $2 t + 9$.
 # A row of $D$ thus belongs to the four lanes of a quad, and two exchanges, `shfl_xor` with 1 and with 2, find the maximum of a row.
 #
 # Compare the two grids: $D$ looks like the left half of $A$.
@@ -112,6 +112,7 @@ plt.show()
 # The exponent decides how large a number can be, and the fraction how near its neighbours are.
 # The distance to the next number is called {term}`ulp`, and rounding errs by half an ulp at most.
 # Of 16 bits, fp16 gives 5 to the exponent and 10 to the fraction; bf16 gives 8 and 7. The names of the 8-bit formats, e4m3 and e5m2, count these bits.
+# In {doc}`/book/the_lab_in_your_browser` you can type a number, turn its bits over, and read which number each format makes of it.
 
 # %% mystnb={"figure": {"caption": "The distance between neighbours doubles with each power of two: bf16 has the range of fp32 and eight times the distance of fp16.", "name": "spacing"}, "image": {"alt": "Four parallel staircases on logarithmic axes: e4m3 on top, then bf16, fp16 and far below fp32. Each ends flat on the left, where numbers are subnormal, at different places.", "width": "90%"}} tags=["hide-input"]
 x = 2.0 ** np.arange(-20, 9)

@@ -25,7 +25,7 @@
 #
 # On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
-# How sure: Nsight Compute on one H200; none of the report's GPUs was measured.
+# How sure: Nsight Compute counted on one H200; none of the report's GPUs was measured.
 # :::
 
 # %% tags=["remove-cell"]
@@ -284,13 +284,8 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # :end-before: "[/lab: accumulate]"
 # ```
 #
-# `prefill_wgmma` starts two products before it waits for either, the next step's $S$ and this step's $P V$, and its {term}`warpgroup` exponentiates meanwhile:
-#
-# ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
-# :language: cpp
-# :start-at: "  // Computes the next block's scores beside"
-# :end-before: "  // ---- softmax"
-# ```
+# `prefill_wgmma` starts two products before it waits for either, the next step's $S$ and this step's $P V$, and its {term}`warpgroup` exponentiates meanwhile.
+# {doc}`the_ladder` shows what each kind of overlap changes, and in assignment 22 you write these lines.
 #
 # ## Measurement
 #

@@ -23,9 +23,9 @@
 # :class: important
 #
 # A planner saw the batch and cut your keys into other splits, each with weights rounded relative to its own maximum.
-# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts say which heads, rightly for {glue:text}`right` of {glue:text}`judged`.
-# Splits of one *size* keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, in small batches up to {glue:text}`small_worst`.
-# How sure: one H200, {glue:text}`versions`; vLLM and SGLang were only read.
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts name the heads, rightly for {glue:text}`right` of {glue:text}`judged`.
+# Splits by your own length keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long, at worst {glue:text}`grid_worst`; MLA {glue:text}`mla_mean`.
+# How sure: one H200 with {glue:text}`versions`; vLLM and SGLang were only read.
 # :::
 
 # %% tags=["remove-cell"]
@@ -49,7 +49,7 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, plots
 from labkernels.chapters import exercises, live, same_bits, two_roads
 from labkernels.hardware import gpu
-from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
+from labkernels.kernels.decode.schedule import invariant_keys_per_split
 from labkernels.planners import Batch, changed, named
 from labkernels.planners.flash_attention import flash_attention_2
 
@@ -79,8 +79,8 @@ plt.show()
 # %% [markdown]
 # Read a row from left to right: the request is always the same, and only its neighbours become more.
 # Where the shade begins, the plan begins to cut the request otherwise. Of {glue:text}`prefill_ways` ways to prefill, at two lengths, only {glue:text}`prefill_change` changed bits, because a prefill has blocks enough without splits.
-# Splits of a fixed *size* keep the bits, and so does one split: `batch_invariant=True` here, `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. What matters is not how many splits there are, but what their number depends on.
-# Over a grid of decodes, splits of {glue:text}`fixed_keys` keys take at worst {glue:text}`grid_worst` times the free plan's time; a single split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
+# Splits of a fixed *size* keep the bits, and so does one split: `fixed_split_size` or `disable_split_kv` in FlashInfer, `num_splits=1` in FlashAttention. So do splits that follow from the request's own length: `batch_invariant=True` here. What matters is not how many splits there are, but what their number depends on.
+# Over a grid of decodes, `batch_invariant=True` takes at worst {glue:text}`grid_worst` times the free plan's time; a single split takes {glue:text}`unsplit` times as long for one request of 131,072 keys.
 # In {glue:text}`unstable` of cuDNN's batches, marked !, the *same* call gave other bits the second time, which is another matter.
 #
 # ## Prediction
@@ -163,7 +163,7 @@ plt.show()
 # $$ (split-state)
 
 # %%
-splits = 131072 // INVARIANT_KEYS_PER_SPLIT
+splits = 131072 // invariant_keys_per_split(131072)
 state = 4 * splits * served.batch * served.q_heads * (served.head_dim + 2)
 print(f"{splits} splits: {state / 2**20:.1f} MiB, {100 * state / served.kv_bytes:.2f} % of K and V")
 
@@ -268,6 +268,12 @@ for kernel, (layout, variant, keys, sizes_of) in CERTIFIED.items():
         made = certify(function, layout, causal=variant.causal, name=kernel, **how)
         print(f"{kernel}, {options or 'free plan'}: {str(made).splitlines()[-1]}")
 
+# %% [markdown]
+# On an H200 the same ran at full size, with 512, 2,048 and 8,192 keys in up to 64 requests of 32 heads:
+
+# %% tags=["hide-input"]
+plots.table(same_bits.certified(store.read("certificates")), "certified")
+
 # %% tags=["nbval-ignore-output"]
 bench = Bench(
     Decode((300, 200, 77), 4, 4, 64, dtype="fp16"),
@@ -291,7 +297,7 @@ work = work[(work.head_dim == 128) & (work.page_size == 16) & work.keys_per_spli
 work = work.assign(kind=work.batch.astype(str) + " x " + work.kv_len.astype(str))
 work = work[work.kind.isin(SHOWN)].sort_values(["kv_len", "batch", "keys_per_split"])
 
-# %% mystnb={"figure": {"caption": "Long splits leave SMs idle in small batches, short splits make the merge of a long request costly; 1,024 keys are a compromise. Time over that of the free plan, requests x keys.", "name": "bits-price"}, "image": {"alt": "Curves of relative time over 256 to 4096 keys per split, one for each of four workloads. That of the large batch lies near one, that of one very long request falls to one, and those of one short request rise to the right, up to about four.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Long splits leave SMs idle in small batches, short splits make the merge of a long request costly; no one size is right for both. Time over that of the free plan, requests x keys.", "name": "bits-price"}, "image": {"alt": "Curves of relative time over 256 to 4096 keys per split, one for each of four workloads. That of the large batch lies near one, that of one very long request falls to one, and those of one short request rise to the right, up to about four.", "width": "100%"}} tags=["hide-input"]
 curves(
     work.assign(x=work.keys_per_split / 1024, y=work.times),
     labels=("keys per split, in units of 1,024", "time over the free plan"),
@@ -302,7 +308,7 @@ curves(
 sized.log.drew("timing", "decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs about a hundredth in decode and less in prefill; MLA and small batches pay. Geometric mean of the time over the free plan's.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs a few hundredths in decode, in small batches too, and less in prefill; MLA pays. Geometric mean of the time over the free plan's.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
 grids = price[price["plan"] == "invariant"].groupby(["operation", "why"]).times
 grids = grids.agg(value=lambda t: float(np.exp(np.log(t).mean())), worst="max", n="size")
 grids = grids.reset_index()
@@ -313,8 +319,9 @@ sized.log.drew("timing", "prefill")
 plt.show()
 
 # %% [markdown]
-# In the five small batches a shorter split is the better choice: with `keys_per_split=256` the worst takes {glue:text}`small_256` times the free plan's time, and with 1,024 keys {glue:text}`small_worst` times.
-# The size must be chosen once for a deployment, and not by the batch.
+# With 1,024 keys for every request, small batches would take up to {glue:text}`small_1024` times the free plan's time, and with 256 keys the grid up to {glue:text}`grid_256` times.
+# `batch_invariant=True` therefore takes 256 keys in requests of up to 2,048, 512 up to 16,384, and 1,024 beyond. Each step of a decode has one token, whose bits may follow from its own length; no neighbour changes that.
+# An MLA decode may take several tokens of a request in one call. They share its length, so that a rule by length would make their bits depend on the call; its splits always have 1,024 keys.
 #
 # ### What the switches of others do
 #
@@ -440,17 +447,18 @@ long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dt
 prefills = bits[bits.operation == "prefill"]
 versions = decodes.version[decodes.library.isin(["flashinfer", "torch"])].unique()
 glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
-small = price[price.why == "small batch"]
+decoded = price[price.operation == "decode"]
+sized_as = decoded.groupby(["keys_per_split", "why"]).times.max()
 
 # %% tags=["evidence"]
 numbers = {
     "n_ways": differ.size, "n_change": differ.sum(),
     "right": f"{planned.heads_right.astype(int).sum():,}", "judged": f"{planned.q_heads.sum():,}",
-    "fixed_keys": f"{INVARIANT_KEYS_PER_SPLIT:,}",
     "grid_mean": f"{by_grid.value['decode, grid']:.2f}",
     "grid_worst": f"{by_grid.worst['decode, grid']:.2f}",
-    "small_worst": f"{by_grid.worst['decode, small batch']:.2f}",
-    "small_256": f"{small[small['keys_per_split'] == 256].times.max():.2f}",
+    "mla_mean": f"{by_grid.value['mla, grid']:.2f}",
+    "small_1024": f"{sized_as[1024, 'small batch']:.2f}",
+    "grid_256": f"{sized_as[256, 'grid']:.2f}",
     "unsplit": f"{long.times.iloc[0]:.0f}", "unstable": (decodes.heads_unstable > 0).sum(),
     "prefill_change": ", ".join(prefills[prefills.heads_differ > 0].way.unique()),
     "prefill_ways": prefills.way.nunique(), "neighbours": len(same_bits.NEIGHBOURS),

@@ -25,7 +25,7 @@
 # A prefill of 8,192 tokens is {glue:text}`gain_1024` times as fast with a window of 1,024, {glue:text}`gain_128` times with 128. A causal row sees but half of $S$, and a tile goes over the keys of all its rows in whole steps.
 # A decode reads {glue:text}`decode_1024` and {glue:text}`decode_128` times fewer bytes, and few requests then leave SMs idle.
 # Relative errors stay; absolute ones grow as outputs do. A sink shrinks both.
-# How sure: one H200; the decodes are predicted, and no model was run.
+# How sure: we measured on one H200; the decodes are predicted, and no model was run.
 # :::
 
 # %% tags=["remove-cell"]

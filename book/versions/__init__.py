@@ -1,4 +1,4 @@
-"""A figure as a page of the book shows it: as SVG, once more for phones, and with its values."""
+"""A figure as a page of the book shows it: as SVG, again for phones and slides, and its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from page_figures import MIME
 
 from labkernels.plots import style
-from versions import narrow, values
+from versions import narrow, room, values
 
 PADDING_INCHES = 0.1
 RASTER_DPI = 2 * 144  # twice a page's resolution, for artists with too many points to be lines
@@ -31,7 +31,7 @@ _LONG = re.compile(r"-?\b\d+\.\d{3,}\b")
 
 @plt.rc_context({**style.HOUSE, "svg.hashsalt": "labkernels", "svg.fonttype": "none"})
 def versions(figure: Figure) -> dict[str, Any]:
-    """Return the figure as SVG, and under MIME a narrow SVG and the values at places of both.
+    """Return the figure as SVG, and under MIME a narrow and a flat SVG and the values at places.
 
     A figure with words in small cells keeps its width; `pixels` is the least width at which these
     words are readable.
@@ -44,7 +44,9 @@ def versions(figure: Figure) -> dict[str, Any]:
     found = values.values(wide, slim, boxes)
     drawn = [_svg(each, box) for each, box in dict(zip((wide, slim), boxes, strict=True)).items()]
     pixels = math.ceil(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
+    flat = room.made_flat(_copy(figure))
     more = {"narrow": drawn[-1], "series": found, "pixels": pixels}
+    more["flat"] = _svg(flat, _drawn_box(flat))
     return {"image/svg+xml": drawn[0], MIME: more}
 
 

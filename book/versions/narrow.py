@@ -53,29 +53,34 @@ def _made_narrow(figure: Figure) -> Figure:
     wide, high = figure.get_size_inches()
     grown = _stacked(figure) if wide > WIDTH_INCHES else 1.0
     figure.set_size_inches(WIDTH_INCHES, high * grown)
-    for text in figure.findobj(Text):
-        text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
-    for axes in figure.findobj(Axes):
-        for axis in (axes.xaxis, axes.yaxis):
-            if (axis.get_tick_params().get("labelsize") or LEAST_POINTS) != LEAST_POINTS:
-                axis.set_tick_params(labelsize=LEAST_POINTS)
+    with_larger_words(figure, LEAST_POINTS)
     _fold_legends(figure)
-    _within(figure)
+    within(figure)
     changes = [_shortened(note, figure) for note in figure.findobj(Annotation)]
     changes += [_lifted([axes._left_title for axes in figure.findobj(Axes)], figure)]
     changes += [_without_overlaps(axes) for axes in figure.findobj(Axes)]
     if any(changes):
-        _within(figure)
+        within(figure)
     for _ in range(_TRIES):
         beyond = figure.get_tightbbox().width - WIDTH_INCHES
         if beyond <= 0:
             break
         figure.set_figwidth(max(figure.get_figwidth() - beyond, _LEAST_INCHES))
-        _within(figure)
+        within(figure)
     return figure
 
 
-def _within(figure: Figure) -> None:
+def with_larger_words(figure: Figure, least: float) -> None:
+    """Give every text of a figure at least this size, in points."""
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), least))
+    for axes in figure.findobj(Axes):
+        for axis in (axes.xaxis, axes.yaxis):
+            if (axis.get_tick_params().get("labelsize") or least) != least:
+                axis.set_tick_params(labelsize=least)
+
+
+def within(figure: Figure) -> None:
     """Lay the figure out so that no legend, title or line of text leaves it."""
     lay_out(figure)
     changes = [_folded(legend, figure) for legend in figure.findobj(Legend)]

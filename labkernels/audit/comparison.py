@@ -109,7 +109,7 @@ class Comparison:
         expected = np.hypot(self.a.sigma[self.tokens_a], self.b.sigma[self.tokens_b])
         with np.errstate(all="ignore"):
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
-        far = off[~np.isnan(off)]
+        far = np.nan_to_num(off, nan=np.inf)  # a NaN beside a number
         return (
             f"{start}{self.different:.2%} of the elements of {n} tokens differ, by at most "
             f"{float(far.max(initial=0.0)):.3g} standard deviations of a difference by rounding"

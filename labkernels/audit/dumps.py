@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from labkernels.audit import gradients, importers, layouts, meaning
+from labkernels.audit import descales, gradients, importers, layouts, meaning
 from labkernels.audit.layouts import Layout, taken_as
 from labkernels.audit.names import DEFAULT_GIB, NAMES, REFUSED, Take, may_matter
 from labkernels.audit.verdict import MASKS, VARIANT, Way, first_right, verdict
@@ -21,8 +21,9 @@ _NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "is_causal", "mask_type", "kv_layo
     name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))
 }
 _TABLE = ("page_table", "kv_len")
-# Each of these tensors says where a request begins or ends.
 _CHANNELS = range(16, 257, 8)  # of a head that has no axis of its own
+# Each of these tensors says where a request begins or ends.
+_ENDS = {name for name in NAMES if "cu_seqlens" in name or name.endswith("indptr")}
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
 
@@ -160,7 +161,7 @@ def _may_round_p_to_8_bits(given: dict) -> bool:
     """Return whether something says that products of 8 bits are taken."""
     scales = {"q_scale", "k_scale", "v_scale"} & given.keys()
     kinds = [given.get(name) for name in ("q", "k", "v")]
-    return bool(scales) or any(layouts.is_fp8(x) for x in kinds) or layouts.holds_e4m3(kinds)
+    return bool(scales) or any(descales.is_fp8(x) for x in kinds) or descales.holds_e4m3(kinds)
 
 
 def _plain(tensors: dict) -> dict:
@@ -168,15 +169,19 @@ def _plain(tensors: dict) -> dict:
     found = {name: value for name, value in tensors.items() if value is not None}
     if isinstance(found.get("kv"), list | tuple) and len(found["kv"]) == 2:  # as FlashInfer takes
         found["k"], found["v"] = found.pop("kv")
-    if isinstance(found.get("kv_len"), int) and "k" in found:  # flash-attn: of all requests
-        found["kv_len"] = np.full(len(found.get("page_table", found["k"])), found["kv_len"])
     for name, value in found.items():
         if name not in NAMES and name not in REFUSED:
             raise ValueError(f"tensor {name} is unknown, allowed: {', '.join(NAMES)}")
-        if name not in _NO_TENSORS and not hasattr(value, "ndim"):
-            if not isinstance(value, list | tuple) or any(hasattr(x, "ndim") for x in value):
-                raise ValueError(f"{name} is a {type(value).__name__}, allowed: a tensor")
-            found[name] = np.asarray(value)
+        if name in _ENDS:
+            found[name] = meaning.ends_of(name, meaning.tensor(name, value))
+        elif name.endswith("_scale") or name == "kv_len":
+            one = isinstance(value, int | float)
+            found[name] = value if one else meaning.tensor(name, value)
+        elif name not in _NO_TENSORS:
+            found[name] = meaning.tensor(name, value)
+    if np.ndim(found.get("kv_len", [0])) == 0 and "k" in found:  # flash-attn: of all requests
+        batch = len(found.get("page_table", found["k"]))
+        found["kv_len"] = np.full(batch, meaning.whole("kv_len", found["kv_len"]))
     meaning.refuse_unknown_mathematics(found)
     found = layouts.apart(meaning.with_one_window(found))
     found |= {n: meaning.number(n, found[n]) for n in _NUMBERS if n in found}
@@ -209,14 +214,14 @@ def _judged(
         name: found[name] for name in ("cu_seqlens_q", "scale", *VARIANT, *MASKS) if name in found
     }
     how |= {"causal": found.get("causal", False), "layout": "bhsd"}
-    if "q" in found and ("q_scale" in found or layouts.is_fp8(found["q"])):
+    if "q" in found and ("q_scale" in found or descales.is_fp8(found["q"])):
         how["p_format"] = _p_format(found)
     if p_format is not None:
         how["p_format"] = p_format
     for name in ("q", "k", "v"):
         if name in found:
             scale = found.get(f"{name}_scale")
-            found[name] = layouts.dequantised(name, found[name], scale, found)
+            found[name] = descales.dequantised(name, found[name], scale, found)
     q, keys = _query_and_keys(found)
     if "lse2" in found or "lse" in found:
         how["lse2"] = _lse(found["lse2"] if "lse2" in found else found["lse"], q, base)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkernels.audit.meaning import number, plain, text
-from labkernels.numerics import rounding
+from labkernels.audit.meaning import text, whole
 from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.units import require_choice
 
@@ -19,7 +18,6 @@ _HERE = dict.fromkeys(_DENSE, "bhsd") | {"phsd": "pshd", "hsd": "shd"}  # how `v
 _OF_QUERIES, _OF_KEYS = ("q", "out", "dout", "dq"), ("k", "v", "dk", "dv")
 # Axes that have the same letter in two tensors have the same size: e are the channels of v.
 _LETTERS = {"q": "bstphd", "out": "bstphe", "k": "bltpgd", "v": "bltpge"}
-_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
 
 
 def arranged(tensor, there: str, here: str):
@@ -82,7 +80,8 @@ def candidates(given: dict) -> list[Layout]:
     found = []
     words_out = _DENSE if rank == 4 else words_q  # transformers: out [B, S, H, D] beside others
     for a, c, b in itertools.product(words_q, words_out, words_k):
-        alike = rank < 4 or rank_k < 4 or pool or a == b  # q and k lie alike
+        one = rank == 4 and q.shape[a.index("s")] == 1  # a token's axis may lie anywhere
+        alike = rank < 4 or rank_k < 4 or pool or one or a == b  # q and k lie alike
         if alike and _agree({"q": a, "out": c, "k": b, "v": b}, given):
             found.append(Layout(a, c, b))
     found.sort(key=lambda layout: layout.out != layout.q)
@@ -121,9 +120,7 @@ def apart(given: dict) -> dict:
     Raises: ValueError naming the tensor, its shape, and the option that says how it lies.
     """
     found = dict(given)
-    heads = tuple(
-        int(number(n, found.pop(n))) if n in found else 0 for n in ("q_heads", "kv_heads")
-    )
+    heads = tuple(whole(n, found.pop(n)) if n in found else 0 for n in ("q_heads", "kv_heads"))
     if min(heads) < 0 or (heads[0] and heads[1] and heads[0] % heads[1]):
         raise ValueError(
             f"heads = {heads[0]}/{heads[1]}, allowed: query heads / KV heads, a multiple"
@@ -132,18 +129,27 @@ def apart(given: dict) -> dict:
         found |= _told(text(found.pop("layout")), found)
     _unpack(found, heads)
     found.pop("packing", None)
+    for name in _OF_QUERIES if heads[0] > 1 and "layout" not in given else ():  # [B, 1, H D]
+        if (shape := tuple(getattr(found.get(name), "shape", ()))) and shape[1:-1] == (1,):
+            found[name] = _less(found[name], 1)
+    _without_ones(found)
     _require_heads(found, heads[0])
     told = dict.fromkeys(_OF_QUERIES, heads[0]) | dict.fromkeys(_OF_KEYS, heads[1] or heads[0])
     shapes = {name: getattr(found.get(name), "shape", ()) for name in told}
-    flat = heads[0] and any(len(shapes[n]) == 3 and shapes[n][1] != told[n] for n in "qk")
+    flat = heads[0] and "cu_seqlens" not in found
+    flat = flat and any(len(shapes[n]) == 3 and shapes[n][1] != told[n] for n in "qk")
     for name, n in told.items():
         if shapes[name]:
             found[name] = _with_heads(name, found[name], n, found, flat=flat)
     q = found.get("q")
+    _without_ones(found)
     if heads[0] and q is not None and heads[0] not in q.shape[:-1]:
         raise ValueError(f"heads = {heads[0]}, allowed: those of q.shape = {tuple(q.shape)}")
-    if is_pool("k", found) and all(getattr(found.get(n), "ndim", 0) == 3 for n in "kv"):
-        found |= {name: found[name][:, None] for name in "kv"}  # SGLang's, of one key a page
+    flat = [n for n in "kv" if is_pool(n, found) and getattr(found.get(n), "ndim", 0) == 3]
+    if flat == ["k"] and "v" not in found and "q_nope" not in found:  # of one head, K and V
+        found["k"] = found["k"][:, :, None]
+    elif len(flat) == 2:
+        found |= {name: found[name][:, None] for name in flat}  # SGLang's, of one key a page
     places = found.get("cu_seqlens_kv_padded")
     if places is not None and len(found.get("q", ())) == places[-1]:  # said once for both
         found.setdefault("cu_seqlens_q_padded", places)
@@ -152,9 +158,40 @@ def apart(given: dict) -> dict:
     return found
 
 
+def _without_ones(found: dict) -> None:
+    """Take an axis of one token, or of one request beside ends, off where others have none."""
+    for ends, names in (("cu_seqlens_q", _OF_QUERIES), ("cu_seqlens", _OF_KEYS)):
+        total = np.ravel(to_numpy(found[ends]))[-1:] if ends in found else None
+        for name in names if total is not None else ():
+            shape = getattr(found.get(name), "shape", ())
+            if len(shape) == 4 and 1 in shape[:3]:
+                x = found[name] = _less(found[name], next(i for i in (0, 1, 2) if shape[i] == 1))
+                if total not in x.shape[:1] and total in x.shape[1:2]:  # [1, H, T, D]
+                    found[name] = arranged(x, "htd", "thd")
+    for name, other in (("q", "out"), ("out", "q")):
+        shape, beside = (tuple(getattr(found.get(n), "shape", ())) for n in (name, other))
+        for axis in (1, 2, 0):
+            rest = shape[:axis] + shape[axis + 1 :]
+            flat = len(rest) > len(beside) > 1 and beside[-1] % rest[-2] == 0
+            alike = len(shape) > len(beside) and (rest[:2] == beside[:2] or flat)
+            flat_out = name == "out" and len(shape) == len(beside) == 3 and rest[-1:] > beside[-1:]
+            if shape[axis : axis + 1] == (1,) and rest[:1] == beside[:1] and (alike or flat_out):
+                found[name] = _less(found[name], axis)
+                break
+
+
+def _less(tensor, axis: int):
+    """Return the tensor without an axis, of which it has one."""
+    return tensor[(slice(None),) * axis + (0,)]
+
+
 def _require_heads(found: dict, heads: int) -> None:
     """Raise where heads are not told, and q and k of three axes can be no [T, H, D]."""
     q, k = (getattr(found.get(name), "shape", ()) for name in "qk")
+    if not heads and len(k) == 4 and q[1:-1] == (1,) and q[-1] in range(2 * k[-1], 2**31, k[-1]):
+        raise ValueError(
+            f"q.shape = {tuple(q)}, allowed: [B, H, D], or with --heads Q/KV [B, 1, H D]"
+        )
     paged = {"kv_layout", "page_table", "kv_indices"} & found.keys()
     if heads or paged or not len(q) == len(k) == 3:
         return
@@ -198,6 +235,9 @@ def _unpack(found: dict, heads: tuple[int, int]) -> None:
     if paged and kv.ndim == 4 and kv.shape[-1] == 2 * getattr(q, "shape", [0])[-1]:
         half = kv.shape[-1] // 2  # vLLM's pool [pages, Hkv, page_size, 2 D]
         found["k"], found["v"] = kv[..., :half], kv[..., half:]
+        return
+    if paged and (kv.ndim == 3 or (kv.ndim == 4 and 1 in kv.shape[1:3])):  # FlashMLA: K holds V
+        found["k"] = kv
         return
     axis = -3
     if heads[1] and not paged and kv.ndim in (2, 3):
@@ -305,7 +345,11 @@ def of_rows(lse: np.ndarray, q) -> np.ndarray:
     Requests may be padded to more tokens than they have, and a last axis may have one number.
     """
     shape, word = tuple(q.shape[:-1]), "bhs" if q.ndim == 4 else "th"[: q.ndim - 1]
-    values = lse[..., 0] if lse.ndim == len(word) + 1 and lse.shape[-1] == 1 else lse
+    sizes = [tuple(n for n in x if n > 1) for x in (lse.shape, shape)]
+    if sizes[0] == sizes[1] and lse.ndim != len(word):
+        return lse.reshape(shape)
+    ones = [i for i, n in enumerate(lse.shape) if n == 1]
+    values = _less(lse, ones[-1]) if lse.ndim == len(word) + 1 and ones else lse
     if word == "bhs" and values.ndim == 3 and values.shape[:2] == shape[:2]:
         values = values[..., : shape[2]]
     for there in ("bhs", "bsh", "sbh", "th", "ht"):
@@ -314,73 +358,3 @@ def of_rows(lse: np.ndarray, q) -> np.ndarray:
             if found.shape == shape:
                 return found
     return values
-
-
-def is_fp8(tensor) -> bool:
-    """Return whether a tensor holds floats of 8 bits, or bytes."""
-    return str(getattr(tensor, "dtype", "")).removeprefix("torch.") in _BITS
-
-
-def dequantised(name: str, tensor, scale, found: dict):
-    """Return values times scales: one number, or one for each KV head, or of each request and head.
-
-    Shapes: scale [], [1], [Hkv] or [B, Hkv]; tensor as `verdict` takes q, k and v.
-    """
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if kind in _BITS:
-        if hasattr(tensor, "detach"):
-            tensor = tensor.view(namespace(tensor).uint8).cpu().numpy()
-        tensor = rounding.from_bits(tensor, _BITS[kind])
-    if scale is None:
-        return tensor
-    scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
-    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all() or not scales.all():
-        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers, not 0")
-    scales = scales.astype(np.float64)
-    if (scales == 1).all():
-        return tensor
-    values = np.asarray(plain(tensor), np.float64)
-    if scales.size == 1:
-        return values * scales.reshape(())
-    heads = values.shape[1] if values.ndim == 4 and not is_pool(name, found) else values.shape[-2]
-    rows = scales.reshape(-1, scales.shape[-1])
-    if heads % rows.shape[-1] or scales.ndim > 2:
-        raise ValueError(
-            f"{name}_scale.shape = {scales.shape}, allowed: [B, Hkv], [Hkv], one number"
-        )
-    rows = np.repeat(rows, heads // rows.shape[-1], axis=-1)
-    return values * _beside(name, values, rows, found)
-
-
-def _beside(name: str, values: np.ndarray, rows: np.ndarray, found: dict) -> np.ndarray:
-    """Return scales [B or 1, H] in a shape that multiplies values."""
-    pool = is_pool(name, found)
-    if values.ndim == 4 and not pool:
-        of_token = rows[:, :, None, None]
-    elif pool and len(rows) > 1:
-        of_token = _of_pages(name, rows, found, values.shape[:2])[:, None, :, None]
-    else:
-        ends = found.get("cu_seqlens_q" if name == "q" else "cu_seqlens")
-        each = len(rows) > 1 and ends is not None
-        of_token = (np.repeat(rows, np.diff(to_numpy(ends)), axis=0) if each else rows)[:, :, None]
-    if len(of_token) not in (1, len(values)):
-        raise ValueError(f"{name}_scale has {len(rows)} requests, allowed: {len(values)}")
-    return of_token
-
-
-def _of_pages(name: str, rows: np.ndarray, found: dict, sizes: tuple[int, int]) -> np.ndarray:
-    """Return the scales of the request to which each page belongs. Shapes: [pages, H]."""
-    table, scales = to_numpy(found["page_table"]), np.ones((sizes[0], rows.shape[1]))
-    taken = np.full(sizes[0], -1)
-    for b, n in enumerate(-(-to_numpy(found["kv_len"]).astype(np.int64) // sizes[1])):
-        pages = table[b, :n]
-        if ((taken[pages] >= 0) & (rows[taken[pages]] != rows[b]).any(-1)).any():
-            raise ValueError(f"{name}_scale differs between requests that share a page")
-        taken[pages], scales[pages] = b, rows[b]
-    return scales
-
-
-def holds_e4m3(tensors: list) -> bool:
-    """Return whether floats of 16 bits or more have values of e4m3 alone."""
-    known = [to_numpy(x) for x in tensors if str(getattr(x, "dtype", "")).endswith("float16")]
-    return len(known) > 1 and all(np.array_equal(rounding.round_to(x, "e4m3"), x) for x in known)

@@ -17,6 +17,7 @@ Conventions and their sources:
 - alibi_slopes: -slope |i + L - n - j| (flash-attn), slope (j - i) with causal or by FlashInfer.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -24,9 +25,11 @@ import numpy as np
 from labkernels.audit.names import REFUSED
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.truth.layouts import integers
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
 
+_MOST_ELEMENTS = 2**36
 HIDES_BELOW = -9999.0  # Megatron adds -10,000, others the least number of a format
 _TOP_LEFT = ("causal", "padding_causal")
 _MASK_TYPES = {
@@ -43,8 +46,55 @@ def plain(tensor) -> np.ndarray:
     return rounding.from_bits(tensor, "bf16") if bits else to_numpy(tensor)
 
 
+def tensor(name: str, value):
+    """Return a tensor that holds numbers; a list becomes an array.
+
+    Raises: ValueError for text, objects, numbers with an imaginary part, and for a tensor whose
+    values are hidden, lie elsewhere, or are far more than any memory holds.
+    """
+    if not hasattr(value, "shape") and not isinstance(value, list | tuple):
+        raise ValueError(f"{name} is a {type(value).__name__}, allowed: a tensor")
+    if hasattr(value, "element_size"):
+        kind = str(value.dtype).removeprefix("torch.")
+        plain = str(value.layout) == "torch.strided" and value.device.type != "meta"
+        known = plain and not value.is_complex() and not value.is_quantized
+    else:
+        try:
+            value = value if isinstance(value, np.ndarray) else np.asarray(value)
+        except (TypeError, ValueError):  # a ragged list
+            raise ValueError(f"{name} = {text(value)[:40]}, allowed: a tensor") from None
+        kind, bits = str(value.dtype), value.dtype.kind == "V" and value.dtype.names is None
+        known = not isinstance(value, np.ma.MaskedArray) and (value.dtype.kind in "biuf" or bits)
+    if not known or math.prod(value.shape) > _MOST_ELEMENTS:
+        shape = tuple(value.shape)
+        raise ValueError(f"{name}.dtype = {kind}, {shape}, allowed: a tensor of real numbers")
+    return value
+
+
+def ends_of(name: str, value) -> np.ndarray:
+    """Return where requests end. Raises: ValueError for anything but a row of integers."""
+    found = integers(name, value)
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"{name}.shape = {found.shape}, allowed: [B + 1]")
+    return found
+
+
 def number(name: str, value) -> float:
-    """Return one number, also of a tensor with one element."""
+    """Return one number, also of a tensor with one element; True and False are none."""
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        raise ValueError(f"{name} = {text(value)[:40]}, allowed: one number")
+    return _any_number(name, value)
+
+
+def whole(name: str, value) -> int:
+    """Return one whole number."""
+    found = number(name, value)
+    if not abs(found) < 2**31 or found != int(found):
+        raise ValueError(f"{name} = {found}, allowed: a whole number")
+    return int(found)
+
+
+def _any_number(name: str, value) -> float:
     if hasattr(value, "reshape"):
         if int(np.prod(value.shape, dtype=object)) != 1:
             raise ValueError(f"{name}.shape = {tuple(value.shape)}, allowed: one number")
@@ -79,7 +129,7 @@ def flag(name: str, value) -> bool:
 
 def _number_or_nan(value) -> float:
     try:
-        return np.nan if isinstance(value, str) else number("", value)
+        return np.nan if isinstance(value, str) else _any_number("", value)
     except ValueError:
         return np.nan
 
@@ -109,11 +159,11 @@ def with_one_window(found: dict) -> dict:
     for name, values in ends.items():
         if name in found:
             values.append(window_end(name, found.pop(name)))
-    if np.size(found.get("sliding_window")) == 2:
+    if _is_pair(found.get("sliding_window")):
         found["window_size"] = found.pop("sliding_window")
     if "window_size" in found:
         pair = found.pop("window_size")
-        if np.ndim(pair) != 1 or len(pair) != 2:
+        if not _is_pair(pair):
             raise ValueError(
                 f"window_size = {text(pair)[:40]}, allowed: (left, right); a number means "
                 "different windows in different tools: save window_left or sliding_window"
@@ -139,10 +189,12 @@ def with_one_window(found: dict) -> dict:
 
 def window_end(name: str, value) -> int | None:
     """Return how many keys lie before or after; None where there is no end."""
-    size = number(name, value)
-    if size != int(size) if np.isfinite(size) else True:
-        raise ValueError(f"{name} = {size}, allowed: a whole number")
-    return int(size) if size >= 0 else None
+    size = whole(name, value)
+    return size if size >= 0 else None
+
+
+def _is_pair(value) -> bool:
+    return getattr(value, "ndim", isinstance(value, list | tuple)) == 1 and len(value) == 2
 
 
 def _of_mask_type(kind: str, found: dict) -> dict:

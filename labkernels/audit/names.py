@@ -43,9 +43,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "kv_len": (
         *("kv_lens", "cache_seqlens", "seqused_k", "seq_lens", "seqlens_k", "context_lens"),
         *("key_value_seq_lengths", "kv_len_arr", "actual_seq_lens_kv"),
+        *("kv_seq_lens", "seq_lens_kv"),
     ),
     "page_table": ("block_table", "block_tables"),
-    "scale": ("sm_scale", "softmax_scale", "scaling", "attn_scale", "bmm1_scale"),
+    "scale": ("sm_scale", "softmax_scale", "scaling", "attn_scale", "bmm1_scale", "scaling_factor"),
     "causal": (),
     "is_causal": (),
     "mask_type": ("attn_mask_type",),
@@ -58,9 +59,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "sinks": ("sink", "s_aux", "attention_sinks", "attn_sink", "learnable_sink", "softmax_offset"),
     "mask": ("custom_mask", "attn_mask", "attention_mask"),
     "bias": ("attn_bias", "attention_bias", "core_attention_bias", "position_bias"),
-    "q_scale": ("q_descale", "descale_q"),
-    "k_scale": ("k_descale", "descale_k"),
-    "v_scale": ("v_descale", "descale_v", "bmm2_scale"),
+    "q_scale": ("q_descale", "descale_q", "scale_q"),
+    "k_scale": ("k_descale", "descale_k", "scale_k"),
+    "v_scale": ("v_descale", "descale_v", "bmm2_scale", "scale_v"),
     "kv_layout": (),
     "layout": ("qkv_format", "qkv_layout"),
     "q_heads": ("num_qo_heads", "num_q_heads", "num_attention_heads"),
@@ -68,8 +69,12 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 # Names of what is not judged: their other names, the values that change nothing, and the reason.
 REFUSED: dict[str, tuple[tuple[str, ...], tuple, str]] = {
-    "dropout": (("dropout_p", "p_dropout", "attention_dropout"), (0,), "it is random"),
-    "attention_chunk": (("attention_chunk_size",), (0, -1), "a mask tensor says the same"),
+    "dropout": (
+        ("dropout_p", "p_dropout", "attention_dropout", "dropout_probability"),
+        (0,),
+        "it is random",
+    ),
+    "attention_chunk": (("attention_chunk_size", "chunked_attention_size"), (0, -1), "save a mask"),
     "xai_temperature_len": ((), (-1, 0), "save q times the factor of its place"),
     "softmax_type": ((), ("VANILLA", "LEARNABLE"), "save softmax_offset, of zeros for off-by-one"),
     "bias_type": (
@@ -101,9 +106,10 @@ _BY_NAME = {
 }
 # Words of a name that nobody knows, which say that it may change what is right.
 _MAY_MATTER = re.compile(
-    "(?<![a-z])(masks?|bias|windows?|sliding|(soft)?cap(ping)?|sinks?|alibi|slopes?|p?drop(out)?|"
-    "chunk|mod|rope|rotary|temperature|(de)?scal(es?|ing|ar)|zero|zp|lens|lengths|seqlens?|indptr|"
-    "indices|ptr|cnt|leftpad|padding|causal|bottom|new)(?![a-z])"
+    "(?<![a-z])(masks?|bias|windows?|win|sliding|(soft)?cap(ping)?|sinks?|alibi|slopes?|"
+    "p?drop(out)?|chunk(ed)?|mod|sparse|ranges?|valid|positions?|extra|lookback|rope|rotary|"
+    "temperature|(de)?scal(es?|ing|ar)|zero|zp|lens|lengths|seqlens?|indptr|indices|ptr|cnt|"
+    "leftpad|padding|causal|bottom|new)(?![a-z])"
 )
 DEFAULT_GIB = 4.0
 _MOST_DIMENSIONS = 8

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from labkernels.audit import meaning
+from labkernels.audit import eight_bits, meaning
 from labkernels.audit.layouts import arranged, taken_as
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import moved, namespace, to_numpy
@@ -165,7 +165,7 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
     policy = NumericPolicy(told, denominator, exp2, out=out_format)
     has_bias = problem.variant is not None and problem.variant.bias is not None
     how_named = {"policy": policy, "lse2": lse2, "named": named and not has_bias}
-    found = decide(problem, out, **how_named)
+    found = _of_codes(problem, out, how["cache"], **how_named)
     given = problem.variant
     if given is not None and given.alibi is not None and not problem.causal and found.answer == BUG:
         one_side = replace(problem, variant=replace(given, both_sides=False))
@@ -175,6 +175,15 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
     if found.answer == BUG:
         found = _with_dark_rows(found, problem, out, lse2)
     return replace(found, problem=problem, out=out)
+
+
+def _of_codes(problem: Problem, out, cache, *, named: bool, **how) -> Verdict:
+    """Return the verdict, named by the mistakes with a cache of 8 bits if one explains it."""
+    if named and cache is not None and eight_bits.format_of(cache):
+        judge = partial(decide, out=out, named=False, **how)
+        if told := eight_bits.named(problem, cache, out, judge):
+            return told
+    return decide(problem, out, named=named, **how)
 
 
 def _with_dark_rows(found: Verdict, problem: Problem, out, lse2) -> Verdict:

@@ -87,6 +87,7 @@ def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
         rows=max(1, heads * max(tokens)),
         layout="ragged" if workload.page_size is None else "paged",
         variant=workload.variant,
+        kv_dtype=getattr(workload, "kv_dtype", None),
     )
     return item.spec.instance(shape, item.policy, tile=plan.tile)
 

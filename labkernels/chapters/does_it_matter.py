@@ -59,28 +59,10 @@ def decode_of(parts: dict[str, torch.Tensor], lengths: Sequence[int]) -> DecodeI
     return drawn
 
 
-def effects() -> pd.DataFrame:
-    """Return the recorded effects: a row for each what, metric, way and text, with its value."""
-    return pd.DataFrame(store.read("effects"))
-
-
 def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
     """Return the mean over texts of each metric (across), for each way (down)."""
     part = found[found.what == what]
     return part.pivot_table(index="way", columns="metric", values="value", sort=False)
-
-
-def gradients(note: str) -> pd.DataFrame:
-    """Return the times of a backward pass by kernel, as bars draw them: name, value and words.
-
-    note: of the workload, as its rows have it. Units: value in ms.
-    """
-    found = pd.DataFrame(store.read("backward_variants"))
-    found = found[(found.note == note) & (found.metric == "time") & (found.statistic == "median")]
-    value = 1e3 * found.value
-    return pd.DataFrame(
-        {"name": found.kernel, "value": value, "words": [f"{x:.2f} ms" for x in value]}
-    )
 
 
 def losses() -> pd.DataFrame:
@@ -110,6 +92,19 @@ def keys_that_share(scores: np.ndarray) -> np.ndarray:
     return made
 
 
+def answers(parts: dict[str, torch.Tensor], operation: str, kernel: str) -> list[str]:
+    """Return the verdicts on a kernel's outputs: one a layer, of a decode also one a length."""
+    found = []
+    for layer in range(len(parts["q"])):
+        one = {name: part[layer : layer + 1] for name, part in parts.items()}
+        if operation == "prefill":
+            found.append(judged(operation, prefill_of(one, 256), kernel))
+            continue
+        for length in (64, 128, 256, 512):
+            found.append(judged(operation, decode_of(one, (length,)), kernel))
+    return found
+
+
 def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) -> str:
     """Return the verdict on a kernel's output."""
     q, cache, *ends = inputs.arguments
@@ -118,3 +113,17 @@ def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) ->
     if ends:
         how["cu_seqlens_q"] = ends[0]
     return verdict(done.out, q, cache=cache, lse2=done.lse2, scale=inputs.scale, **how).answer
+
+
+def parted(way: str) -> str:
+    """Return in words when two trainings of one seed and way have other bits."""
+    (row,) = store.select(store.read("training"), {"what": "first step that differs", "way": way})
+    never = f"equal bits after {row['steps']} steps"
+    return never if row["step"] == row["steps"] else f"other bits from step {row['step']}"
+
+
+def marked(text: torch.Tensor, first: int) -> str:
+    """Return bytes as text, with a mark before one of them; what cannot be printed is a dot."""
+    known = {10: "\n"} | {byte: chr(byte) for byte in range(32, 127)}
+    shown = [known.get(byte, "·") for byte in text.tolist()]
+    return "".join([*shown[:first], "\N{BLACK RIGHT-POINTING TRIANGLE}", *shown[first:]])

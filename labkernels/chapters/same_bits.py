@@ -10,7 +10,6 @@ import pandas as pd
 
 from labkernels.chapters import two_roads
 from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
-from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
 from labkernels.numerics.arrays import as_float64
 from labkernels.planners.prediction import output
 from labkernels.probing.our_cuts import cut_of
@@ -134,7 +133,7 @@ def policies(operation: str, kernel: str) -> tuple:
 def prices(rows: list[dict]) -> pd.DataFrame:
     """Return each plan's time over that of the free plan of its workload, as `times`.
 
-    rows: those of batch_invariance. keys_per_split: 0 where it is the free plan's.
+    rows: those of batch_invariance. keys_per_split: 0 where the plan chooses it.
     """
     found = pd.DataFrame(rows)
     found = found[(found.metric == "time_graph") & (found.statistic == "median")]
@@ -146,7 +145,17 @@ def prices(rows: list[dict]) -> pd.DataFrame:
     found = found.join(free, on=shape)
     found["times"] = found.value / found.free
     sizes = found["plan"].str.extract(r"^(\d+) keys$")[0].astype(float).fillna(0)
-    invariant = found["plan"] == "invariant"
-    found["keys_per_split"] = sizes.where(~invariant, INVARIANT_KEYS_PER_SPLIT).astype(int)
+    found["keys_per_split"] = sizes.astype(int)
     unsplit = found["keys_per_split"] > found.kv_len.max()
     return found.assign(plan=found["plan"].mask(unsplit, "unsplit"))
+
+
+def certified(rows: list[dict]) -> pd.DataFrame:
+    """Return how many ways to call each kernel change a request's bits, from its certificates."""
+    found = pd.DataFrame(rows).fillna({"asked": ""})
+    found["asked"] = found.asked.replace("", "free plan")
+    by = found.groupby(["kernel", "asked"], sort=False)
+    table = by.agg(ways=("ways", "sum"), changed=("changed", "sum"), heads=("heads", "max"))
+    table["first"] = by["first"].apply(lambda words: next(filter(None, words), ""))
+    names = {"ways": "ways to call", "changed": "other bits", "heads": "most heads, of 32"}
+    return table.reset_index().rename(columns=names | {"first": "first in"})

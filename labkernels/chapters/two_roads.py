@@ -4,12 +4,15 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.measure.peers import flashinfer, torch_sdpa
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation.running_max import attend, blocks
@@ -18,7 +21,9 @@ from labkernels.numerics.emulation.running_max import running_max as running_max
 LENGTHS = (8192, 7000, 6144, 5001, 4096, 3333, 2560, 2047, 1500, 1024, 777, 512, 300, 257, 129, 100)
 HEADS, HEAD_DIM, DTYPE, PAGE_SIZE = 4, 64, "bf16", 16
 KERNEL = "prefill_mma"
+SCALE = 1 / math.sqrt(HEAD_DIM)
 SCALE_LOG2 = math.log2(math.e) / math.sqrt(HEAD_DIM)
+FLASH = "FLASH_ATTENTION"
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,22 @@ def max_is_first(given: Samples, path: ComputePath) -> np.ndarray:
     return np.array(rows)
 
 
+def equal_rows(differ: np.ndarray, q, k, keys: int = VARLEN.keys) -> dict[str, float]:
+    """Return how many rows the rule of thumb calls equal, and how many are, in percent.
+
+    Rows of the first block are left out. The rule: the largest causal score of a row lies in the
+    block of so many keys that is taken first.
+    Shapes: differ [tokens, heads], of `differing`; q, k [tokens, heads, head_dim].
+    """
+    scores = np.einsum("qhd,khd->qhk", as_float64(q), as_float64(k))
+    place = np.arange(len(q))
+    scores = np.where(place <= place[:, None, None], scores, -np.inf)
+    said = (scores.argmax(-1) >= (place // keys * keys)[:, None])[keys:]
+    equal = differ[keys:] == 0
+    shares = {"by the rule of thumb, %": said, "equal, %": equal, "of the rule's, %": equal[said]}
+    return {name: 100 * float(share.mean()) for name, share in shares.items()}
+
+
 def predicted(given: Samples, path: ComputePath) -> np.ndarray:
     """Return the stored outputs of a path whose only error is the rounding of its weights.
 
@@ -295,3 +316,55 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     work = Prefill((1,) * n, given.lengths, *heads, causal=True)
     prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, scale)
     return {name: live.outputs(name, x) for name, x in (("decode", decode), ("prefill", prefill))}
+
+
+def torch_whole(given: Samples):
+    """Run torch's flash backend on each sample's tokens. Shapes: [samples, HEADS, HEAD_DIM]."""
+    return _torch(given, last=False)
+
+
+def torch_last(given: Samples):
+    """Run the same backend on the last token of each sample and all its keys."""
+    return _torch(given, last=True)
+
+
+def _torch(given: Samples, *, last: bool):
+    import torch
+
+    outs = []
+    for i in range(len(given.lengths)):
+        q, k, v = _dense(given.one(i))
+        rows = q[:, :, -1:] if last else q
+        out = torch_sdpa.attention(FLASH, rows, k, v, is_causal=not last, scale=SCALE)
+        outs.append(out[0, :, -1])
+    return torch.stack(outs)
+
+
+def torch_last_of_copies(given: Samples, copies: int):
+    """Run the first sample's last token in a batch of its copies, whose bits may differ."""
+    q, k, v = _dense(given.one(0))
+    many = [x.expand(copies, -1, -1, -1).contiguous() for x in (q[:, :, -1:], k, v)]
+    return torch_sdpa.attention(FLASH, *many, scale=SCALE)[:, :, 0]
+
+
+def _dense(given: Samples):
+    """Return q, k and v of one sample. Shapes: [1, HEADS, length, HEAD_DIM]."""
+    return (x.transpose(0, 1)[None] for x in given.qkv.unbind(1))
+
+
+def flashinfer_whole(given: Samples):
+    """Run FlashInfer's ragged prefill, fa2, on all tokens; return the outputs of the last ones."""
+    q, k, v = (x.contiguous() for x in given.qkv.unbind(1))
+    how = {"causal": True, "scale": SCALE, "backend": "fa2"}
+    step = flashinfer.prefill_step(q, RaggedKV(k, v, given.ends), given.ends, **how)
+    return step.outputs().out[given.last_tokens]
+
+
+def flashinfer_step(given: Samples, cache, *, tensor_cores: bool, **knobs) -> Callable[[], Any]:
+    """Return FlashInfer's paged decode of the last tokens, over a cache that holds them.
+
+    `knobs` go to its plan: fixed_split_size, disable_split_kv.
+    """
+    q = given.qkv[given.last_tokens, 0].contiguous()
+    how = {"tensor_cores": tensor_cores, "backend": "fa2" if tensor_cores else "auto"}
+    return flashinfer.decode_step(q, cache, scale=SCALE, **how, **knobs).run

@@ -6,7 +6,7 @@ import torch
 
 from labkernels.compat.arguments import refusal, require_dims
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
-from labkernels.kernels.checks import KV_DTYPES
+from labkernels.kernels.checks import KV_DTYPES, resolved
 
 MOST_KEYS = 256  # keys per page, the most that PagedKV takes
 
@@ -41,17 +41,21 @@ def kv_lengths(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int
 def pools(
     paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor], kv_layout: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pools of K and V, [pages, page_size, kv_heads, head_dim] each, as views.
+    """Return the pools of K and V, [pages, page_size, kv_heads, head_dim] each, to be read.
+
+    They are views, but for tensors whose negation torch has put off.
 
     Shapes: one tensor [pages, 2, ...] or two tensors [pages, ...], where ... is [page_size,
-    kv_heads, head_dim] in layout NHD, and [kv_heads, page_size, head_dim] in layout HND.
+    kv_heads, head_dim] in layout NHD, and [kv_heads, page_size, head_dim] in layout HND; two
+    tensors may also have no pages.
     """
     if isinstance(paged_kv_cache, torch.Tensor):
         require_dims(paged_kv_cache=(paged_kv_cache, "[pages, 2, page_size, kv_heads, head_dim]"))
         k, v = paged_kv_cache.unbind(1)
     else:
         k, v = paged_kv_cache
-    return (k.transpose(1, 2), v.transpose(1, 2)) if kv_layout == "HND" else (k, v)
+    k, v = resolved(k), resolved(v)
+    return (k.transpose(-3, -2), v.transpose(-3, -2)) if kv_layout == "HND" else (k, v)
 
 
 def in_pages(

@@ -24,6 +24,7 @@ from labkernels.compat.arguments import (
 )
 from labkernels.compat.dense import DIMS, dense_attention, equal_ends
 from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.checks import resolved
 from labkernels.kernels.decode.api import decode
 from labkernels.kernels.prefill.api import prefill
 from labkernels.ops.attention import attention
@@ -154,6 +155,8 @@ def flash_attn_with_kvcache(
     batch, tokens = q.shape[:2]
     if cache_seqlens is None:
         cache_seqlens = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    if k is None:  # nothing is written
+        k_cache, v_cache = resolved(k_cache), resolved(v_cache)
     cache = _cache(batch, k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table)
     causal = causal or tokens == 1  # the last place has no key to its right
     options = _options(causal, window_size, softcap, alibi_slopes) | {"scale": softmax_scale}

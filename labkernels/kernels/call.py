@@ -188,7 +188,8 @@ class Plan:
     Units: keys_per_split in keys, smem_bytes per block, waves of blocks over the whole GPU;
     registers per thread, None until the kernel has been compiled.
     batch_invariant: no choice depended on the batch, so that a request has the same bits alone and
-    in any batch. why: how the kernel was chosen.
+    in any batch. splits_by_length: each request's splits follow from its own length;
+    keys_per_split are those of the longest that fits. why: how the kernel was chosen.
     """
 
     kernel: str
@@ -205,6 +206,7 @@ class Plan:
     launches: int
     batch_invariant: bool
     why: str
+    splits_by_length: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -360,6 +362,7 @@ def plan_of(
     batch_invariant: bool,
     splits: int = 1,
     launches: int = 1,
+    splits_by_length: bool = False,
 ) -> Plan:
     """Return the plan of a call that has been scheduled."""
     choice, gpu, on_gpu = call.choice, call.gpu, call.device.type == "cuda"
@@ -375,6 +378,7 @@ def plan_of(
         registers=launch.registers(compiled[0], gpu, call.device) if compiled and on_gpu else None,
         launches=launches,
         batch_invariant=batch_invariant,
+        splits_by_length=splits_by_length,
     )
 
 

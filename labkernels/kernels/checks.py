@@ -17,8 +17,7 @@ from labkernels.units import CHUNK, COPY_BYTES, SCALES, require_int
 
 MAX_KEYS = 2**30  # keys per request: 32 bits count these keys and one step of keys beyond them
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
-# Keys of a split that must not depend on the batch. Longer splits leave SMs idle in small batches,
-# and each shorter split adds a partial state to write, read and merge.
+# Keys of a split that must not depend on the batch, of an MLA decode and of a cascade's prefix.
 INVARIANT_KEYS_PER_SPLIT = 1024
 WIDER = (torch.float16, torch.bfloat16)
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
@@ -339,14 +338,14 @@ def beside(pool: torch.Tensor) -> tuple[torch.dtype, ...]:
 
 
 def require_query(
-    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
+    q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str, dtypes: tuple = ()
 ) -> None:
     """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
-    if q.dtype not in beside(k):
-        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, beside(k)))}, as k")
+    if q.dtype not in (dtypes := dtypes or beside(k)):
+        raise ValueError(f"q.dtype = {q.dtype}, allowed: {', '.join(map(str, dtypes))}, as k")
     require_device("q", q, k.device)
     require_rows("q", q)
     tokens, heads, channels = q.shape

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
@@ -37,6 +37,11 @@ class Choice:
     specializations: tuple[Specialization, ...]
     slots: int
     facts: dict[str, Any]
+
+    def with_numbers(self, numbers: tuple[tuple[str, int], ...]) -> Self:
+        """Return the choice with further constants of its CUDA sources."""
+        compiled = (replace(x, numbers=(*x.numbers, *numbers)) for x in self.specializations)
+        return replace(self, specializations=tuple(compiled))
 
 
 @functools.cache

@@ -148,6 +148,8 @@ def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
     sizes = {"head_dim": q.shape[2], "group": q.shape[1] // cache.kv_heads}
     instance = kernel.instance(kernel.shape(dtype=dtype, **sizes), policy, tile=step.plan.tile)
     problem = problem_of(q, cache, scale=how.get("scale") or q.shape[2] ** -0.5).in_numpy()
+    if step.plan.splits_by_length:
+        raise ValueError("keys_per_split = None with batch_invariant = True, allowed: a number")
     return Setting(problem, policy.of(dtype), summation_order(instance, step.plan.keys_per_split))
 
 

@@ -18,7 +18,7 @@ ZERO: Any = 0.0  # the start of a sum of arrays
 
 def as_float64(tensor: Any) -> np.ndarray:
     """Return a tensor of any device and float format as a float64 array."""
-    return tensor.double().cpu().numpy()
+    return to_numpy(tensor.double())
 
 
 def namespace(array: Array) -> ModuleType:
@@ -29,11 +29,14 @@ def namespace(array: Array) -> ModuleType:
 
 
 def to_numpy(array: Array) -> np.ndarray:
-    """Return the array in NumPy, from any device; floats of 8 or 16 bits become float32."""
+    """Return the array in NumPy, from any device; floats of 8 or 16 bits become float32.
+
+    A negation or conjugation that torch has put off is carried out, which NumPy cannot do.
+    """
     if isinstance(array, np.ndarray):
         return array
     wide = array.float() if array.dtype.is_floating_point and array.element_size() < 4 else array
-    return wide.detach().cpu().numpy()
+    return wide.detach().cpu().resolve_conj().resolve_neg().numpy()
 
 
 def moved(array: np.ndarray, like: Array) -> Array:
@@ -45,7 +48,7 @@ def converted(array: Array, like: Array, *, narrow: bool = False) -> Array:
     """Return the values as float64, or fp32 if narrow, in the namespace of an array beside them."""
     xp = namespace(array)
     found = xp.asarray(array, dtype=xp.float32 if narrow else xp.float64)
-    return found if namespace(like) is xp else found.numpy()
+    return found if namespace(like) is xp else to_numpy(found)
 
 
 def erf(x: np.ndarray) -> np.ndarray:

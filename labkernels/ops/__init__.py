@@ -9,6 +9,7 @@ from labkernels.kernels.decode.api import decode, decode_step
 from labkernels.kernels.merge_states.api import merge_states, merge_states_step
 from labkernels.kernels.mla.api import mla_decode, mla_decode_step
 from labkernels.kernels.prefill.api import prefill, prefill_step, varlen_qkvpacked
+from labkernels.kernels.prefill.fp8 import RaggedCodes, prefill_fp8, prefill_fp8_step
 from labkernels.ops import torch_ops
 from labkernels.ops.attention import attention
 from labkernels.ops.cascade import cascade_decode, cascade_decode_step
@@ -20,6 +21,7 @@ __all__ = [
     "Attention",
     "Gradients",
     "Plan",
+    "RaggedCodes",
     "Step",
     "append",
     "append_step",
@@ -36,6 +38,8 @@ __all__ = [
     "mla_decode_step",
     "pack_mask",
     "prefill",
+    "prefill_fp8",
+    "prefill_fp8_step",
     "prefill_step",
     "torch_ops",
     "varlen_qkvpacked",

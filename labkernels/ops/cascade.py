@@ -57,7 +57,7 @@ def cascade_decode_step(
     lse2s = q.new_empty((2, *q.shape[:-1]), dtype=torch.float32)
     keys = arguments.INVARIANT_KEYS_PER_SPLIT if batch_invariant else None
     both = {"policy": _FP32_OUT, "batch_invariant": batch_invariant, **shared}
-    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], keys_per_split=keys, **both)
+    own = decode_step(q, cache, out=outs[1], lse2=lse2s[1], **both)
     ends = torch.tensor([0, len(q)], dtype=torch.int32, device=q.device)
     first = {"out": outs[0], "lse2": lse2s[0], "keys_per_split": keys, **both}
     of_prefix = prefill_step(q, prefix, ends, causal=False, q_lens=[len(q)], **first)

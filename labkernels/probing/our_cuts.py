@@ -15,6 +15,7 @@ def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dt
 
     Raises: NotKnown for a kernel whose tile the plan alone does not tell.
     """
+    from labkernels.kernels.decode.schedule import invariant_keys_per_split
     from labkernels.kernels.registry import discover
 
     kernel = discover()[plan.kernel]
@@ -23,7 +24,8 @@ def cut_of(plan: Any, kv_lens: tuple[int, ...], *, head_dim: int, group: int, dt
     tile = next((tile for tile in tiles if tile.label == plan.tile), None)
     if tile is None:
         raise NotKnown(f"tile {plan.tile} of {plan.kernel}")
-    splits = tuple(even(n, plan.keys_per_split) for n in kv_lens)
+    by_length = invariant_keys_per_split if plan.splits_by_length else lambda n: plan.keys_per_split
+    splits = tuple(even(n, by_length(n)) for n in kv_lens)
     rounded = policy.of(dtype).p
     how: dict[str, Any] = {"p": rounded if rounded in ("fp16", "bf16") else "fp32"}
     name = f"{plan.kernel} {plan.tile}"

@@ -18,7 +18,8 @@ class Target:
     """What a workload must reach in each of its dtypes: a ratio of peer to ours, or a value.
 
     maximum: an upper limit on our value, in the unit of the metric; None for no limit.
-    policy and peer_policy: the numeric policy on either side, as in data/; "" for any.
+    policy and peer_policy: the numeric policy on either side, as in data/; "" for any. without:
+    rows whose note has this text do not count, as of another cache.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Target:
     maximum: float | None = None
     policy: str = ""
     peer_policy: str = ""
+    without: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
     better.
     """
     rows = store.select(rows, {**target.workload, "dtype": dtype})
+    rows = [row for row in rows if not target.without or target.without not in row["note"]]
     for started in store.runs(rows):
         run = store.select(rows, {"started_utc": started})
         ours = _best(run, target.kernels, target.policy, target)
@@ -170,10 +173,10 @@ def _target(entry: dict) -> Target:
 
 
 def _with_profiles(item: Score, counters: list[Row]) -> Score:
-    if item.status != NOT_MET:
+    operation = profiles.OPERATIONS.get(item.target.experiment)
+    if item.status != NOT_MET or operation is None:
         return item
     workload = {**item.target.workload, "dtype": item.dtype}
-    operation = profiles.OPERATIONS.get(item.target.experiment, "")
     found = {}
     for name in (item.kernel, item.peer):
         for column in (name, profiles.peer_column(name, operation)):

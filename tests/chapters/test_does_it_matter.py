@@ -1,10 +1,13 @@
 """Does it matter: activations as inputs and tables of the recorded effects."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import live
+from labkernels.records import store
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def test_right_outputs_on_activations_are_rounding(parts, kernel):
 
 
 def test_tables_of_the_recorded():
-    found = chapter.effects()
+    found = pd.DataFrame(store.read("effects"))
     full = chapter.means(found, "logits")
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
@@ -55,5 +58,12 @@ def test_tables_of_the_recorded():
     assert set(lines.kind) == {"tensor cores", "torch fp32"}
     every = chapter.curve(0, list(chapter.losses().index))
     assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
-    bars = chapter.gradients("4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16")
-    assert "backward_wgmma ordered" in set(bars.name)
+
+
+def test_each_layer_and_length_is_judged_alone(parts):
+    few = {name: part[:2] for name, part in parts.items()}
+    assert chapter.answers(few, "decode", "decode_mma") == ["ROUNDING"] * 8
+
+
+def test_the_first_byte_that_differs_is_marked():
+    assert chapter.marked(torch.tensor(list(b"ab\n\x00d")), 2) == "ab\u25b6\n·d"

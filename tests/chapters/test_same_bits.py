@@ -55,3 +55,13 @@ def test_prices_are_those_of_the_same_workload():
         by_plan.times["unsplit"] > 10 > 2 > by_plan.times["256 keys"] > by_plan.times["invariant"]
     )
     assert by_plan["keys_per_split"]["invariant"] == 1024
+
+
+def test_certificates_are_summed_by_kernel_and_options():
+    one = {"kernel": "decode_mma", "ways": 17, "changed": 0, "first": "", "heads": 0}
+    changed = one | {"asked": "", "changed": 3, "first": "in a batch of 8", "heads": 32}
+    found = same_bits.certified([one | {"asked": "splits=1"}, one | {"asked": ""}, changed])
+    assert found.to_numpy().tolist() == [
+        ["decode_mma", "splits=1", 17, 0, 0, ""],
+        ["decode_mma", "free plan", 34, 3, 32, "in a batch of 8"],
+    ]

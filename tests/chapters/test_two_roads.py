@@ -123,3 +123,11 @@ def test_the_same_running_maximum_gives_the_same_output():
         for keys in (128, 256)
     )
     assert (small != large).any()
+
+
+def test_rows_whose_maximum_is_near_are_counted():
+    k = torch.eye(4).repeat(1, 1, 1).transpose(0, 1)  # four tokens, one head, a channel each
+    differ = np.array([[9], [9], [0], [5]])
+    found = two_roads.equal_rows(differ, torch.roll(k, 1, 0), k, keys=2)
+    # tokens 2 and 3 look at the one before them, which for token 3 lies in its own block
+    assert list(found.values()) == [50, 50, 0]

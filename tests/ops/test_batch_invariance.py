@@ -1,24 +1,45 @@
 """The option batch_invariant: what it fixes, what it refuses, and that gradients follow it."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkernels import ops
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
+from labkernels.kernels.decode.schedule import invariant_keys_per_split, most_invariant_splits
 from tests.kernels.decode.cases import bits, decode_case
 from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case, sums
 
 
-def test_a_decode_has_splits_of_one_size():
-    case = decode_case((20, 3000), kv_heads=1)
-    free, fixed = case.run(None), case.run(None, batch_invariant=True)
-    assert not free.plan.batch_invariant
-    assert fixed.plan.batch_invariant
-    assert fixed.plan.keys_per_split == INVARIANT_KEYS_PER_SPLIT
-    assert fixed.plan.splits == 3
-    assert case.run(None, batch_invariant=True, keys_per_split=512).plan.keys_per_split == 512
+@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "decode_mma_n8", "triton_decode"])
+@pytest.mark.parametrize("window", [{}, {"window_left": 2100}], ids=["whole", "window"])
+def test_a_decode_is_split_by_each_request_s_own_length(kernel, window):
+    lengths = (20, 300, 2048, 2049, 2600)
+    case = decode_case(lengths, kv_heads=1)
+    found = case.run(kernel, batch_invariant=True, **window)
+    assert (found.plan.batch_invariant, found.plan.splits) == (True, 8)
+    assert not case.step(None).plan.batch_invariant
+    assert case.step(None, batch_invariant=True, keys_per_split=96).plan.keys_per_split == 96
+    for i, n in enumerate(lengths):
+        seen = min(n, window.get("window_left", n) + 1)
+        alone = case.chosen([i])
+        fixed = alone.run(kernel, keys_per_split=512 if seen > 2048 else 256, **window)
+        again = alone.run(kernel, batch_invariant=True, **window)
+        assert torch.equal(bits(found.out[i]), bits(fixed.out[0]))
+        assert torch.equal(bits(again.out), bits(fixed.out))
+
+
+@given(st.integers(1, 300_000), st.floats(0, 1))
+def test_a_grid_has_all_splits_of_every_length(longest, part):
+    n = math.ceil(part * longest)
+    most = most_invariant_splits(longest)
+    assert math.ceil(n / invariant_keys_per_split(n)) <= most
+    assert most <= max(32, math.ceil(longest / invariant_keys_per_split(longest)))
 
 
 def test_a_prefill_has_the_tile_of_long_requests_and_no_splits():

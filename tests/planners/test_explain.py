@@ -30,7 +30,7 @@ def test_our_own_plans_have_a_name_too(capsys):
     assert "alone cut into 32 splits of 256" in said
     code, said = explained(capsys, *asked, "--with", "batch_invariant=true")
     assert code == 0
-    assert "16 x 64, 8 splits of 1024 in both batches: equal bits" in said
+    assert "16 x 64, 16 splits of 512 in both batches: equal bits" in said
     code, said = explained(capsys, "labkernels", "600", "600,600", "--queries", "9", "--causal")
     assert "128 x 128" in said
     code, said = explained(capsys, "labkernels", "8", "9", "--heads", "16/1", "--head-dim", "576")

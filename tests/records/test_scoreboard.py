@@ -66,6 +66,13 @@ def test_the_best_of_ours_meets_the_best_of_theirs(row, target):
     assert score.commit == "abc1234def"
 
 
+def test_rows_of_another_cache_do_not_count(row, target):
+    rows = [timed(row, "decode_mma", 5e-4), timed(row, "fa2", 4e-4)]
+    rows.append({**timed(row, "decode_mma", 1e-4), "note": "57 x 8192, e5m2 cache"})
+    assert scoreboard.score(target, "bf16", rows).status == "met"
+    assert scoreboard.score(replace(target, without="e5m2"), "bf16", rows).status == "NOT MET"
+
+
 def test_a_missed_target_stands_beside_its_profile(row, target, tmp_path):
     """The profile has the counters of the longest kernel, at the target's own workload only."""
     counts = {"time": 1e-4, "tensor_pipe": 40.0, "l2": 71.5, "stall_gmma": 3.0, "stall_wait": 1.0}

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "planners": ARRAYS,
     "kernels": DEVICE,
     "ops": DEVICE,
+    "distributed": DEVICE,
     "compat": DEVICE | {"transformers"},
     "measure": DEVICE | {"flash_attn", "flashinfer"},
     "probing": DEVICE | {"flash_attn", "flashinfer"},

@@ -75,6 +75,9 @@ def _input(path: Path, name: str, spec, beside: Path, take: Take):
         )
     if kind != "safetensors":
         raise ValueError(f"input {name} is {kind!r}, allowed: safetensors and scalar")
+    for needed in ("path", "tensor_key"):
+        if not isinstance(spec.get(needed), str):
+            raise ValueError(f"input {name} has {needed} = {spec.get(needed)!r}, allowed: a name")
     for root in path.parents:
         file = (root / spec["path"]).resolve()
         if file.is_file() and file.is_relative_to(root.resolve()):

@@ -91,8 +91,9 @@ def _judged(exercise: Exercise, grader: ModuleType, answer: object, results: dic
 def _of_fault(exercise: Exercise, answer: str, message: str) -> list[str]:
     """Return the machine's message, and the assignment's advice if it knows this kind of fault."""
     fault, lines = fault_of(message), in_readers_words(message)
-    alike = [m for m in exercise.mistakes if m.fault and m.fault == fault and m.where in message]
-    if exercise.place[0] and fault in ("bounds", "race", "alignment", "unwritten"):
+    known = [m for m in exercise.mistakes if m.fault and m.fault == fault]
+    alike = [m for m in known if m.where in " ".join([message, *lines])]
+    if exercise.place[0] and fault in ("bounds", "index", "race", "alignment", "unwritten"):
         lines += [*in_own_lines(answer, lines), *negative_remainder(answer)]
     advice = [m.says for m in alike[:1]]
     if _same(exercise.starter, answer):

@@ -37,6 +37,10 @@ _FAULTS = {
         ("which no thread wrote",),
         "An uninitialised read: no thread has written that byte of shared memory.",
     ),
+    "index": (
+        ("out of bounds of its dimension",),
+        "An index outside of its dimension: C forbids it, even where the array goes on there.",
+    ),
     "bounds": (
         ("out of bounds", "is not memory", "read-only", "which this launch may write"),
         "An access outside of the memory that this kernel was given.",

@@ -110,7 +110,7 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
         sums = 2.0**31 * np.exp2(x[:, :1] - m) + np.exp2(x[:, 1:] - m)
         return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-20])
     if region == "log2":
-        x[:, 1] = 2.0 ** -(np.arange(48)[:, None] / 10)
+        x[:, 1] = 2.0 ** (4 - np.arange(48)[:, None] / 6)  # a scale may be larger than 1
         right = x[:, :1].astype(np.float64) * x[:, 1:] * LOG2_E
         return x, _no_integers(x), right, 3 * 2.0**-24 * abs(right)  # three roundings
     n, right = _INTEGERS[region]()
@@ -133,7 +133,7 @@ def _product(*values: tuple[int, ...]) -> np.ndarray:
 
 
 def _mask() -> tuple[np.ndarray, np.ndarray]:
-    n = _product((0, 1, 31, 32, 74, 75, 76, 2**20), (1, 32, 75))
+    n = _product((0, 1, 31, 32, 74, 75, 76, 2**20), (0, 1, 32, 75))
     return n.T, (n[:1] < n[1]).T
 
 
@@ -149,8 +149,8 @@ def _packing() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _page_table() -> np.ndarray:
-    """Return pages in random order, of which most lie beyond element 2^31 of a large pool."""
-    return np.random.default_rng(5).permutation(70_000).astype(np.int32) * 239
+    """Return pages in random order; most of their keys have numbers beyond 2^31 in the pool."""
+    return np.random.default_rng(5).permutation(70_000).astype(np.int32) * 1009
 
 
 def _page() -> tuple[np.ndarray, np.ndarray]:

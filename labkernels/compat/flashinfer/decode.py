@@ -129,7 +129,7 @@ def single_decode_with_kv_cache(
     require_choice("kv_layout", kv_layout, LAYOUTS)
     dims = "[kv_len, num_kv_heads, head_dim]"
     require_dims(q=(q, "[num_qo_heads, head_dim]"), k=(k, dims), v=(v, dims))
-    k, v = (x.transpose(0, 1) if kv_layout == "HND" else x for x in (k, v))
+    k, v = caches.pools((k, v), kv_layout)
     step = decode(
         q[None],
         caches.contiguous(k[None], v[None], len(k)),

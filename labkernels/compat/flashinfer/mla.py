@@ -6,6 +6,7 @@ from labkernels.compat import caches
 from labkernels.compat.arguments import Fixed, keeps_fixed, require_dims
 from labkernels.compat.flashinfer.planned import Wrapper, results
 from labkernels.kernels.caches.latent import LatentKV
+from labkernels.kernels.checks import resolved
 from labkernels.kernels.mla.api import mla_decode
 
 KERNELS = {"auto": None, "fa2": "mla_mma", "fa3": "mla_wgmma"}  # by backend
@@ -93,6 +94,6 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             q_data_type=q_nope.dtype,
         )
         qo_indptr, *pages = self._tensors
-        cache = LatentKV(ckv_cache, kpe_cache, *pages)
+        cache = LatentKV(resolved(ckv_cache), resolved(kpe_cache), *pages)
         done = mla_decode(q_nope, q_pe, cache, qo_indptr, out=out, **self._options).outputs()
         return results(done, return_lse, lse, "ln" if return_lse_base_on_e else "log2")

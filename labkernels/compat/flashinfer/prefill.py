@@ -168,7 +168,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         """Attend from q to the keys and values of its requests."""
         self._require(**_sizes(q, k, v))
         qo_indptr, kv_indptr = self._tensors
-        step = prefill(q, RaggedKV(k, v, kv_indptr), qo_indptr, out=out, **self._options)
+        kv = RaggedKV(*caches.pools((k, v), "NHD"), kv_indptr)
+        step = prefill(q, kv, qo_indptr, out=out, **self._options)
         return results(step.outputs(), return_lse, lse, lse_base, lse_layout)
 
 
@@ -210,7 +211,7 @@ def single_prefill_with_kv_cache(
         raise refusal("o_dtype", o_dtype, f"{q.dtype}, as q")
     dims = "[tokens, heads, head_dim]"
     require_dims(q=(q, dims), k=(k, dims), v=(v, dims))
-    k, v = (x.transpose(0, 1) if kv_layout == "HND" else x for x in (k, v))
+    k, v = caches.pools((k, v), kv_layout)
     of_q, of_k = (torch.tensor([0, len(x)], dtype=torch.int32, device=q.device) for x in (q, k))
     options = {"causal": causal, "scale": sm_scale, "kernel": KERNELS[backend]}
     options |= {"q_lens": (len(q),), "kv_lens": (len(k),)}

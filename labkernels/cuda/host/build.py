@@ -202,8 +202,8 @@ def build(
 
     `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's file of
     the same name. With `checks`, races in shared memory, reads of its unwritten bytes and every
-    access out of bounds are errors, too. If it is `bounded`, a loop without an end is one as well,
-    and SIGINT ends it before.
+    access out of bounds are errors, too. If it is `bounded`, an index outside of its own dimension
+    and a loop without an end are errors as well, and SIGINT ends the loop before.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
@@ -215,7 +215,7 @@ def build(
     if checks:
         own_flags += ["-fsanitize=thread"]
     if bounded:
-        own_flags += ["-fsanitize-coverage=trace-pc"]
+        own_flags += ["-fsanitize-coverage=trace-pc", "-fsanitize=bounds"]
     entry = _ENTRY.format(header=header, instance=instance, params=params)
     folders = (*include_dirs, *INCLUDE_DIRS)
     built = functools.partial(_built, instance, entry, tuple(flags), tuple(own_flags), folders)

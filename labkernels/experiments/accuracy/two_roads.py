@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.chapters import two_roads, two_roads_peers
+from labkernels.chapters import two_roads
 from labkernels.chapters.two_roads import Samples
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
@@ -93,14 +93,14 @@ def our_outputs(given: Samples, found: Found) -> None:
 def peer_outputs(given: Samples, found: Found) -> None:
     """Run torch's and FlashInfer's roads, each compared with the library's own whole prefill."""
     whole = "torch flash, whole"
-    found.add(whole, "torch", whole, lambda: two_roads_peers.torch_whole(given))
-    found.add("torch flash, last", "torch", whole, lambda: two_roads_peers.torch_last(given))
-    alone, copies = (two_roads_peers.torch_last_of_copies(given, n)[:1] for n in (1, 16))
+    found.add(whole, "torch", whole, lambda: two_roads.torch_whole(given))
+    found.add("torch flash, last", "torch", whole, lambda: two_roads.torch_last(given))
+    alone, copies = (two_roads.torch_last_of_copies(given, n)[:1] for n in (1, 16))
     found.alone["torch flash, last"] = int(two_roads.differing(copies, alone).sum())
     if flashinfer.missing() is not None:
         return
     whole = "flashinfer prefill fa2"
-    found.add(whole, "flashinfer", whole, lambda: two_roads_peers.flashinfer_whole(given))
+    found.add(whole, "flashinfer", whole, lambda: two_roads.flashinfer_whole(given))
     ways = {
         "flashinfer decode, CUDA cores": {"tensor_cores": False},
         "flashinfer decode, fa2": {"tensor_cores": True},
@@ -116,10 +116,10 @@ def peer_outputs(given: Samples, found: Found) -> None:
             name,
             "flashinfer",
             whole,
-            lambda how=how: two_roads_peers.flashinfer_step(given, among[0], **how)().clone(),
+            lambda how=how: two_roads.flashinfer_step(given, among[0], **how)().clone(),
         )
         if name in found.outs:
-            alone = two_roads_peers.flashinfer_step(given.one(0), among[1], **how)()
+            alone = two_roads.flashinfer_step(given.one(0), among[1], **how)()
             found.alone[name] = int(two_roads.differing(found.outs[name][:1], alone).sum())
 
 

@@ -24,9 +24,14 @@ from labkernels.units import format_time
 
 DATA_FILE = "performance/batch_invariance.parquet"
 FREE, INVARIANT = "free", "invariant"
-SMALL_BATCHES = ((1, 1024), (1, 8192), (4, 2048), (4, 32768), (8, 8192))  # requests, keys
-# Other sizes of split, to show what the chosen one costs and saves; the last one is no split.
-KEYS = (256, 512, 2048, 4096, 2**20)
+# Requests and keys; splits become longer just after 2048 keys.
+SMALL_BATCHES = (
+    *((1, 1024), (1, 2304), (1, 4096), (1, 8192)),
+    *((4, 2048), (16, 2048), (4, 32768), (8, 8192)),
+)
+# Splits of one size, to show what another one would cost and save; the last one is no split.
+KEYS = (256, 512, 1024, 2048, 4096, 2**20)
+MLA_KEYS = (256, 512, 2048, 4096)
 PAGE_SIZE = 16  # of the paged prefills; the cut does not depend on it
 
 
@@ -41,9 +46,11 @@ class Priced:
 
 
 def grid(*, quick: bool = False) -> Iterator[Priced]:
-    """Yield the workloads; those of decode have other sizes of split, too."""
+    """Yield the workloads; those of decode and MLA have splits of one size, too."""
     both = {FREE: {}, INVARIANT: {"batch_invariant": True}}
-    sizes = {f"{keys} keys": {"keys_per_split": keys} for keys in KEYS}
+    sizes, of_mla = (
+        {f"{keys} keys": {"keys_per_split": keys} for keys in listed} for listed in (KEYS, MLA_KEYS)
+    )
     for cell in decode_tensor_cores.grid(quick=quick):
         yield Priced(DECODE, cell.workload, "grid", both | sizes)
     for batch, keys in SMALL_BATCHES[:1] if quick else SMALL_BATCHES:
@@ -56,7 +63,7 @@ def grid(*, quick: bool = False) -> Iterator[Priced]:
             yield Priced(PREFILL, cell.workload, "grid", both)
     for cell in mla.grid(quick=quick):
         if cell.why in ("speed", "small batch"):
-            yield Priced(MLA, cell.workload, "grid", both)
+            yield Priced(MLA, cell.workload, "grid", both | of_mla)
 
 
 def cells(options: Options) -> Iterator[Cell]:

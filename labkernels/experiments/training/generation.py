@@ -8,7 +8,7 @@ import torch
 
 from labkernels.experiments.training import ways
 from labkernels.experiments.training.model import Gpt
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.api import decode_step
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
@@ -22,16 +22,23 @@ class Cache:
     """The keys and values of all layers, and the steps that attend to them.
 
     options: of `decode_step`; None for attention in fp32 by torch. alone: each request is decoded
-    in a call of its own. `attend` is called once for each layer, in order.
+    in a call of its own. dtype: of keys and values; those in 8 bits have a scale of 1. `attend` is
+    called once for each layer, in order.
     """
 
     def __init__(
-        self, model: Gpt, batch: int, options: Mapping[str, Any] | None, *, alone: bool
+        self,
+        model: Gpt,
+        batch: int,
+        options: Mapping[str, Any] | None,
+        *,
+        alone: bool,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         size, device = model.size, model.norm.device
         pages = -(-size.context // PAGE)
         pools = (size.layers, 2, batch, pages * PAGE, size.kv_heads, size.head_dim)
-        self.pools = torch.zeros(pools, dtype=torch.bfloat16, device=device)
+        self.pools = torch.zeros(pools, dtype=dtype, device=device)
         self.kv_len = torch.zeros(batch, dtype=torch.int32, device=device)
         q = (size.layers, batch, size.q_heads, size.head_dim)
         self.q = torch.zeros(q, dtype=torch.bfloat16, device=device)
@@ -48,7 +55,9 @@ class Cache:
         k, v = self.pools[layer].unflatten(2, (-1, PAGE)).flatten(1, 2)
         steps = []
         for first, end in pairwise(ends):
-            cache = PagedKV(k, v, self.table[first:end], self.kv_len[first:end])
+            of = (k, v, self.table[first:end], self.kv_len[first:end])
+            one = torch.ones(k.shape[2], device=k.device)
+            cache = PagedKV(*of) if k.dtype == torch.bfloat16 else QuantizedKV(*of, one, one)
             steps.append(decode_step(self.q[layer, first:end], cache, checks=False, **options))
         return steps
 
@@ -60,7 +69,7 @@ class Cache:
             self.kv_len.fill_(self.length)
         self._layer = (layer + 1) % len(self.q)
         kept = self.pools[layer][:, :, : self.length]
-        kept[:, :, -new:] = torch.stack((k, v)).bfloat16()
+        kept[:, :, -new:] = torch.stack((k, v)).to(self.pools.dtype)
         if new > 1:  # the prompt
             return ways.WAYS["tensor cores"]()(q, k, v)
         if not self.steps:
@@ -82,6 +91,7 @@ def one_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bhgk,bkhd->bhgd", p, v.float()).flatten(1, 2)[:, None]
 
 
+E4M3 = "cache in e4m3"
 # How each way decodes: the options of `decode_step`, and whether each request has its own call.
 DECODES: Mapping[str, tuple[Mapping[str, Any] | None, bool]] = {
     "tensor cores": ({"policy": TENSOR_CORES}, False),
@@ -89,7 +99,9 @@ DECODES: Mapping[str, tuple[Mapping[str, Any] | None, bool]] = {
     "batch invariant": ({"policy": TENSOR_CORES, "batch_invariant": True}, False),
     "batch invariant, alone": ({"policy": TENSOR_CORES, "batch_invariant": True}, True),
     "rounded denominator": ({"policy": NumericPolicy(denominator="rounded")}, False),
+    "P as hi + lo": ({"policy": NumericPolicy(p="input_x2")}, False),
     "CUDA cores": ({"policy": CUDA_CORES, "kernel": "decode_fma"}, False),
+    E4M3: ({"policy": TENSOR_CORES}, False),
     "torch fp32": (None, False),
 }
 
@@ -103,7 +115,8 @@ def generated(
     Shapes: prompts [batch, n] -> [batch, tokens], [batch, tokens, VOCABULARY].
     """
     options, alone = DECODES[way]
-    cache, device = Cache(model, len(prompts), options, alone=alone), prompts.device
+    dtype, device = torch.float8_e4m3fn if way == E4M3 else torch.bfloat16, prompts.device
+    cache = Cache(model, len(prompts), options, alone=alone, dtype=dtype)
     said, logits, given = [], [], prompts
     with torch.autocast(device.type, torch.bfloat16):
         for place in range(tokens):

@@ -7,7 +7,7 @@ other bits.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,8 @@ from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/training.parquet"
 TRAINING, HELD_OUT, PARTED = "training", "held out", "first step that differs"
+# batches(seed, batch=, context=, device=, held_out=): tokens and those that follow, without an end
+Batches = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,15 @@ def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float
     yield HELD_OUT, run.steps, judged(taken[-1][0], attend, run, device)
 
 
-def steps(attend: Attend, seed: int, run: Run, device: str) -> Iterator[tuple[Gpt, torch.Tensor]]:
+def steps(
+    attend: Attend, seed: int, run: Run, device: str, batches: Batches = text.batches
+) -> Iterator[tuple[Gpt, torch.Tensor]]:
     """Train from a seed, and yield the model and the loss (on the device) after each step."""
     torch.manual_seed(seed)
     model = Gpt(run.size).to(device)  # weights are drawn on the CPU: the same on every device
     # one weight after the other: a fused step may differ between versions of torch
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
-    drawn = text.batches(seed, batch=run.batch, context=run.size.context, device=device)
+    drawn = batches(seed, batch=run.batch, context=run.size.context, device=device)
     for step, (tokens, following) in enumerate(itertools.islice(drawn, run.steps)):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, run)
@@ -113,10 +117,12 @@ def rate(step: int, run: Run) -> float:
 
 
 @torch.no_grad()
-def judged(model: Gpt, attend: Attend, run: Run, device: str) -> float:
+def judged(
+    model: Gpt, attend: Attend, run: Run, device: str, batches: Batches = text.batches
+) -> float:
     """Return the mean loss on held-out text: for all ways and seeds the same batches."""
     shape = {"batch": run.batch, "context": run.size.context}
-    drawn = text.batches(0, **shape, device=device, held_out=True)
+    drawn = batches(0, **shape, device=device, held_out=True)
     with torch.autocast(device, torch.bfloat16):
         losses = [model.loss(*two, attend) for two in itertools.islice(drawn, run.judged)]
     return float(torch.stack(losses).double().mean())

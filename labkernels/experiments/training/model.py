@@ -16,7 +16,11 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of a model. hidden: channels between the two matrices of an MLP."""
+    """The sizes of a model.
+
+    hidden: channels between the two matrices of an MLP. rotary: whether queries and keys are turned
+    by their place; without it a model knows places by its causal mask alone.
+    """
 
     layers: int = 6
     q_heads: int = 6
@@ -24,6 +28,7 @@ class Size:
     head_dim: int = 64
     context: int = 512
     hidden: int = 1024
+    rotary: bool = True
 
     @property
     def width(self) -> int:
@@ -81,6 +86,7 @@ class Gpt(nn.Module):
         Shapes: tokens int64 [batch, context]. first: the place of the first token in its text.
         """
         turn = turns(first + tokens.shape[1], self.size.head_dim, tokens.device)[first:]
+        turn = turn if self.size.rotary else torch.ones_like(turn)
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, turn, attend)

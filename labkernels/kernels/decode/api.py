@@ -25,6 +25,7 @@ from labkernels.kernels.call import (
 from labkernels.kernels.checks import DTYPES, KV_DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.decode.call import DecodeCall
+from labkernels.kernels.decode.schedule import SPLIT_NUMBERS
 from labkernels.kernels.kernel import Shape
 from labkernels.kernels.memory import require_apart
 
@@ -35,11 +36,10 @@ class DecodeOptions(AttentionOptions, VariantOptions, total=False):
     """The options of a decode.
 
     keys_per_split: by default chosen from the shapes. batch_invariant: a request's bits must not
-    depend on the other requests; without keys_per_split each split then has
-    INVARIANT_KEYS_PER_SPLIT keys. A `prefill` of one token has other bits: here warps divide the
-    keys, there the rows. kv_lens: the values of cache.kv_len, if the
-    caller's host knows them; then nothing is read from a GPU, and the caller must keep lengths and
-    pages in range.
+    depend on the other requests; without keys_per_split its splits then follow from its own length
+    (`schedule.invariant_keys_per_split`). A `prefill` of one token has other bits: here warps
+    divide the keys, there the rows. kv_lens: the values of cache.kv_len, if the caller's host knows
+    them; then nothing is read from a GPU, and the caller must keep lengths and pages in range.
     """
 
     keys_per_split: int | None
@@ -150,6 +150,9 @@ def _checked(q: torch.Tensor, cache: PagedHeads, asked: Asked) -> DecodeCall:
     how = {"variant": variant, "kv_dtype": kv_dtype}
     shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, **how)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
+    by_length = asked.batch_invariant and asked.keys_per_split is None
+    if by_length:
+        choice = choice.with_numbers(SPLIT_NUMBERS)
     return DecodeCall(
         choice=choice,
         gpu=gpu,
@@ -158,7 +161,7 @@ def _checked(q: torch.Tensor, cache: PagedHeads, asked: Asked) -> DecodeCall:
         group=group,
         variant=variant,
         scale=arguments.scale_of(asked.scale, head_dim),
-        keys_per_split=asked.keys_per_split
-        or (arguments.INVARIANT_KEYS_PER_SPLIT if asked.batch_invariant else None),
+        keys_per_split=asked.keys_per_split,
+        by_length=by_length,
         **arguments.blank_outputs(q, head_dim, choice.instance.policy),
     )

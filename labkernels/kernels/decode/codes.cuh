@@ -26,6 +26,22 @@ template <class T, class Code> LAB_DEVICE void widen_keys(u32& even, u32& odd, u
   widen<T, Code>(even, odd, select_bytes(codes, 0, 0x3120));
 }
 
+// Loads K of 16 keys and 16 channels, the `d`-th. codes: of 32 channels. Next: the word beside k[0]
+// that has the upper channels of the same keys; k[3 - Next] has the lower ones of the other keys.
+template <class T, int Next, class Code, int Keys, int D>
+LAB_DEVICE void load_narrow_k(u32 (&k)[4], u32 (&codes)[4], Code (&tile)[Keys][D], int key, int d) {
+  if (d % 2 == 0) load_codes(codes, tile, key, d);
+  widen<T, Code>(k[0], k[Next], codes[d % 2]);
+  widen<T, Code>(k[3 - Next], k[3], codes[2 + d % 2]);
+}
+// Does the same for V, whose channels are the even ones, then the odd ones.
+template <class T, int Next, class Code, int Keys, int D>
+LAB_DEVICE void load_narrow_v(u32 (&v)[4], u32 (&codes)[4], Code (&tile)[Keys][D], int key, int d) {
+  if (d % 2 == 0) load_codes_trans(codes, tile, key, d);
+  widen_keys<T, Code>(v[0], v[Next], codes[d % 2]);
+  widen_keys<T, Code>(v[3 - Next], v[3], codes[2 + d % 2]);
+}
+
 // Returns the lane's channels 16 d + 4t to 16 d + 4t + 3 of a row of Q.
 template <class T, int Rows, int D>
 LAB_DEVICE u32x2 four_channels(T (&q)[Rows][D], int row, int d) {

@@ -47,6 +47,16 @@ struct DecodeWork {
   int live_splits;         // splits of the request that hold keys
 };
 
+// Returns the keys per split of a request of which the query sees n keys. Built with these numbers,
+// a kernel splits each request by its own length, whatever the other requests are.
+LAB_DEVICE int keys_per_split(const DecodeParams& p, int n) {
+#ifdef LAB_SPLIT_KEYS
+  return LAB_SPLIT_KEYS << (n > LAB_SPLIT_DOUBLED_ABOVE) + (n > LAB_SPLIT_DOUBLED_AGAIN_ABOVE);
+#else
+  return p.keys_per_split;
+#endif
+}
+
 template <int Rows, class V = Plain, class Params>
 LAB_DEVICE DecodeWork decode_work(const Params& p) {
   DecodeWork w;
@@ -60,9 +70,10 @@ LAB_DEVICE DecodeWork decode_work(const Params& p) {
   const int kv_len = load_constant(p.kv_len + w.batch);
   int first = 0;  // the first key that the query sees; its own place is kv_len - 1
   if constexpr (V::window) first = greatest(kv_len - 1 - p.variant.window_left, 0);
-  w.live_splits = (kv_len - first + p.keys_per_split - 1) / p.keys_per_split;
-  w.first_key = first + w.split * p.keys_per_split;
-  const int end = w.first_key + p.keys_per_split;
+  const int keys = keys_per_split(p, kv_len - first);
+  w.live_splits = (kv_len - first + keys - 1) / keys;
+  w.first_key = first + w.split * keys;
+  const int end = w.first_key + keys;
   w.end_key = end < kv_len ? end : kv_len;
   return w;
 }

@@ -11,6 +11,29 @@ MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more 
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97  # blocks of a decode per place in its waves
 MIN_KEYS_TO_FILL_WAVES = 1024
+# Splits that must not depend on the batch have SHORTEST_SPLIT keys, and twice as many in a request
+# of more keys than each of DOUBLED_ABOVE. Short splits keep SMs busy when a request is alone; in a
+# long request each further split adds a partial state to write, read and merge.
+SHORTEST_SPLIT = 256
+DOUBLED_ABOVE = (2048, 16384)
+# The same for the CUDA source, which reads each request's length.
+_NAMES = ("SPLIT_KEYS", "SPLIT_DOUBLED_ABOVE", "SPLIT_DOUBLED_AGAIN_ABOVE")
+SPLIT_NUMBERS = tuple(zip(_NAMES, (SHORTEST_SPLIT, *DOUBLED_ABOVE), strict=True))
+
+
+def invariant_keys_per_split(n_keys: int) -> int:
+    """Return the keys per split of a request of so many keys, whatever its batch is.
+
+    >>> [invariant_keys_per_split(n) for n in (300, 2048, 2049, 16384, 131072)]
+    [256, 256, 512, 512, 1024]
+    """
+    return SHORTEST_SPLIT << sum(n_keys > limit for limit in DOUBLED_ABOVE)
+
+
+def most_invariant_splits(max_keys: int) -> int:
+    """Return the splits of the request, of up to so many keys, that has the most."""
+    lengths = (*(limit for limit in DOUBLED_ABOVE if limit < max_keys), max_keys)
+    return max(math.ceil(n / invariant_keys_per_split(n)) for n in lengths)
 
 
 def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:

@@ -48,10 +48,11 @@ def prepare(call: PackedCall, program: Callable[[PackedCall], Program] = _progra
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS), K and
     V have equal channels but pools of different strides, or a pool is too large for the offsets.
     """
-    return call.once(program).step({**_tensors_of(call), **call.variant_tensors}, call.outputs)
+    return call.once(program).step({**tensors_of(call), **call.variant_tensors}, call.outputs)
 
 
-def _tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
+def tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
+    """Return the tensors of a call by their names in the kernels' parameters."""
     kv = call.kv
     tensors = {"q": call.q, "k": kv.k, "v": kv.v, "cu_seqlens_q": call.cu_seqlens_q}
     if kv.layout == "paged":

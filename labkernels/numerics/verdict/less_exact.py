@@ -26,7 +26,7 @@ from labkernels.policy import NumericPolicy
 class Way:
     """Arithmetic in words, the policy with the nearest error model, and kernels that compute so.
 
-    everywhere: it counts only where the errors of most rows are as large as those of the kernels.
+    everywhere: it counts only where the errors of most rows are as large as those of one kernel.
     """
 
     words: str
@@ -129,21 +129,22 @@ def of_sums(policy: NumericPolicy) -> list[list[Way]]:
     return [found]
 
 
-def may_be_of_large_sums(of: Errors) -> bool:
-    """Return whether an error is not small, and no larger than a rounding for every 16 keys."""
-    if is_small(of):
-        return False
+def may_be_of_sums(of: Errors) -> bool:
+    """Return whether an error is no larger than a rounding of the sum for every 16 keys."""
     steps, values = of.problem.n_keys.max() / _LEAST_SUMMED, np.abs(to_numpy(of.problem.v_pool))
     most = steps * formats.named(of.policy.out).unit_roundoff * values.max()
     return bool(np.abs(to_numpy(of.error)).max() <= most)
 
 
 def is_everywhere(of: Errors, way: Way) -> bool:
-    """Return whether most rows err as much as those of a way's kernels do, if that counts."""
+    """Return whether most rows err as much as those of one of a way's kernels, if that counts.
+
+    A sum errs by the order of its keys: little after a row's largest weight, much before.
+    """
     outs = twins.outputs(of.problem, of.policy, way.kernels) if way.everywhere else ()
     squares = ((x**2).mean(-1) for x in (of.error, *(out - of.truth for out in outs)))
     own, *theirs = (np.quantile(x, _ROWS) for x in squares)
-    return all(own >= _AS_MUCH**2 * x for x in theirs)
+    return not theirs or any(own >= _AS_MUCH**2 * x for x in theirs)
 
 
 def as_with_values(of: Errors) -> str:

@@ -188,11 +188,11 @@ def decide(
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest() if matches and _is_factor(matches[0]) else ""
     if not matches and np.isfinite(error).all():
-        sums = of_values or _as_if(of, less_exact.of_sums(policy))
+        large, kinds = less_exact.may_be_of_sums(of), less_exact.of_sums(policy)
+        sums = of_values or _as_if(of, kinds, large=large)
         even = sums or less_exact.as_with_a_number(of) or _evenly(of, z, beyond) or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
-    why = "" if even or matches else _as_large_sums(of)
-    answer = _answered(tuple(found), shown, policy, error, bound, sigma, why=why, even=even)
+    answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
 
 
@@ -272,9 +272,10 @@ def _evenly(of: Errors, z: Array, beyond: bool) -> str:
 def _as_if(of: Errors, ways: list[list[less_exact.Way]], *, large: bool = False) -> str:
     """Return words for one of these ways that errs as much as this output; "" if none does.
 
-    large: an error of any size may be one of these.
+    large: a large error may be one of these, too, if no test tells it from theirs.
     """
-    if not (large or less_exact.is_small(of)):
+    small = less_exact.is_small(of)
+    if not (large or small):
         return ""
     part = of.part()
     for alternatives in ways:
@@ -291,17 +292,11 @@ def _as_if(of: Errors, ways: list[list[less_exact.Way]], *, large: bool = False)
             words *= less_exact.is_everywhere(part or of, way)
             if words and share == 1:
                 return words
-            if words:
+            if words and small:
                 nearly.append((share, words))
         if nearly:
             return min(nearly)[1]
     return ""
-
-
-def _as_large_sums(of: Errors) -> str:
-    """Return words if sums of P V in 16 bits err as much as an output that is far off; else ""."""
-    may_be, ways = less_exact.may_be_of_large_sums(of), less_exact.of_sums(of.policy)
-    return _as_if(of, ways, large=True) if may_be else ""
 
 
 def _as_a_way(

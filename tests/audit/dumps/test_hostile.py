@@ -76,6 +76,10 @@ DUMPS = {
         {"k": CALL.k, "v": CALL.v, "page_table": torch.rand(2, 1), "kv_len": torch.ones(2).int()},
         "page_table.dtype",
     ),
+    "a window of True": ({"window_left": True}, "window_left = True, allowed: one number"),
+    "heads of NaN": ({"num_heads": 1, "num_q_heads": math.nan}, "q_heads = nan, allowed: a whole"),
+    "lse with an imaginary part": ({"lse": CALL.q[..., 0] * 1j}, "lse.dtype = complex"),
+    "padding of two axes": ({"cu_seqlens_padded": ENDS[None]}, "kv_padded.shape = (1, 3), allowed"),
     "scale of text": ({"scale": "small"}, "scale = 'small', allowed: one number"),
     "descales of text": ({"k_scale": "small"}, "k_scale"),
     "window of text": ({"window_size": "small"}, "window_size = small, allowed"),
@@ -86,7 +90,10 @@ DUMPS = {
     "a table of one dimension": (POOLS | {"page_table": PAGES[0]}, "page_table.ndim = 1"),
     "a length beyond the table": (POOLS | {"kv_len": ENDS[1:] * 9}, "kv_lens[0] = 72, allowed"),
     "falling ends": (PACKED | {"cu_seqlens": ENDS.flip(0)}, "allowed: rising from 0 to 16"),
-    "ends of one number": (PACKED | {"cu_seqlens": ENDS[2]}, "cu_seqlens_k = 16, allowed"),
+    "ends of one number": (
+        PACKED | {"cu_seqlens": ENDS[2]},
+        "cu_seqlens.shape = (), allowed: [B + 1]",
+    ),
     "falling ends of pages": (LISTS | {"kv_indptr": ENDS.flip(0)}, "kv_indptr = [16, 8, 0]"),
     "a last page of no keys": (LISTS | {"kv_last_page_len": ENDS[:2]}, "2 numbers from 1 to 4"),
     "a mask of few keys": (
@@ -135,6 +142,8 @@ RIGHT = {
         "out": GIVEN["out"].where(NO_KEYS[:, :1] == 0, torch.tensor(0.0).bfloat16()),
     },
     "views and gradients": {"q": CALL.q.clone().requires_grad_(), "k": torch._neg_view(-CALL.k)},
+    "bits that torch put off": {n: torch._neg_view(-x.float()) for n, x in GIVEN.items()}
+    | {"out": torch._neg_view(-right.exact(CALL)[0].float())},
     "names of all kinds": {"mask_token": 7, "window_name": "x", "k_norm": [1, 2], "q_len": 3},
 }
 

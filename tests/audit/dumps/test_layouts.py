@@ -216,9 +216,46 @@ def test_a_pool_that_holds_k_and_v_gives_both():
     one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
     out = FLASH(inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale))
     pool, about = pages(one.k)
-    given = {"q": one.q, "out": out, "k_cache": pool}
-    given = {"k": pool, "q": one.q, "out": out, "scale": one.scale} | about
-    assert judged(given) == ("ROUNDING", "BUG")
+    for name, x in (("k", pool), ("kv", pool), ("kv", pool[:, :, 0]), ("kv", pool.swapaxes(1, 2))):
+        given = {name: x, "q": one.q, "out": out, "scale": one.scale} | about
+        assert judged(given) == ("ROUNDING", "BUG")
+
+
+ONE = inputs.call("normal", inputs.Shape(3, H, HKV, 1, S, D), "bf16", 1)
+_OUT, _LSE = FLASH(ONE), right.exact(ONE)[1]
+TOKEN_AXES = {
+    "[B, H, 1, D]": lambda x: x,
+    "[B, 1, H, D]": lambda x: x.transpose(1, 2),
+    "[B, H, D]": lambda x: x[:, :, 0],
+    "[B, H D]": lambda x: x.flatten(1),
+}
+
+
+@pytest.mark.parametrize("of_q", list(TOKEN_AXES)[:3])
+@pytest.mark.parametrize("of_out", TOKEN_AXES)
+@pytest.mark.parametrize("keys", ["bhsd", "bshd", "packed", "paged"])
+def test_an_axis_of_one_token_lies_in_q_or_out_or_both(of_q, of_out, keys):
+    given = {"q": TOKEN_AXES[of_q](ONE.q), "out": TOKEN_AXES[of_out](_OUT), "k": ONE.k, "v": ONE.v}
+    given["lse"] = TOKEN_AXES["[B, 1, H, D]"](_LSE)
+    rows = {name: given[name].transpose(1, 2) for name in "kv"}
+    if keys == "packed":
+        given |= {name: x.flatten(0, 1) for name, x in rows.items()}
+        given |= {"cu_seqlens_q": torch.arange(4), "cu_seqlens": torch.arange(4) * S}
+    elif keys == "paged":
+        (k, about), (v, _) = pages(ONE.k), pages(ONE.v)
+        given |= {"k": k, "v": v} | about
+    else:
+        given |= rows if keys == "bshd" else {}
+    assert judge(given, named=False).answer == "ROUNDING"
+    assert judge(given | {"out": given["out"].flip(0)}, named=False).answer == "BUG"
+
+
+def test_one_batch_of_tokens_beside_ends():
+    """As transformers hands them on: [1, H, T, D] with the ends of several requests."""
+    rows = {name: x.flatten(0, 1)[None] for name, x in BSHD.items()}
+    assert judged(rows | ENDS)[0] == "ROUNDING"
+    assert judged({name: x.transpose(1, 2) for name, x in rows.items()} | ENDS)[0] == "ROUNDING"
+    assert judged(rows | ENDS | {"out": rows["out"].roll(1, 1)})[0] == "BUG"
 
 
 @pytest.mark.parametrize("paged", [False, True])

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from page_figures import MIME
-from versions import narrow, versions
+from versions import narrow, room, versions
 
 from labkernels.plots import style
 
@@ -126,3 +126,18 @@ def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
     wide = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', bundle["image/svg+xml"])[1])
     assert bundle[MIME]["narrow"] == bundle["image/svg+xml"]
     assert bundle[MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)
+
+
+def test_a_figure_for_a_slide_is_flat_and_its_rows_do_not_meet(figure):
+    flat = versions(figure)[MIME]["flat"]
+    wide, high = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', flat).groups())
+    sizes = [float(x) for x in re.findall(r"font-size: ([\d.]+)px", flat)]
+    assert min(sizes) * min(1240 / wide, 660 / high) >= 18
+    with plt.rc_context(style.HOUSE):
+        tall, panels = style.new_figure(4, 1, height_inches=7)
+        for axes in panels:
+            axes.barh([f"kernel {i}" for i in range(6)], range(6))
+        room.made_flat(tall)
+    rows = {round(axes.get_position().y0, 2) for axes in panels}
+    assert len(rows) == 2
+    plt.close(tall)

@@ -1,4 +1,4 @@
-"""Each starter fails as it should, each usual mistake gets its own words, each solution passes."""
+"""Each starter fails as it should, and each usual mistake gets its own words."""
 
 import re
 from pathlib import Path
@@ -301,6 +301,22 @@ def test_what_runs_on_the_cpu_machine_alone_is_no_answer(words, said_of_it):
 def test_a_word_of_the_lab_may_have_its_namespace(name):
     source = solution(name).replace("sync_block()", "lab::sync_block()")
     assert exercises.check(name, source).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "said_of_it"),
+    [
+        ("fragment_of_p", "s[1][0]", "s[0][4]", "index 4 is out of bounds of its dimension"),
+        ("log2_units", "scale * 1", "scale * (scale > 1.f ? scale : 1.f) * 1", "by itself"),
+        ("ragged_mask", "key < end", "key < end || key == 0", "by itself"),
+        ("page_lookup", "(page * p.page_size", "(i64(int(page * p.page_size))", "by itself"),
+    ],
+)
+def test_what_no_request_shows_is_found(name, right, wrong, said_of_it):
+    assert right in solution(name)
+    report = exercises.check(name, solution(name).replace(right, wrong))
+    assert not report.passed
+    assert said_of_it in said(report)
 
 
 def test_a_fault_in_a_function_that_the_answer_calls_names_the_call():

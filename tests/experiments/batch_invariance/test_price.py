@@ -7,8 +7,8 @@ pytest.importorskip("torch")
 from labkernels.experiments.batch_invariance import price
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import record
-from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
 from labkernels.kernels.decode.operation import OPERATION as DECODE
+from labkernels.kernels.decode.schedule import SHORTEST_SPLIT
 from labkernels.kernels.decode.workload import Decode
 from labkernels.records import store
 
@@ -32,4 +32,4 @@ def test_rows_name_their_plan(made_up_gpu, monkeypatch, tmp_path):
     timed = store.select(rows, {"metric": "time_graph", "statistic": "median"})
     assert {row["note"] for row in timed} == {"free, grid", "invariant, grid"}
     keys = {row["note"]: row["value"] for row in rows if row["metric"] == "keys_per_split"}
-    assert keys["invariant, grid"] == INVARIANT_KEYS_PER_SPLIT
+    assert keys["invariant, grid"] == SHORTEST_SPLIT

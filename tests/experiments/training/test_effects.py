@@ -6,10 +6,12 @@ import torch
 
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import Recording
-from labkernels.experiments.training import effects, generation
+from labkernels.experiments.training import effects, generation, losses, ways, weights
 
 # torch's first forward derivative compiles its rules by torch.jit.script
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+PROMPT = torch.tensor([list(b"def f(")])
+TWO = ("tensor cores", "CUDA cores")
 ON_A_GPU = ("torch flash", "torch cuDNN", "torch efficient")
 
 
@@ -55,6 +57,16 @@ def test_activations_are_written(recording, rows):
     with np.load(recording.options.out / effects.ACTIVATIONS) as file:
         assert file["q"].shape == (1, 16, 2, 64)
         assert file["k"].shape == file["v"].shape == (1, 16, 1, 64)
+
+
+def test_weights_are_written_and_a_loaded_model_has_their_loss(recording, rows):
+    assert rows["weights"] == []
+    model, known = weights.load(recording.options.out / weights.DATA_FILE, losses.QUICK.size)
+    loss = losses.judged(model, ways.WAYS[weights.WAY](), losses.QUICK, "cpu")
+    assert (known["steps"], known["commit"]) == ("4", "1234567")
+    assert known["held out"] == str(loss)
+    wrote = [generation.generated(model, PROMPT, way, 5, generation.greedy)[0] for way in TWO]
+    assert wrote[0].shape == wrote[1].shape == (1, 5)
 
 
 @pytest.mark.parametrize("way", list(generation.DECODES))

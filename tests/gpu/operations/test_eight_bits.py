@@ -9,6 +9,7 @@ from labkernels.cuda.gpu import device  # noqa: E402
 from tests.kernels.append.test_append import check_quantized  # noqa: E402
 from tests.kernels.decode import test_eight_bits as small  # noqa: E402
 from tests.kernels.decode.cases import bits  # noqa: E402
+from tests.kernels.prefill import test_fp8 as forward  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -56,3 +57,14 @@ def test_variants(kernel):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_an_append_of_every_number_of_16_bits(dtype, kind):
     check_quantized(dtype, kind, "cuda")
+
+
+@pytest.mark.parametrize("policy", forward.KERNEL.policies[:3], ids=lambda p: p.label)
+def test_a_forward_in_8_bits_has_the_bits_of_the_cpu(policy):
+    shape = ((1, 300, 0, 70), (130, 500, 20, 0))
+    for causal, keys in ((True, None), (False, 128)):
+        how = {"causal": causal, "policy": policy, "keys_per_split": keys}
+        there = forward.check_bounds(*forward.drawn(*shape, device="cuda"), **how)
+        here = forward.check_bounds(*forward.drawn(*shape), **how)
+        for x, y in zip(here.outputs(), there.outputs(), strict=True):
+            assert torch.equal(bits(x), bits(y.cpu()))

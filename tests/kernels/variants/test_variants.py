@@ -77,7 +77,9 @@ def test_masks_that_cannot_be_packed_are_refused(masks):
         ops.pack_mask(masks)
 
 
-@pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_fma", "triton_prefill"])
+@pytest.mark.parametrize(
+    "kernel", ["prefill_mma", "prefill_fma", "prefill_wgmma", "triton_prefill"]
+)
 @pytest.mark.usefixtures("interpreted")
 def test_a_causal_mask_of_bits_gives_the_bits_of_a_causal_call(kernel):
     """Keys that no row of a step sees change nothing: each row's steps are the same."""
@@ -90,10 +92,12 @@ def test_a_causal_mask_of_bits_gives_the_bits_of_a_causal_call(kernel):
 
 def test_the_planner_takes_a_kernel_that_reads_bits():
     case = prefill_case((300,), (300,), group=4)
-    assert case.step(target="h200").plan.kernel == "prefill_wgmma"
-    plan = case.step(mask=masked(case.lengths, 0.5, torch.Generator()), target="h200").plan
-    assert plan.kernel == "prefill_mma"
-    assert "a variant with mask, allowed for prefill_wgmma: window, soft_cap" in plan.why
+    mask = masked(case.lengths, 0.5, torch.Generator())
+    assert case.step(mask=mask, target="h200").plan.kernel == "prefill_wgmma"
+    assert case.step(mask=mask, target="a100").plan.kernel == "prefill_mma"
+    shape = SPECS["decode_mma"].shape(head_dim=64, variant=AttentionVariant(mask=True))
+    words = "a variant with mask, allowed for decode_mma: window, soft_cap"
+    assert words in SPECS["decode_mma"].refuses(shape)
 
 
 def test_a_masks_bits_may_change_between_runs():

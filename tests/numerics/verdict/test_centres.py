@@ -39,6 +39,7 @@ def _less(call, number, *, back=1.0, normalised=False, stored=False, weights=Non
     return (p.to(call.q.dtype).float() @ left / l + back * taken).to(call.q.dtype)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("how", [{"normalised": True}, {"stored": True}])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("number", _NUMBERS)

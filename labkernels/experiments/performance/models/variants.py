@@ -37,9 +37,18 @@ def windowed(*windows: int) -> list[AttentionVariant]:
 
 def of_prefill(*, quick: bool = False) -> list[GridCell]:
     """Return the cells of the prefill, all causal; `quick` keeps each variant, at 512 tokens."""
-    capped = replace(windowed(1024)[0], soft_cap=CAP)
+    return _causal(Prefill, LONG, quick)
+
+
+def of_backward(*, quick: bool = False) -> list[GridCell]:
+    """Return the cells of the backward pass, all causal; `quick` keeps each, at 512 tokens."""
+    return _causal(Backward, MANY_HEADS, quick)
+
+
+def _causal(kind: type, first: tuple[int, ...], quick: bool) -> list[GridCell]:
+    both = replace(windowed(1024)[0], soft_cap=CAP)
     every = {
-        LONG: ("", [FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, capped]),
+        first: ("", [FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, both]),
         LONGER: ("", [FULL, *windowed(*WINDOWS)]),
         GPT_OSS_SHAPE: ("GPT-OSS", [FULL, GPT_OSS]),
         GEMMA_SHAPE: ("Gemma 3", [FULL, *windowed(1024), CAPPED]),
@@ -48,29 +57,8 @@ def of_prefill(*, quick: bool = False) -> list[GridCell]:
     for (batch, length, *heads), (why, variants) in every.items():
         for variant in variants:
             n = ((512,) if quick else (length,)) * batch
-            work = Prefill(n, n, *heads, causal=True, variant=replace(variant, causal=True))
+            work = kind(n, n, *heads, causal=True, variant=replace(variant, causal=True))
             cells.append(GridCell(work, why))
-    return cells
-
-
-def of_backward(*, quick: bool = False) -> list[GridCell]:
-    """Return the cells of the backward pass, all causal; `quick` keeps each, at 512 tokens."""
-    both = replace(windowed(1024)[0], soft_cap=CAP)
-    every = {
-        MANY_HEADS: ("", [FULL, *windowed(*WINDOWS), CAPPED, SINKS, SLOPES, both]),
-        LONGER: ("", [FULL, *windowed(*WINDOWS)]),
-        GPT_OSS_SHAPE: ("GPT-OSS", [FULL, GPT_OSS]),
-        GEMMA_SHAPE: ("Gemma 3", [FULL, *windowed(1024), CAPPED]),
-    }
-    cells = []
-    for (batch, length, *heads), (why, variants) in every.items():
-        n = ((512,) if quick else (length,)) * batch
-        cells += [
-            GridCell(
-                Backward(n, n, *heads, causal=True, variant=replace(variant, causal=True)), why
-            )
-            for variant in variants
-        ]
     return cells
 
 

@@ -160,7 +160,7 @@ template <class C, class P> struct Consumer {
   // lse2 is then loaded before they start.
   LAB_DEVICE void await_q(RowPairs& lse2, int i) {
     await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
-    if constexpr (!C::v_in_registers) load_rows<C>(lse2, lse2_of(0, i));
+    if constexpr (C::halves == 1) load_rows<C>(lse2, lse2_of(0, i));
   }
   LAB_DEVICE const float* lse2_of(int half, int i) const {
     return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
@@ -202,7 +202,7 @@ template <class C, class P> struct Consumer {
       add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0);
       dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
     }
-    if constexpr (C::v_in_registers) load_rows<C>(lse2, lse2_of(Half, i));
+    if constexpr (C::halves == 2) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
     softmax<Half>(s, p_left, lse2);
     if constexpr (C::stages_dq) send_late(late, i);

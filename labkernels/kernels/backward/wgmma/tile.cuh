@@ -38,8 +38,7 @@ struct KernelTraits {
   static constexpr int halves = own_rows / rows_at_once;
   // A warpgroup's V stays in registers, if they have room for it: dP then reads one tile of shared
   // memory, not two.
-  static constexpr bool v_in_registers = split_keys && D == 64;
-  static_assert(v_in_registers || halves == 1, "lse2 is loaded early for one half");
+  static constexpr bool v_in_registers = split_keys && D == 64 && !Variant::soft_cap;
   // dQ passes through shared memory, 64 channels at a time, if there is room for it.
   static constexpr bool stages_dq = split_keys || Ordered;
   static constexpr int dq_parts = own_dim_of_dq / 64;

@@ -58,25 +58,6 @@ template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, i
   }
 }
 
-// Loads K of 16 keys and 16 channels, the `d`-th, from a cache of 8 bits. codes: of 32 channels.
-template <class C>
-LAB_DEVICE void load_narrow_k(u32 (&k)[4], u32 (&codes)[4], KvTile<C>& k_tile, int key, int d) {
-  using T = typename C::T;
-  using Kv = typename C::Kv;
-  if (d % 2 == 0) load_codes(codes, k_tile, key, d);
-  widen<T, Kv>(k[0], k[1], codes[d % 2]);
-  widen<T, Kv>(k[2], k[3], codes[2 + d % 2]);
-}
-// Does the same for V.
-template <class C>
-LAB_DEVICE void load_narrow_v(u32 (&v)[4], u32 (&codes)[4], KvTile<C>& v_tile, int key, int n) {
-  using T = typename C::T;
-  using Kv = typename C::Kv;
-  if (n % 2 == 0) load_codes_trans(codes, v_tile, key, n);
-  widen_keys<T, Kv>(v[0], v[2], codes[n % 2]);
-  widen_keys<T, Kv>(v[1], v[3], codes[2 + n % 2]);
-}
-
 // [lab: scores]
 // Computes S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
 template <class C>
@@ -95,7 +76,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
     for (int b = 0; b < C::key_steps; ++b) {  // (keys 0-7, 8-15) x (channels 0-7, 8-15)
       u32 k[4];                               // [16 keys, 16 channels]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      if constexpr (C::narrow) load_narrow_k<C>(k, codes[b], k_tile, b * 16, d);
+      if constexpr (C::narrow) load_narrow_k<typename C::T, 1>(k, codes[b], k_tile, b * 16, d);
       else ldmatrix_x4(k, chunk<C::head_dim>(k_tile, row, d * 2 + ((lane >> 3) & 1)));
       mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
       mma_m16n8k16<typename C::T>(s[2 * b + 1], q[held], k[2], k[3]);
@@ -124,7 +105,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];  // [16 keys, 16 channels]
-      if constexpr (C::narrow) load_narrow_v<C>(v, codes, v_tile, b * 16, n);
+      if constexpr (C::narrow) load_narrow_v<typename C::T, 2>(v, codes, v_tile, b * 16, n);
       else
         ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
 #pragma unroll

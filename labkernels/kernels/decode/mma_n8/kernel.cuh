@@ -69,25 +69,6 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
   }
 }
 
-// Loads K of 16 keys and 16 channels, the `d`-th, from a cache of 8 bits. codes: of 32 channels.
-template <class C>
-LAB_DEVICE void load_narrow_k(u32 (&k)[4], u32 (&codes)[4], KvTile<C>& k_tile, int key, int d) {
-  using T = typename C::T;
-  using Kv = typename C::Kv;
-  if (d % 2 == 0) load_codes(codes, k_tile, key, d);
-  widen<T, Kv>(k[0], k[2], codes[d % 2]);
-  widen<T, Kv>(k[1], k[3], codes[2 + d % 2]);
-}
-// Does the same for V^T, whose rows are the even channels, then the odd ones.
-template <class C>
-LAB_DEVICE void load_narrow_v(u32 (&v)[4], u32 (&codes)[4], KvTile<C>& v_tile, int key, int d) {
-  using T = typename C::T;
-  using Kv = typename C::Kv;
-  if (d % 2 == 0) load_codes_trans(codes, v_tile, key, d);
-  widen_keys<T, Kv>(v[0], v[1], codes[d % 2]);
-  widen_keys<T, Kv>(v[2], v[3], codes[2 + d % 2]);
-}
-
 // [lab: scores]
 // Computes S^T = K Q^T: the 16 keys of step b are the rows of the tile, and 8 queries its columns.
 template <class C>
@@ -107,7 +88,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
       u32 k[4];  // [16 keys, 16 channels]
-      if constexpr (C::narrow) load_narrow_k<C>(k, codes[b], k_tile, b * 16, d);
+      if constexpr (C::narrow) load_narrow_k<typename C::T, 2>(k, codes[b], k_tile, b * 16, d);
       else ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
@@ -141,7 +122,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
     for (int d = 0; d < C::dim_steps; ++d) {  // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];                               // V^T: [16 channels, 16 keys]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      if constexpr (C::narrow) load_narrow_v<C>(v, codes, v_tile, b * 16, d);
+      if constexpr (C::narrow) load_narrow_v<typename C::T, 1>(v, codes, v_tile, b * 16, d);
       else ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) {

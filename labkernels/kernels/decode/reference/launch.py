@@ -14,7 +14,7 @@ def prepare(call: DecodeCall) -> Step[Attention]:
         call,
         blocks=cache.batch * cache.kv_heads,
         keys_per_split=max(1, cache.max_kv_len),
-        batch_invariant=call.keys_per_split is not None,
+        batch_invariant=call.by_length or call.keys_per_split is not None,
     )
 
     def run() -> None:

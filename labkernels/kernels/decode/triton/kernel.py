@@ -15,6 +15,11 @@ from labkernels.cuda.triton_online_softmax import (
     update,
 )
 from labkernels.cuda.triton_variant import begin_with_sinks, shaped, slopes
+from labkernels.kernels.decode import schedule
+
+SHORTEST_SPLIT = tl.constexpr(schedule.SHORTEST_SPLIT)
+DOUBLED_ABOVE = tl.constexpr(schedule.DOUBLED_ABOVE[0])
+DOUBLED_AGAIN_ABOVE = tl.constexpr(schedule.DOUBLED_ABOVE[1])
 
 
 @triton.jit
@@ -64,6 +69,15 @@ def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv
 
 
 @triton.jit
+def keys_of_split(keys_per_split, n_keys, BY_LENGTH: tl.constexpr):
+    """Return the keys per split of a request of which the query sees some keys."""
+    if BY_LENGTH:
+        doubled = (n_keys > DOUBLED_ABOVE).to(tl.int32) + (n_keys > DOUBLED_AGAIN_ABOVE)
+        keys_per_split = SHORTEST_SPLIT << doubled
+    return keys_per_split
+
+
+@triton.jit
 def decode(
     q,  # [batch, q_heads, D]
     k_pool, v_pool,  # [pages, page_size, kv_heads, D], with the same strides
@@ -78,6 +92,7 @@ def decode(
     alibi, sinks, window_left, soft_cap_log2, exponent_of_cap,  # None for what a variant lacks
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
+    BY_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """One program: the query heads of one KV head over one split of one request's keys."""
     i_kv, i_split, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -89,10 +104,12 @@ def decode(
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     b_q = load_query(q + i_batch * q_stride_batch, head, m_row, o_dim, q_stride_head, WIDE)
     length = tl.load(kv_len + i_batch)
-    first = i_split * keys_per_split
+    begin = 0
     if window_left is not None:
-        first += tl.maximum(length - 1 - window_left, 0)
-    end = tl.minimum(first + keys_per_split, length)
+        begin = tl.maximum(length - 1 - window_left, 0)
+    keys = keys_of_split(keys_per_split, length - begin, BY_LENGTH)
+    first = begin + i_split * keys
+    end = tl.minimum(first + keys, length)
     if k_scale is not None:
         k_factor = tl.load(k_scale + i_kv * k_scale_stride)
         scale_log2 *= k_factor
@@ -140,6 +157,7 @@ def merge_splits(
     sinks,
     window_left,
     D: tl.constexpr,
+    BY_LENGTH: tl.constexpr,
 ):
     """One program merges the splits' States of one query head of a request, in split order."""
     i_head, i_batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -148,7 +166,7 @@ def merge_splits(
     length = tl.load(kv_len + i_batch)
     if window_left is not None:
         length = tl.minimum(length, window_left + 1)
-    live = tl.cdiv(length, keys_per_split)
+    live = tl.cdiv(length, keys_of_split(keys_per_split, length, BY_LENGTH))
     if sinks is not None:  # the first split has them, even without keys
         live = tl.maximum(live, 1)
     m, l = tl.full([], LOWEST_SCORE, tl.float32), tl.full([], 0.0, tl.float32)

@@ -21,15 +21,15 @@ def prepare(call: DecodeCall) -> Step[Attention]:
     states = partial_states(call, plan.splits)
     out = triton_run.roundable(call.out)
     arguments, constants = _arguments(call, plan, states, out), _constants(call, plan)
-    batch, q_heads, head_dim = call.q.shape
+    batch, q_heads, _ = call.q.shape
     kv_len, keys = call.cache.kv_len, plan.keys_per_split
-    window = {name: constants[name] for name in ("sinks", "window_left")}
+    merging = {name: constants[name] for name in ("sinks", "window_left", "D", "BY_LENGTH")}
 
     def run() -> None:
         kernel.decode[(call.cache.kv_heads, plan.splits, batch)](*arguments, **constants)
         if plan.splits > 1:
             merged = (kv_len, out, call.lse2, *states, q_heads, keys, plan.splits)
-            kernel.merge_splits[(q_heads, batch)](*merged, **window, D=head_dim)
+            kernel.merge_splits[(q_heads, batch)](*merged, **merging)
         if out is not call.out:
             call.out.copy_(out)
 
@@ -72,6 +72,7 @@ def _scales(cache: PagedHeads) -> tuple:
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
     own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
+    own["BY_LENGTH"] = call.by_length
     varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
     del varied["window_right"]  # the query is the last key
     return own | varied | triton_run.constants(instance, on_gpu=call.on_gpu)

@@ -22,8 +22,9 @@ template <class C> struct PingPong {
 // computed like any other block, and a store follows. Members hold the progress; operands and
 // results of products are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
-  using T = typename C::T;
+  using T = typename C::Rounded;
   using V = typename C::Variant;
+  using Sums = SumsOf<C, P>;
 
   Smem<C>& smem;
   const typename C::Problem& p;
@@ -34,6 +35,7 @@ template <class C, class P> struct Consumer {
   int unread = 0;            // skipped tiles of V, to be released after the running products
   bool has_ended = false;    // whether the running products are a work tile's last
   float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
+  float scale = 1.f;         // of tile i's scores in log2 units, where codes have scales
   KeyBlocks keys;            // the blocks of tile i that are left
   Slope slopes[2];           // of the lane's rows of tile i, with slopes alone
 
@@ -46,7 +48,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
     Rescale rescale;  // O's factors, since the last block may have moved the maxima
-    Output<C> o = {};
+    Sums o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
     keys = receive(smem, i).keys[warpgroup];
@@ -130,20 +132,24 @@ template <class C, class P> struct Consumer {
       mbarrier_arrive(smem.q_ring.empty[smem.q_ring.stage(i)]);
   }
   // Starts O += P V.
-  LAB_DEVICE void begin_output(Output<C>& o, const Fragments<C>& ready) {
+  LAB_DEVICE void begin_output(Sums& o, const Fragments<C>& ready) {
     await_keys(smem.v_ring, v);
-    wgmma_ab(o, ready, further(mn_major(smem.v[0]), smem.v_ring.stage(v) * C::V::elements));
+    const int stage = smem.v_ring.stage(v) * C::V::elements;
+    if constexpr (C::v_is_transposed)
+      wgmma_abt(products(o), ready, further(k_major(smem.v[0]), stage), !P::promoted);
+    else wgmma_ab(o, ready, further(mn_major(smem.v[0]), stage));
   }
-  LAB_DEVICE void finish_output(Output<C>& o) {
-    wgmma_wait<0>(o);
+  LAB_DEVICE void finish_output(Sums& o) {
+    wgmma_wait<0>(products(o));
+    join(o);
     consumer_release(smem.v_ring, v);
     ++v;
   }
 
   // Computes the next block's scores beside the products of this block's P. Closes a tile
   // meanwhile, if `closes` is true.
-  LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
-                          OnlineSoftmax& softmax, bool closes) {
+  LAB_DEVICE void advance(Scores<C>& s, Sums& o, const Fragments<C>& ready, OnlineSoftmax& softmax,
+                          bool closes) {
     if constexpr (C::overlap == Overlap::none) {
       begin_output(o, ready);
       if (closes) close_tile(softmax);
@@ -172,19 +178,21 @@ template <class C, class P> struct Consumer {
     softmax = {};
     const typename C::Work& work = smem.tile(i).work;
     lab::begin_rows<V>(softmax, slopes, p, work, row - (thread_x() & 31) / 4);
+    if constexpr (C::codes) scale = p.scale_log2 * p.descales.of_scores(work);
   }
 
-  // Turns q k into scores: the soft cap, and slopes.
+  // Turns q k into scores: the soft cap, slopes, and a mask of bits.
   LAB_DEVICE void shape(Scores<C>& s) {
-    if constexpr (V::shapes_scores) {
+    if constexpr (V::shapes_scores || V::mask) {
       const ScheduledTile<C>& tile = smem.tile(i);
       const int key = tile.last_key - (tile.blocks - keys.count) * C::keys;
       shape_scores<V, AccumulatorRows>(s, p, slopes, key);
+      if constexpr (V::mask) mask_bits<C>(s, p, tile.work, row, key);
     }
   }
   // Turns S into P.
   LAB_DEVICE void update(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
-    rescale = softmax.template update<P, T>(s, scale_of<V>(p));
+    rescale = softmax.template update<P, T>(s, C::codes ? scale : scale_of<V>(p));
     --keys.count;
   }
   LAB_DEVICE void masked_softmax(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
@@ -202,7 +210,7 @@ template <class C, class P> struct Consumer {
   }
   // Waits for the products that ran beside the scores; then rounds P, and rescales O to the new
   // maxima.
-  LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
+  LAB_DEVICE void fold(Sums& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
     skip_values();  // before the branch: after it, ptxas treats v as divergent
@@ -210,20 +218,20 @@ template <class C, class P> struct Consumer {
     if (has_ended) {
       finish_tile(o);
 #pragma unroll
-      for (int n = 0; n < C::dim_vo / 2; ++n) o[n] = 0.f;
+      for (int n = 0; n < C::dim_vo / 2; ++n) total(o)[n] = 0.f;
       // This follows finish_tile, at whose barrier all consumers may meet. A warpgroup that skips
       // nothing passes its next turn only after that barrier.
       skip_turns();
     }
-    rescale_rows(o, rescale);
+    rescale_rows(total(o), rescale);
   }
   // Computes a block of the steady state. With two buffers of P, this block's P is in `ready`
   // already, and the next block's P is rounded as soon as its exponentials are computed.
-  LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
+  LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Sums& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
     if constexpr (!C::two_p_buffers) round_to_fragments<T>(ready, s);
-    rescale_rows(o, rescale);
+    rescale_rows(total(o), rescale);
     advance(s, o, ready, softmax, false);
     shape(s);
     update(softmax, rescale, s);
@@ -237,7 +245,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void begin(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s,
                         Fragments<C>& probabilities) {
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);
-    if constexpr (!V::plain) begin_rows(softmax);
+    if constexpr (!V::plain || C::codes) begin_rows(softmax);
     skip_keys();
     skip_values();
     skip_turns();
@@ -261,18 +269,20 @@ template <class C, class P> struct Consumer {
   }
   // Ends the softmax of the rows of the tile before i, and begins the softmax of tile i.
   LAB_DEVICE void close_tile(OnlineSoftmax& softmax) {
-    factor = store_sums<C, P>(softmax, p, smem.tile(i - 1).work, row);
+    const typename C::Work& work = smem.tile(i - 1).work;
+    factor = store_sums<C, P>(softmax, p, work, row);
+    if constexpr (C::codes) factor = factor * p.descales.of_values(work);
     begin_rows(softmax);
   }
   // Stores O of the tile before i, which is complete.
-  LAB_DEVICE void finish_tile(const Output<C>& o) {
+  LAB_DEVICE void finish_tile(const Sums& o) {
     const typename C::Work& work = smem.tile(i - 1).work;
-    store_rows<C, P>(o, factor, p, work, row);
+    store_rows<C, P>(total(o), factor, p, work, row);
     if (work.live_splits > 1 && arrives_last(smem.is_last_split, p, work, ConsumerSync<C>{}, 128))
       merge_splits<P, C::consumer_warps, C::dim_vo>(p, work, thread_x() / 32 - 4);
     consumer_release(smem.tile_ring, i - 1);
   }
-  LAB_DEVICE void end(OnlineSoftmax& softmax, Output<C>& o, const Fragments<C>& probabilities) {
+  LAB_DEVICE void end(OnlineSoftmax& softmax, Sums& o, const Fragments<C>& probabilities) {
     begin_output(o, probabilities);
     close_tile(softmax);
     finish_output(o);

@@ -7,9 +7,36 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-template <class C> using Output = float[C::dim_vo / 2];     // [64 rows of a warpgroup, dim_vo]
-template <class C> using Scores = float[C::keys / 2];       // [64 rows, keys of a block]
-template <class C> using Fragments = u32[C::keys / 16][4];  // P in 16 bits: [64 rows, keys]
+template <class C> using Output = float[C::dim_vo / 2];  // [64 rows of a warpgroup, dim_vo]
+template <class C> using Scores = float[C::keys / 2];    // [64 rows, keys of a block]
+// P, rounded: [64 rows, keys]
+template <class C> using Fragments = u32[C::keys / (C::v_is_transposed ? 32 : 16)][4];
+
+// With promotion, the tensor cores sum the products of a block of keys, and fp32 additions to
+// nearest join the sums. Without promotion, the tensor cores add to O.
+template <class C> struct Promoted { Output<C> total, products; };
+template <class C, class P> struct SumsFor { using type = Output<C>; };
+template <class C, class P>
+  requires (C::codes && P::promoted)
+struct SumsFor<C, P> {
+  using type = Promoted<C>;
+};
+template <class C, class P> using SumsOf = typename SumsFor<C, P>::type;
+
+template <class Sums> LAB_DEVICE auto& total(Sums& o) {
+  if constexpr (requires { o.total; }) return o.total;
+  else return o;
+}
+template <class Sums> LAB_DEVICE auto& products(Sums& o) {
+  if constexpr (requires { o.products; }) return o.products;
+  else return o;
+}
+template <class Sums> LAB_DEVICE void join(Sums& o) {
+  if constexpr (requires { o.total; })
+#pragma unroll
+    for (int n = 0; n < registers_of<decltype(o.total)>; ++n)
+      o.total[n] = o.total[n] + o.products[n];
+}
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
 // at the boundaries need this; `key` is the block's first key.
@@ -48,6 +75,22 @@ LAB_DEVICE void mask_past(Scores<C>& s, const typename C::Problem& p, const type
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (j * 8 + i < hidden) s[4 * j + 2 * r + i] = minus_infinity();
+  }
+}
+
+// Does the same for the keys of the block that a mask of bits hides.
+template <class C>
+LAB_DEVICE void mask_bits(Scores<C>& s, const typename C::Problem& p, const typename C::Work& work,
+                          int row, int key) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    u32 bits[(C::keys + 31) / 32];
+    load_bits(bits, p, work, row + 8 * r, key + (thread_x() & 3) * 2);
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (!(bits[j / 4] >> (j % 4 * 8 + i) & 1)) s[4 * j + 2 * r + i] = minus_infinity();
   }
 }
 
@@ -111,7 +154,7 @@ LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams
     const i64 head = head_index(p, work, row + 8 * r), slot = head * p.splits + work.split;
     if (work.live_splits <= 1)
       store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, by, real);
-    else store_row<C>(p.partial_o + slot * C::dim_vo, o, r, 1.f, real);
+    else store_row<C>(p.partial_o + slot * C::dim_vo, o, r, C::codes ? by : 1.f, real);
   }
 }
 

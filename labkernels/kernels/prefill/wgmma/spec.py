@@ -18,7 +18,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
-from labkernels.variant import UNMASKED
+from labkernels.variant import FEATURES
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
@@ -64,7 +64,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
     numbers = MappingProxyType(NUMBERS)
-    features = UNMASKED
+    features = FEATURES
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
@@ -93,10 +93,10 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers, the one preferred for rows and pages first."""
         # three consumers leave ptxas no registers for other policies than the default, for slopes,
-        # nor for "none"
-        shaped = {"soft_cap", "alibi"} & set(shape.variant.features)
+        # for bits, nor for "none"
+        shaped = {"soft_cap", "alibi", "mask"} & set(shape.variant.features)
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
-        plain = plain and "alibi" not in shaped
+        plain = plain and not shaped & {"alibi", "mask"}
         options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))

@@ -12,15 +12,16 @@ using namespace lab;
 // of neighbouring KV heads.
 struct PageSteps { int page, head; };
 
-template <class V> struct alignas(64) ParamsWith {
+template <class Problem> struct alignas(64) ParamsOver {
   TensorMap q, k, v;  // kernels/prefill/wgmma/launch.py makes them
-  ParamsOf<PrefillParams, V> problem;
+  Problem problem;
   int* next_work_tile;     // tiles taken after each block's first; 0 between launches
   int work_tiles, blocks;  // of the work list; of the grid
   int tile_rows;           // rows of a tile that whole tokens fill
   int box_keys;            // keys of a page's box; 0: warps copy the keys
   PageSteps k_steps, v_steps;
 };
+template <class V> using ParamsWith = ParamsOver<ParamsOf<PrefillParams, V>>;
 using Params = ParamsWith<Plain>;
 
 // This says what runs while a warpgroup's products run: nothing (none), its own softmax
@@ -41,6 +42,9 @@ struct KernelTraits {
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
+  using Rounded = T;                              // of P
+  static constexpr bool codes = false;            // Q, K and V have 16 bits,
+  static constexpr bool v_is_transposed = false;  // and V is [keys, channels]
   // If shared memory has room, the next work tile's Q is loaded while this tile's Q is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;

@@ -4,6 +4,7 @@
 // separately, `finalize` gives the factor for o and the log-sum-exp.
 // numerics/truth/online_softmax.py has the same names.
 #pragma once
+#include "lab/core/formats.cuh"
 #include "lab/core/policy.cuh"
 
 namespace lab {
@@ -20,6 +21,11 @@ template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top)
   l = l * rescale;
   return rescale;
 }
+
+// The greatest P of a row has this exponent in the second product, where l is as much greater. In
+// e4m3, whose least number is 2^-9, P below 2^-17 of the greatest becomes 0.
+template <class T> constexpr float p_exponent = 0.f;
+template <> inline constexpr float p_exponent<e4m3x2> = 8.f;
 
 // Returns P of a score, in the form that is added to l. T is the format of P in the second product.
 template <class P, class T> LAB_DEVICE float probability(float s, float scale_log2, float m) {
@@ -154,7 +160,9 @@ template <class Rows> struct OnlineSoftmaxOf {
     RescaleOf<Rows> rescale;
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r) {
-      rescale.by[r] = raise<P>(r, top(scores, r) * scale_log2);
+      float greatest = top(scores, r) * scale_log2;
+      if constexpr (p_exponent<T> != 0.f) greatest = greatest - p_exponent<T>;
+      rescale.by[r] = raise<P>(r, greatest);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         float& score = s[Rows::at(r, k, n)];
@@ -210,6 +218,19 @@ LAB_DEVICE void round_to_fragments(u32 (&p)[N / 8][4], const float (&s)[N]) {
   for (int b = 0; b < N / 8; ++b)
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[b][i] = pack2<T>(s[8 * b + 2 * i], s[8 * b + 2 * i + 1]);
+}
+// Rounds P to e4m3, 32 columns per fragment. Of 16 columns a lane has 2t, 2t + 1, 8 + 2t and 9 +
+// 2t, and these become columns 4t to 4t + 3 of the fragment: the rows of V must have this order.
+template <class T, int N>
+LAB_DEVICE void round_to_fragments(u32 (&p)[N / 16][4], const float (&s)[N]) {
+  static_assert(sizeof(T) == 2);
+#pragma unroll
+  for (int b = 0; b < N / 16; ++b)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // rows g and g + 8 of the first 16 columns, then of the others
+      const int at = 16 * b + i / 2 * 8 + i % 2 * 2;
+      p[b][i] = pack4_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+    }
 }
 
 }  // namespace lab

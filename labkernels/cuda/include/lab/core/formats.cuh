@@ -10,6 +10,7 @@ namespace lab {
 struct tf32 { float value; };  // the tensor core reads 10 of its 23 fraction bits
 struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };
+struct e4m3x2 : e4m3 { e4m3 high; };  // a tile of codes is a tile of pairs of 16 bits
 
 // d += a b on 32 bytes of K: a is 16 x 32 bytes, b is 32 bytes x 8, and d is 16 x 8. Lane 4 g + t
 // holds bytes 4 t to 4 t + 3 of rows g and g + 8 of a, then the four bytes from 16 + 4 t on of
@@ -109,6 +110,20 @@ template <class Code> LAB_DEVICE u32 code_of(float x) {
   }
   const u32 rounded = magnitude + (1u << (dropped - 1)) - 1 + (magnitude >> dropped & 1);
   return sign | ((rounded >> dropped) - ((127 - C::bias) << C::fraction_bits));
+}
+
+// Rounds four numbers to the codes of a word, the first in its lowest byte.
+LAB_DEVICE u32 pack4_e4m3(float a, float b, float c, float d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  u32 word;
+  asm("{.reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;"
+      " cvt.rn.satfinite.e4m3x2.f32 hi, %4, %3; mov.b32 %0, {lo, hi};}"
+      : "=r"(word)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return word;
+#else
+  return code_of<e4m3>(a) | code_of<e4m3>(b) << 8 | code_of<e4m3>(c) << 16 | code_of<e4m3>(d) << 24;
+#endif
 }
 
 }  // namespace lab

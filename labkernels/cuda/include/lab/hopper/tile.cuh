@@ -117,13 +117,15 @@ template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const A& a, int row, const B& b) {
   wgmma_abt(d, k_major(a, row), k_major(b));
 }
-// Starts d = A B^T with A in registers: one fragment [64 rows, 16] per 16 columns of B.
+// Starts d = A B^T, or d += A B^T, with A in registers: one fragment [64 rows, 16] per 16 columns
+// of B. Of codes a fragment has 32 columns, which are 16 pairs.
 template <class B, int N, int K>
-LAB_DEVICE void wgmma_abt(float (&d)[N], const u32 (&a)[K][4], const KMajor<B>& b) {
-  static_assert(B::columns == 16 * K && 2 * N <= B::rows);
+LAB_DEVICE void wgmma_abt(float (&d)[N], const u32 (&a)[K][4], const KMajor<B>& b,
+                          bool accumulate = false) {
+  static_assert(B::columns >= 16 * K && 2 * N <= B::rows);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < K; ++k) wgmma<typename B::T>(d, a[k], b.step(16 * k), k > 0);
+  for (int k = 0; k < K; ++k) wgmma<typename B::T>(d, a[k], b.step(16 * k), k > 0 || accumulate);
   wgmma_commit();
 }
 // Starts d += A B, or d = A B, with A in registers: one fragment [64 rows, 16] per 16 rows of B. d:

@@ -124,12 +124,19 @@ LAB_WGMMA("160", 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 LAB_WGMMA("176", 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 LAB_WGMMA("192", 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 LAB_WGMMA("256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
-#define LAB_WGMMA_K_MAJOR(T, shape)                                             \
-  LAB_WGMMA_SS(T, float, 32, F32, "64" shape, LAB_D32, "%32", "%33", "%34", "") \
-  LAB_WGMMA_RS(T, float, 32, F32, "64" shape, LAB_D32, "%32,%33,%34,%35", "%36", "%37", "")
-LAB_WGMMA_K_MAJOR(tf32, "k8.f32.tf32.tf32")
-LAB_WGMMA_K_MAJOR(e4m3, "k32.f32.e4m3.e4m3")
-LAB_WGMMA_K_MAJOR(e5m2, "k32.f32.e5m2.e5m2")
+// clang-format off
+#define LAB_WGMMA_K_MAJOR(T, shape, columns, n, r0, r1, r2, r3, r4, r5)                      \
+  LAB_WGMMA_SS(T, float, n, F##n, columns shape, LAB_D##n, r0, r1, r2, "")                   \
+  LAB_WGMMA_RS(T, float, n, F##n, columns shape, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
+#define LAB_WGMMA_E4M3(...) LAB_WGMMA_K_MAJOR(e4m3, "k32.f32.e4m3.e4m3", __VA_ARGS__)
+// clang-format on
+LAB_WGMMA_K_MAJOR(tf32, "k8.f32.tf32.tf32", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
+LAB_WGMMA_K_MAJOR(e5m2, "k32.f32.e5m2.e5m2", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
+LAB_WGMMA_E4M3("64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
+LAB_WGMMA_E4M3("128", 64, "%64", "%65", "%66", "%67", "%68", "%69")
+LAB_WGMMA_E4M3("160", 80, "%80", "%81", "%82", "%83", "%84", "%85")
+LAB_WGMMA_E4M3("192", 96, "%96", "%97", "%98", "%99", "%100", "%101")
+LAB_WGMMA_E4M3("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")
 #define LAB_U16 LAB_16("+r", 0)
 LAB_WGMMA_SS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16", "%17", "%18", ", %19, %20")
 LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19", "%20", "%21",
@@ -144,6 +151,7 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 #undef LAB_WGMMA_OF
 #undef LAB_WGMMA
 #undef LAB_WGMMA_K_MAJOR
+#undef LAB_WGMMA_E4M3
 #undef LAB_U16
 #undef LAB_D16
 #undef LAB_D32
@@ -168,7 +176,7 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 
 // d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32
 // or fp16. N is 64; where d is in fp32 and the elements have 16 bits, it may also be 32, 80, 96,
-// 112, 128, 160, 176, 192 or 256. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4
+// 112, 128, 160, 176, 192 or 256, and where they are e4m3, 128, 160, 192 or 256. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4
 // and g + 8: d[4 j + i] is column 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i]
 // is a pair of columns of row g + i * 8. Elements that do not have 16 bits have Major::k alone.
 template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>

@@ -10,6 +10,7 @@ namespace lab {
 struct tf32 { float value; };
 struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };
+struct e4m3x2 : e4m3 { e4m3 high; };
 
 namespace host {
 
@@ -17,6 +18,7 @@ template <class T> constexpr Input input_of = Input::f16;
 template <> inline constexpr Input input_of<bf16> = Input::bf16;
 template <> inline constexpr Input input_of<tf32> = Input::tf32;
 template <> inline constexpr Input input_of<e4m3> = Input::e4m3;
+template <> inline constexpr Input input_of<e4m3x2> = Input::e4m3;
 template <> inline constexpr Input input_of<e5m2> = Input::e5m2;
 
 struct FormatOperands {

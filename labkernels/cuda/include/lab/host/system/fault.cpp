@@ -183,3 +183,29 @@ extern "C" LAB_EXPORT void __sanitizer_cov_trace_pc() {
             ? ""
             : std::string(", after ") + name_of(warp.word) + " at " + place(warp.where)));
 }
+
+namespace {
+
+struct Type {  // as -fsanitize=bounds describes one
+  unsigned short kind, info;
+  char name[32];
+};
+
+struct Index {
+  const char* file;
+  unsigned line, column;
+  const Type *array, *type;
+};
+
+}  // namespace
+
+// The same kernel calls this where an index leaves its own dimension, be it inside of the array.
+extern "C" LAB_EXPORT void __ubsan_handle_out_of_bounds(const Index* at, std::uintptr_t index) {
+  using namespace lab::host;
+  if (sm == nullptr || sm->thread == scheduler) return;
+  const auto* next = static_cast<const char*>(__builtin_return_address(0));
+  const bool is_int = at->type->info == ((5 << 1) | 1);  // of 2^5 bits, signed
+  const auto n = is_int ? static_cast<int>(index) : static_cast<long long>(index);
+  fail("index " + std::to_string(n) + " is out of bounds of its dimension, " + at->array->name +
+       ", at " + code_place(next - 1));
+}

@@ -1,0 +1,80 @@
+"""Tensors in 8 bits as the values that they stand for: numbers of a format times scales."""
+
+import numpy as np
+
+from labkernels.audit.layouts import is_pool
+from labkernels.audit.meaning import plain, text
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import namespace, to_numpy
+
+_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
+
+
+def is_fp8(tensor) -> bool:
+    """Return whether a tensor holds floats of 8 bits, or bytes."""
+    return str(getattr(tensor, "dtype", "")).removeprefix("torch.") in _BITS
+
+
+def dequantised(name: str, tensor, scale, found: dict):
+    """Return values times scales: one number, or one for each KV head, or of each request and head.
+
+    Shapes: scale [], [1], [Hkv] or [B, Hkv]; tensor as `verdict` takes q, k and v.
+    """
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind in _BITS:
+        if hasattr(tensor, "detach"):
+            tensor = tensor.view(namespace(tensor).uint8).cpu().numpy()
+        tensor = rounding.from_bits(tensor, _BITS[kind])
+    if scale is None:
+        return tensor
+    scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
+    if scales.dtype.kind not in "fiu" or not np.isfinite(scales).all() or not scales.all():
+        raise ValueError(f"{name}_scale = {text(scale)[:40]}, allowed: finite numbers, not 0")
+    scales = scales.astype(np.float64)
+    if (scales == 1).all():
+        return tensor
+    values = np.asarray(plain(tensor), np.float64)
+    if scales.size == 1:
+        return values * scales.reshape(())
+    heads = values.shape[1] if values.ndim == 4 and not is_pool(name, found) else values.shape[-2]
+    rows = scales.reshape(-1, scales.shape[-1])
+    if heads % rows.shape[-1] or scales.ndim > 2:
+        raise ValueError(
+            f"{name}_scale.shape = {scales.shape}, allowed: [B, Hkv], [Hkv], one number"
+        )
+    rows = np.repeat(rows, heads // rows.shape[-1], axis=-1)
+    return values * _beside(name, values, rows, found)
+
+
+def _beside(name: str, values: np.ndarray, rows: np.ndarray, found: dict) -> np.ndarray:
+    """Return scales [B or 1, H] in a shape that multiplies values."""
+    pool = is_pool(name, found)
+    if values.ndim == 4 and not pool:
+        of_token = rows[:, :, None, None]
+    elif pool and len(rows) > 1:
+        of_token = _of_pages(name, rows, found, values.shape[:2])[:, None, :, None]
+    else:
+        ends = found.get("cu_seqlens_q" if name == "q" else "cu_seqlens")
+        each = len(rows) > 1 and ends is not None
+        of_token = (np.repeat(rows, np.diff(to_numpy(ends)), axis=0) if each else rows)[:, :, None]
+    if len(of_token) not in (1, len(values)):
+        raise ValueError(f"{name}_scale has {len(rows)} requests, allowed: {len(values)}")
+    return of_token
+
+
+def _of_pages(name: str, rows: np.ndarray, found: dict, sizes: tuple[int, int]) -> np.ndarray:
+    """Return the scales of the request to which each page belongs. Shapes: [pages, H]."""
+    table, scales = to_numpy(found["page_table"]), np.ones((sizes[0], rows.shape[1]))
+    taken = np.full(sizes[0], -1)
+    for b, n in enumerate(-(-to_numpy(found["kv_len"]).astype(np.int64) // sizes[1])):
+        pages = table[b, :n]
+        if ((taken[pages] >= 0) & (rows[taken[pages]] != rows[b]).any(-1)).any():
+            raise ValueError(f"{name}_scale differs between requests that share a page")
+        taken[pages], scales[pages] = b, rows[b]
+    return scales
+
+
+def holds_e4m3(tensors: list) -> bool:
+    """Return whether floats of 16 bits or more have values of e4m3 alone."""
+    known = [to_numpy(x) for x in tensors if str(getattr(x, "dtype", "")).endswith("float16")]
+    return len(known) > 1 and all(np.array_equal(rounding.round_to(x, "e4m3"), x) for x in known)

@@ -1,0 +1,144 @@
+"""Mistakes with a cache of 8 bits: its codes in another format, or with scales of other places."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from labkernels import defects, formats
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array, moved, namespace, to_numpy
+from labkernels.numerics.error import sigma as error_sigma
+from labkernels.numerics.truth import oracle
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis import region
+from labkernels.numerics.verdict.diagnosis.match import Edit, Match, Region
+from labkernels.numerics.verdict.diagnosis.search import LEFT
+from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict
+
+_FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_MOST = 0.9  # share of wrong tokens to explain: fp32 may not hold the scores of a wrong format
+
+
+def format_of(cache: Any) -> str | None:
+    """Return the format of a cache of codes of 8 bits with scales; None of any other."""
+    kind = str(getattr(cache.k, "dtype", "")) if hasattr(cache, "k_scale") else ""
+    return _FORMATS.get(kind.removeprefix("torch."))
+
+
+@dataclass(frozen=True, eq=False)
+class _Codes:
+    """K or V of a cache. Shapes: bits [pages, page_size, Hkv, D], scale and others [Hkv, 1]."""
+
+    bits: np.ndarray
+    fmt: str
+    scale: np.ndarray
+    others: np.ndarray  # the scale of V or of K
+
+    @property
+    def values(self) -> np.ndarray:
+        return rounding.from_bits(self.bits, self.fmt).astype(np.float64)
+
+    @property
+    def most(self) -> np.ndarray:  # the largest number, with the sign of each code
+        return np.where(self.bits & 128, -1, 1) * formats.named(self.fmt).max
+
+
+def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
+    """Return what mistakes make of codes, by their words."""
+    other = next(name for name in _FORMATS.values() if name != fmt)
+    return {
+        ("without its scale",): lambda x: x.values,
+        ("with its scale twice",): lambda x: x.values * x.scale**2,
+        ("with the scale of", "the other"): lambda x: x.values * x.others,
+        ("with the scale of", "head -1"): lambda x: x.values * np.roll(x.scale, 1, 0),
+        ("with the scale of", "head +1"): lambda x: x.values * np.roll(x.scale, -1, 0),
+        ("read as", other): lambda x: replace(x, fmt=other).values * x.scale,
+        ("saturated, where codes are not finite",): lambda x: (
+            x.scale * np.where(np.isfinite(x.values), x.values, x.most)
+        ),
+        ("infinite, where codes are the largest",): lambda x: (
+            x.scale * np.where(x.values == x.most, np.inf * x.most, x.values)
+        ),
+    }
+
+
+def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
+    """Yield K and V of a cache of 8 bits as each mistake would read them."""
+    fmt, scales = format_of(cache) or "", (cache.k_scale, cache.v_scale)
+    wide = [to_numpy(x).astype(np.float64)[:, None] for x in scales]
+    k, v = (
+        _Codes(pool.view(namespace(pool).uint8).cpu().numpy(), fmt, *pair)
+        for pool, pair in ((cache.k, wide), (cache.v, wide[::-1]))
+    )
+    right = {"K": k.values * k.scale, "V": v.values * v.scale}
+    for words, law in _laws(fmt).items():
+        wrong = {"K": law(k), "V": law(v)}
+        other = {n for n in wrong if not np.array_equal(wrong[n], right[n], equal_nan=True)}
+        # the format of codes is one for both, the scales are not
+        for operand in sorted(("K", "V", "K and V"), key=len, reverse=words[0] == "read as"):
+            names = set(operand.split(" and "))
+            if names <= other:
+                parts = [(wrong if n in names else right)[n] for n in "KV"]
+                yield Edit(operand, words[0], words[1:]), *parts
+
+
+@np.errstate(all="ignore")  # codes read otherwise may be infinite, or the products of scales
+def named(
+    problem: Problem, cache: Any, out: Array, judge: Callable[[Problem], Verdict]
+) -> Verdict | None:
+    """Return a bug's verdict with the readings that explain each wrong head; None if none do.
+
+    judge: gives the verdict on a problem, without names. Shapes: out [total_q, Hq, Dv].
+    """
+    found, fitting = judge(problem), dict[int, tuple[Edit, float]]()
+    if found.answer == ROUNDING:
+        return None
+    before = _left(problem, found, out)
+    wrong = {h: before[:, h] > LEFT for h in range(problem.kv_heads) if before[:, h].max() > LEFT}
+    k, v = (np.array(to_numpy(x), np.float64) for x in (problem.k_pool, problem.v_pool))
+    for edit, *parts in readings(cache):
+        if todo := wrong.keys() - fitting.keys():
+            after = _left(_with(problem, *parts), found, out)
+            left = {h: np.quantile(after[wrong[h], h], _MOST, method="lower") for h in todo}
+            for h in (h for h in todo if left[h] <= LEFT):
+                fitting[h] = edit, float(left[h])
+                k[:, :, h], v[:, :, h] = (x[:, :, h] for x in parts)
+    if not wrong or len(fitting) < len(wrong):
+        return None
+    finite = np.isfinite(k).all() and np.isfinite(v).all()
+    if finite and judge(_with(problem, k, v)).answer != ROUNDING:
+        return None
+
+    def place(own: list[int]) -> Region:
+        rows = np.isin(np.arange(out.shape[1]) // problem.group, own)
+        return region.of_rows(problem, rows & (problem.n_keys > 0)[:, None])
+
+    matches = []
+    for edit in dict.fromkeys(edit for edit, _ in fitting.values()):
+        own = [h for h, (of, _) in fitting.items() if of == edit]
+        kind = defects.SCORES if "K" in edit.operand else defects.VALUES
+        matches.append(Match(kind, edit, place(own), float(before.max()), fitting[own[0]][1]))
+    why = f"{matches[0].name}, {matches[0].where}; {found.why.rpartition('; ')[2]}"
+    told = {"why": why, "matches": tuple(matches[:3]), "region": place(list(wrong))}
+    return replace(found, answer=BUG, **told)
+
+
+def _with(problem: Problem, k: Array, v: Array) -> Problem:
+    return replace(problem, k_pool=moved(k, problem.q), v_pool=moved(v, problem.q))
+
+
+def _left(problem: Problem, found: Verdict, out: Array) -> np.ndarray:
+    """Return the rms of z of each token's rows of a KV head, inf where it is not known.
+
+    Rows are right where neither output nor truth is finite. Shapes: [total_q, Hkv].
+    """
+    truth = to_numpy(oracle.attention(problem)[0])
+    sigma = to_numpy(error_sigma.sigma(problem, found.policy))
+    dark = [~np.isfinite(x).all(-1) for x in (truth, out)]
+    z = np.where(truth == out, 0.0, (out - truth) / sigma)
+    z[dark[0] & dark[1]] = 0.0
+    z[dark[0] != dark[1]] = np.inf
+    left = np.sqrt((z.reshape(len(z), problem.kv_heads, -1) ** 2).mean(-1))
+    return np.where(np.isnan(left), np.inf, left)

@@ -1,0 +1,19 @@
+"""Attention whose keys lie on several ranks of torch.distributed."""
+
+from labkernels.distributed.decode import context_parallel_decode, decode_in_parts
+from labkernels.distributed.launch import on_cpus
+from labkernels.distributed.ranks import LostRank, Ranks
+from labkernels.distributed.ring import ring_prefill, ring_rows, zigzag
+from labkernels.distributed.shards import shard
+
+__all__ = [
+    "LostRank",
+    "Ranks",
+    "context_parallel_decode",
+    "decode_in_parts",
+    "on_cpus",
+    "ring_prefill",
+    "ring_rows",
+    "shard",
+    "zigzag",
+]

@@ -1,0 +1,66 @@
+"""Ranks on this machine's CPU: processes that speak by gloo."""
+
+import contextlib
+import multiprocessing
+import pickle
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkernels.distributed.ranks import TIMEOUT_S, LostRank, Ranks
+
+
+def on_cpus(
+    work: Callable, ranks: int, *given: Any, check: bool = True, timeout_s: float = TIMEOUT_S
+) -> list[Any]:
+    """Return what work(Ranks, *given) returns on each of some processes, which end afterwards.
+
+    work: a function of a module. check: the first error of a rank is raised; else it stands in
+    place of the rank's result. Raises: LostRank naming a rank that ended without a result.
+
+    >>> from operator import attrgetter
+    >>> on_cpus(attrgetter("rank", "size"), 2)
+    [(0, 2), (1, 2)]
+    """
+    # A process that has imported the work starts the ranks. This one would hand on its threads'
+    # locks to a fork.
+    server = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if server else "spawn")
+    context.set_forkserver_preload([__package__, work.__module__])
+    with tempfile.TemporaryDirectory() as name:
+        given = (work, ranks, Path(name), timeout_s, given)
+        started = [context.Process(target=_one, args=(rank, *given)) for rank in range(ranks)]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+        found = [_result(Path(name, f"{i}"), i, x.exitcode) for i, x in enumerate(started)]
+    lost = [result for result in found if isinstance(result, Exception)]
+    if check and lost:
+        raise lost[0]
+    return found
+
+
+def _one(rank: int, work: Callable, size: int, folder: Path, timeout_s: float, given: tuple):
+    torch.set_num_threads(1)
+    limit, how = timedelta(seconds=timeout_s), {"rank": rank, "world_size": size}
+    try:
+        dist.init_process_group("gloo", (folder / "store").as_uri(), limit, **how)
+        found = work(Ranks.join(timeout_s=timeout_s), *given)
+    except Exception as error:
+        found = error
+    (folder / f"{rank}").write_bytes(pickle.dumps(found))
+    with contextlib.suppress(RuntimeError, ValueError):  # of a group that has lost a rank
+        dist.barrier()  # since a rank that left would close a connection that another still makes
+        dist.destroy_process_group()
+
+
+def _result(path: Path, rank: int, code: int | None) -> Any:
+    if path.exists():
+        return pickle.loads(path.read_bytes())
+    return LostRank(f"rank {rank} ended with exit code {code}, and without a result")

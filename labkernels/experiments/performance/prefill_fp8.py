@@ -1,0 +1,100 @@
+"""Prefill in 8 bits: every tile and policy of our kernel, and the 16-bit kernel beside it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from labkernels.experiments import rows as measured
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.harness import Recording
+from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8_step
+from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.prefill.operation import OPERATION
+from labkernels.kernels.prefill.wgmma_fp8.spec import KERNEL
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Draw, Normal
+from labkernels.measure.benchmark import poison
+from labkernels.measure.implementation import Implementation, implementations
+from labkernels.measure.judge.judge import judge_of
+from labkernels.measure.timing import time_interleaved
+from labkernels.policy import NumericPolicy
+from labkernels.records import schema
+from labkernels.records.store import Row
+from labkernels.units import format_time
+
+SHAPES = ((1, 16384, 16, 16), (4, 4096, 16, 16), (1, 16384, 64, 8))  # requests, keys, heads
+DATA_FILE = "performance/prefill_fp8.parquet"
+WIDE = "prefill_wgmma"  # the 16-bit kernel
+
+
+def grid(*, quick: bool = False) -> Iterator[Prefill]:
+    """Yield the workloads, without and with a causal mask; `quick` has 256 tokens."""
+    for batch, length, q_heads, kv_heads in SHAPES[: 1 if quick else None]:
+        for causal in (False, True):
+            n = (256 if quick else length,) * batch
+            yield Prefill(n, n, q_heads, kv_heads, 128, causal=causal)
+
+
+def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
+    """Return a prefill's inputs whose numbers e4m3 holds, so that both kernels read the same."""
+    inputs = prefill_inputs(workload, draw)
+    for x in (inputs.q, inputs.kv.k, inputs.kv.v):
+        x.copy_(x.to(CODES))
+    return inputs
+
+
+def _step(inputs: PrefillInputs, *, policy: NumericPolicy, tile: str) -> Step[Attention]:
+    kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
+    how = {"policy": policy, "tile": tile, "dtype": inputs.q.dtype, "scale": inputs.scale}
+    causal = inputs.workload.causal
+    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, causal=causal, **how)
+
+
+def chosen() -> Iterator[Implementation]:
+    """Yield the 8-bit kernel by policy and tile, and the 16-bit one."""
+    for policy in KERNEL.policies:
+        for tile in KERNEL.tiles(None, policy) if policy.out == "input" else ():
+            how = partial(_step, policy=policy, tile=tile.label)
+            name = f"{KERNEL.name} {policy.p} {policy.accumulate} {tile.label}"
+            judged = replace(policy, p="e4m3") if policy.p == "input" else policy
+            yield Implementation(name, KERNEL.name, "cuda", judged, policy.label, how)
+    yield implementations(OPERATION.name)[WIDE]
+
+
+def cells(options: Options) -> Iterator[Cell]:
+    """Yield the workloads of the grid."""
+    for work in grid(quick=options.quick):
+        yield Cell(work.label, work)
+
+
+def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+    """Run, judge and time the kernels on a workload, in turns.
+
+    Errors are those from float64 on the numbers of e4m3. They are not held to the judge's bound,
+    which does not count the 14 bits of sums in 8-bit products; tests hold them to one that does.
+    """
+    options, work = recording.options, cell.of
+    inputs = inputs_of(work, Normal(options.seed, recording.device))
+    judge, found = judge_of(OPERATION.name, inputs), {}
+    for item in chosen():
+        step = item.prepare(inputs)
+        poison(step)
+        step.run()
+        found[item.name] = item, step, judge(step.outputs(), item.policy)
+    with recording.sampling():
+        runs = {name: step.run for name, (_, step, _) in found.items()}
+        times = time_interleaved(runs, repeats=options.repeats, eager=True)
+    for name, (item, step, errors) in found.items():
+        median_s = times[name].median_s
+        recording.tell(f"{name} {format_time(median_s)} {work.flops / median_s / 1e12:.0f} TFLOP/s")
+        base = measured.implementation_row(work, item, kernel=name, plan=step.plan)
+        base |= {"note": work.label, "repeats": times[name].repeats}
+        made = measured.quartile_rows(base, "time", times[name])
+        made += [row for row in measured.error_rows(base, errors) if "ratio" not in row["metric"]]
+        yield from ((DATA_FILE, row) for row in made)
+
+
+EXPERIMENT = Experiment(
+    "prefill_fp8", "Prefill in 8 bits", {DATA_FILE: schema.PREFILL_MEASUREMENTS}, cells, rows
+)

@@ -1,0 +1,156 @@
+"""What storing Q, K and V in a narrow format does to the output, predicted from the numbers stored.
+
+A number x with a scale s is stored as the format's nearest number to x / s. Its error is taken as
+random and uniform in half a spacing, of the variance (s ulp(x / s))^2 / 12. The output depends on K
+and Q through the scores, to first order: an error d_j of score j changes o by p_j d_j (v_j - o).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows
+from labkernels.units import LN_2, require_choice
+
+OPERANDS = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A format in which Q, K or V is stored, and the scales by which it is divided before.
+
+    Shapes: scale a number, or one for each head, [Hq] of q and [Hkv] of k and v.
+    """
+
+    fmt: str
+    scale: Array | float = 1.0
+
+    def rounded(self, x: Array) -> np.ndarray:
+        """Return the numbers that x is stored as. Shapes and units: as x, [..., heads, D].
+
+        >>> Stored("e4m3", 2.0).rounded(np.array([[2.3]])).tolist()  # 1.15 becomes 1.125
+        [[2.25]]
+        """
+        scaled, scale = self._scaled(x)
+        return rounding.round_to(scaled, self.fmt) * scale
+
+    def variance(self, x: Array) -> np.ndarray:
+        """Return the variance of storing x; where x is clipped or becomes 0, its loss is squared.
+
+        Shapes: x [..., heads, D], and the result. Units: the square of x's.
+
+        >>> bool(Stored("e4m3").variance(np.ones((1, 1))) == (1 / 8) ** 2 / 12)
+        True
+        """
+        scaled, scale = self._scaled(x)
+        beyond = np.abs(scaled) - formats.named(self.fmt).max
+        lost = np.abs(scaled) <= formats.named(self.fmt).smallest_subnormal / 2  # it becomes 0
+        random = np.where(lost, scaled**2, rounding.quantum(scaled, self.fmt) ** 2 / 12)
+        found: np.ndarray = np.where(beyond > 0, beyond**2, random) * scale**2
+        return found
+
+    def _scaled(self, x: Array) -> tuple[np.ndarray, np.ndarray]:
+        scale = np.asarray(self.scale, np.float64)[..., None]
+        return np.asarray(x, np.float64) / scale, scale
+
+
+def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
+    """Return the mean square of the error that storing each operand of a problem gives its output.
+
+    problem: with Q, K and V as they are before they are stored. stored: by operand, "q", "k", "v".
+    To a kernel's whole error, the square of `sigma.sigma` is added, which has P's rounding.
+    Shapes: [total_q, Hq, Dv] float64 each.
+    Error: 10 % in the RMSE of a head or sample of a thousand elements where a hundred keys share
+    the weight; where one key has most of it, one error decides a row, and only a mean is known.
+    Raises: ValueError naming an operand that is none.
+
+    >>> q, k, v = np.ones((3, 1, 1, 1, 8))  # one key: only its value counts
+    >>> stored = {"k": Stored("e4m3"), "v": Stored("e4m3")}
+    >>> found = mean_squares(Problem.dense(q, k, v, scale=1.0), stored)
+    >>> [round(float(x[0, 0, 0] ** 0.5), 4) for x in found.values()]
+    [0.0, 0.0361]
+    """
+    for name in stored:
+        require_choice("operand", name, OPERANDS)
+    problem = problem.in_numpy()
+    arrays = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
+    of = {name: how.variance(arrays[name]) for name, how in stored.items()}
+    # the same problem with variances, and with errors of V, for numbers: blocks lie in one order
+    twin = replace(problem, k_pool=of.get("k", problem.k_pool), v_pool=of.get("v", problem.v_pool))
+    v = problem.v_pool
+    errors = replace(problem, v_pool=stored["v"].rounded(v) - v if "v" in stored else v)
+    found = {name: problem.zeros(*problem.out_shape) for name in stored}
+    blocks = zip(problem.row_blocks(), twin.row_blocks(), errors.row_blocks(), strict=True)
+    for rows, others, lost in blocks:
+        for name, target in found.items():
+            of_rows = _of_query(rows, of["q"]) if name == "q" else _of_keys(rows, others, name)
+            of_rows = of_rows + _of_means(lost) if name == "v" else of_rows
+            rows.put(target, np.maximum(of_rows, 0.0))
+    return found
+
+
+def _of_means(errors: Rows) -> np.ndarray:
+    """Return the square of the mean error of V's channels, less what chance gives: [Hkv, 1, Dv].
+
+    V whose numbers lie in a few spacings errs by some mean, which no sum over keys takes out.
+    """
+    sums = [np.stack([e.sum(1), (e**2).sum(1)]) for e in (b.v for b in errors.blocks())]
+    mean, square = sum(sums) / errors.keys
+    chance = (square - mean**2) / (errors.keys - 1) if errors.keys > 1 else mean**2
+    return np.asarray(mean**2 - chance)[:, None]
+
+
+def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
+    """Return the variance from K or V; others have variances in their place: [Hkv, R, Dv]."""
+    total = ZERO
+    for (block, _, weights), other in zip(rows.weighted_blocks(), others.blocks(), strict=True):
+        p = weights / rows.softmax.divisor
+        if name == "v":
+            total = total + p**2 @ other.v
+            continue
+        scores = (LN_2 * rows.q_log2) ** 2 @ np.swapaxes(other.k, 1, 2) * block.steepness**2
+        w = p**2 * np.where(p > 0, scores, 0.0)
+        total = total + w @ block.v**2 - 2 * rows.o * (w @ block.v)
+        total = total + rows.o**2 * w.sum(-1, keepdims=True)
+    return total
+
+
+def _of_query(rows: Rows, variance: Array) -> np.ndarray:
+    """Return the variance from Q, of which one error moves the scores of all keys: [Hkv, R, Dv]."""
+    covariance = ZERO
+    for block, _, weights in rows.weighted_blocks():
+        p = weights / rows.softmax.divisor * block.steepness
+        covariance = covariance + np.einsum("hrn,hnd,hne->hrde", p, block.k, block.v, optimize=True)
+        mean = np.einsum("hrn,hnd->hrd", p, block.k)
+        covariance = covariance - mean[..., None] * rows.o[:, :, None]
+    found: np.ndarray = np.einsum(
+        "hrd,hrde->hre", rows.of(variance) * rows.problem.scale**2, np.square(covariance)
+    )
+    return found
+
+
+def rotated(*tensors: Array, seed: int = 0) -> tuple[Array, ...]:
+    """Return tensors whose last axis is turned by a Hadamard matrix with random signs.
+
+    Q and K that are turned alike keep their products, and a large channel is shared among all.
+    Shapes: [..., D] each, D a power of two. Source: FlashAttention-3, "incoherent processing".
+    Raises: ValueError where D is no power of two.
+
+    >>> q, k = rotated(np.eye(4)[:1], np.full((1, 4), 2.0))
+    >>> np.abs(q).tolist(), (q @ k.T).tolist()
+    ([[0.5, 0.5, 0.5, 0.5]], [[2.0]])
+    """
+    channels = tensors[0].shape[-1]
+    if channels & (channels - 1) or not channels:
+        raise ValueError(f"channels = {channels}, allowed: a power of two")
+    turn = np.ones((1, 1))
+    while len(turn) < channels:
+        turn = np.block([[turn, turn], [turn, -turn]])
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], channels)
+    turn = signs[:, None] * turn / channels**0.5
+    return tuple(namespace(x).asarray(float64(x) @ moved(turn, x), dtype=x.dtype) for x in tensors)

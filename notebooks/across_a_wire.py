@@ -1,0 +1,340 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The order of a sum across a wire
+#
+# ## Question
+#
+# **{cite:t}`ringflashattention42` split a context over GPUs, and saw errors that grew with their number. Which bits change, by how much, and is it a bug?**
+#
+# :::{admonition} Answer
+# :class: important
+#
+# Parts that travel in fp32, or once in bf16, give errors that do not grow with the ranks.
+# A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with 64 ranks as with 2, as predicted.
+# A merge in the order of the ranks has the bits of one process; a reduce-scatter leaves the order to the library.
+# How sure: ranks on this CPU, by gloo, and up to 64 in one process; no NVLink was measured.
+# :::
+
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from labkernels import Bench, Decode, Prefill, gpu, plots
+from labkernels.audit.ranks import verdict_ranks
+from labkernels.bench.formulas import Equations
+from labkernels.budget.roofline import least_time
+from labkernels.chapters import across_a_wire as chapter
+from labkernels.chapters import exercises, live
+from labkernels.distributed import decode_in_parts, on_cpus, shard, zigzag
+from labkernels.distributed.decode import Message
+
+# %% tags=["hide-input"]
+from labkernels.kernels.decode.inputs import problem_of
+from labkernels.kernels.kernel import Shape
+from labkernels.kernels.registry import discover
+from labkernels.measure.resources import resources
+from labkernels.numerics.error import merging
+from labkernels.numerics.truth import oracle
+from labkernels.plots.accuracy.by_place import by_place
+from labkernels.plots.curves import bars, curves
+from labkernels.policy import TENSOR_CORES
+
+# %% tags=["hide-input"]
+inputs, HERE = chapter.decode_of(1024, 1021, 700, 512), "computed on this machine"
+
+
+def rms(values):
+    return float(np.sqrt((np.asarray(values) ** 2).mean()))
+
+
+def parts_of(given, ranks):
+    shards = [shard(given.cache, rank, ranks) for rank in range(ranks)]
+    return [problem_of(given.q, part, scale=given.scale).in_numpy() for part in shards]
+
+
+# %% tags=["hide-input"]
+points, exact = [], live.truth(inputs)
+for n in (2, 4, 16, 64):
+    parts = parts_of(inputs, n)
+    for carry, (how, hops) in chapter.CARRIES.items():
+        wire = "fp32" if how == "fp32" else "bf16"
+        model = merging.sigma_of_parts(parts, TENSOR_CORES.of("bf16"), wire, hops=hops)
+        error = chapter.in_parts(inputs, n, carry).double().numpy() - exact
+        name = f"{carry.removeprefix('bf16 ')}, model"
+        points += [(carry, n, rms(error)), (name, n, rms(model))]
+grown = pd.DataFrame(points, columns=["kind", "x", "y"])
+
+# %% mystnb={"figure": {"caption": "Only a sum that is rounded at every hop errs more with more ranks. RMSE of a decode of four requests whose keys lie on 2 to 64 ranks, by how the parts travel; found, and by the model from the inputs alone. bf16, computed on this machine, all ranks in one process.", "name": "wire-growth"}, "image": {"alt": "Six curves over 2 to 64 ranks, logarithmic. Two pairs stay flat, fp32 below bf16 once; the pair of bf16 hops rises about threefold. Found and modelled curves lie on each other.", "width": "100%"}} tags=["hide-input"]
+curves(grown, labels=("ranks", "RMSE of the output"), log="xy", mark="o", origin=HERE)
+plt.show()
+
+# %% [markdown]
+# ## Prediction
+#
+# Rank $i$ of $n$ attends to its keys alone. It has an output $o_i$ and a log-sum-exp $\mathrm{lse}_i$, in base 2. The merge is a weighted mean:
+#
+# $$
+# o = \sum_i w_i \, o_i, \qquad
+# w_i = \frac{2^{\mathrm{lse}_i}}{\sum_j 2^{\mathrm{lse}_j}}
+# $$ (wire-merge)
+#
+# Three things can round here. A kernel rounds P within a part, as on one GPU. Each part may be rounded on the wire; and in a ring the sum so far, $s_k$, may be rounded at each hop. These roundings are independent, so that their variances add up:
+#
+# $$
+# \sigma^2 = \sum_i w_i^2 \sigma_i^2
+# + \sum_i w_i^2 \frac{q(o_i)^2}{12}
+# + \sum_{k<n} W_k^2 \frac{q(s_k)^2}{12}
+# $$ (wire-variance)
+#
+# | symbol | meaning |
+# |---|---|
+# | $\sigma_i$ | what the kernel of rank $i$ rounds inside, as in {doc}`where_the_error_comes_from` |
+# | $q(x)$ | spacing of the numbers of the wire's format at $x$; tiny for fp32 |
+# | $s_k$ | the sum when it holds $k$ parts, $W_k$ its share of all weight |
+#
+# With equal shares and values without a mean, an output over fewer keys is *larger*: it averages less, and $o_i$ has the size $\sqrt{n} \, o$. So the second sum is $n \cdot n^{-2} \cdot n = 1$ rounding of $o$, however many ranks there are. In the third sum $s_k$ has the size $\sqrt{n/k} \, o$ and the share $k/n$, and it gives
+#
+# $$
+# \sum_{k=2}^{n-1} \frac{k^2}{n^2} \cdot \frac{n}{k} \approx \frac{n-1}{2} \ \text{roundings of } o
+# $$ (wire-hops)
+#
+# The error grows with the root of it. Where all values have one sign, the outputs do not grow with fewer keys: a part's rounding then even falls as $1/n$, and that of the hops grows as $n/3$.
+#
+# The figure above holds the three carries against {eq}`wire-variance`, which was computed from the inputs, not fitted. The first two do not grow; their difference is the one rounding of each part.
+#
+# ### Registers and shared memory
+#
+# The merge keeps no tile: it has no shared memory, and a thread holds eight channels of two parts in registers.
+
+# %% tags=["nbval-ignore-output"]
+h200 = gpu("h200")
+merge = discover()["merge_states"]
+shape = Shape("bf16", 128, 128, group=1, rows=1, layout="states")
+Equations(resources(merge.instance(shape, gpu=h200), gpu=h200))
+
+# %% [markdown]
+# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode that the verb chooses here:
+
+# %%
+big = dict(q_heads=64, kv_heads=8, head_dim=128, dtype="bf16")
+served, long = Decode((131072,), **big), Prefill((8192,), (8192,), causal=True, **big)
+ON_AND_OFF = ["decode_fma", "decode_mma_n8", "prefill_fma", "prefill_mma", "prefill_wgmma"]
+sized = Bench(served, long, kernels=ON_AND_OFF, gpu="h200")
+sized.equations("decode_mma_n8")
+
+# %% mystnb={"figure": {"caption": "A rank's kernel takes what it takes on one GPU: the split changes how many keys a kernel sees, not its tile. Registers and shared memory of decode and prefill, with tensor cores and without. Predicted, and compiled for an H200.", "name": "wire-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+sized.plot_budget()
+plt.show()
+
+# %% mystnb={"figure": {"caption": "What limits each kernel at this shape, and what one block more would take.", "name": "wire-occupancy"}, "image": {"alt": "A panel with a row for each kernel: the blocks that fit an SM of an H200, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+sized.plot_occupancy("h200")
+plt.show()
+
+# %% [markdown]
+# ### What a rank reads and sends
+#
+# A rank reads its share of the cache; its message does not shrink, since every rank has a part of every row. Behind each bar stands what a rank sends for a decode of one request with 131,072 keys:
+
+# %% mystnb={"figure": {"caption": "The time to read the cache halves with each doubling of the GPUs, and the message stays small beside it. Least time by the memory of an H200; one request of 131,072 keys, 64 query heads, 8 KV heads of 128 channels, bf16. Predicted; the wire's own time was not measured.", "name": "wire-timing"}, "image": {"alt": "Four horizontal bars for 1, 2, 4 and 8 GPUs, each half as long as the one before, with the kibibytes that a rank sends behind each.", "width": "100%"}} tags=["hide-input"]
+WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+sizes = {name: Message(1, 64, 128, dtype).n_bytes / 1024 for name, dtype in WIRES.items()}
+sent = ", ".join(f"{size:.0f} KiB in {name}" for name, size in sizes.items())
+rows = []
+for n in (1, 2, 4, 8):
+    of_rank = Decode((131072 // n,), **big)
+    us = 1e6 * least_time(of_rank, h200, tensor_cores=True).time_s
+    words = f"{us:.0f} µs" + f"; sends {sent}" * (n > 1)
+    rows.append((f"{n} GPU" + "s" * (n > 1), us, words))
+rows = pd.DataFrame(rows, columns=["name", "value", "words"])
+bars(rows, label="least time to read a rank's keys, µs", origin="predicted for an H200")
+sized.log.drew("timing", "decode")
+plt.show()
+
+# %% [markdown]
+# ## Measurement
+#
+# ### Ranks with the bits of one process
+#
+# `context_parallel_decode` runs on any number of ranks of `torch.distributed`. A rank holds whole pages, either a contiguous part or every $n$-th page, and there are three ways to merge:
+#
+# | merge | what travels | who adds |
+# |---|---|---|
+# | `gather` | all parts to all ranks | every rank, in the order of the ranks |
+# | `heads` | each rank gets the parts of its heads | that rank, in the order of the ranks |
+# | `scatter` | weighted parts, summed on the way | the library, in its own order |
+#
+# The first two use the kernel `merge_states`, which adds the parts one after the other. The same sum in one process is `decode_in_parts`: one launch in which the parts are requests of one batch, and one merge. This works because a request's bits do not depend on its batch, as {doc}`same_bits` shows for splits of a fixed size.
+# Four processes on this CPU, which speak by gloo, against one:
+
+# %% tags=["nbval-ignore-output"]
+seen = on_cpus(chapter.on_ranks, 4, (1024, 1021, 700, 512))
+columns = ["pages", "merge", "other outputs, %", "other LSEs, %"]
+found = pd.concat(pd.DataFrame(rows, columns=columns) for rows in seen)
+found = found.groupby(columns[:2], sort=False).max().reset_index()  # of the worst rank
+plots.table(found, "wire-bits", dict.fromkeys(columns[2:], "{:.1f}"))
+
+# %% [markdown]
+# Equal bits are no accident: nothing else in the call depends on the number of processes. With `scatter` the fp32 sum may differ in its last bits, which the rounding to bf16 mostly hides, and the LSEs are those of torch's own operations; a maintainer of NCCL says in {cite:t}`nccl1055` that even the number of channels changes the order.
+#
+# ### CUDA and Triton, on and off
+
+# %% tags=["nbval-ignore-output"]
+few = dict(q_heads=4, kv_heads=2, head_dim=64, dtype="bf16")
+bench = Bench(Decode((64, 128), **few), Prefill((16,) * 2, (64, 128), **few), kernels=live.EVERY)
+bench.run()
+print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
+
+# %% [markdown]
+# Each kernel now computes the parts of four ranks. A prefill goes round a ring: rank $r$ of $n$ has chunks $r$ and $2n - 1 - r$ of the tokens (*zigzag*), so that under a causal mask all ranks have equal work.
+
+# %%
+short, chunk = chapter.decode_of(256, 200), chapter.prefill_of(32)
+ways = {"decode": (short, chapter.in_parts), "prefill": (chunk, chapter.ring)}
+rows = []
+for operation, (given, run) in ways.items():
+    exact = live.truth(given)
+    for kernel in live.KERNELS[operation]:
+        row = {"one GPU": rms(live.output(operation, given, kernel) - exact)}
+        for carry in ("fp32", "bf16 once", "bf16 hops"):
+            no_fp32 = carry == "fp32" and kernel.startswith("triton")
+            if not (no_fp32 or (carry == "bf16 once" and operation == "prefill")):
+                row[carry] = rms(run(given, 4, carry, kernel=kernel).double().numpy() - exact)
+        rows.append({"operation": operation, "kernel": kernel} | row)
+table = pd.DataFrame(rows)
+plots.table(table, "wire-kernels", dict.fromkeys(table.columns[2:], "{:.6f}"))
+
+# %% [markdown]
+# Tensor cores, which round P to bf16, are a little worse everywhere; what the wire adds is the same for all. The Triton kernels store 16 bits only, so that their parts cannot travel in fp32, and a ring has no way to round its parts only once.
+#
+# ### By head, by request, and by rank
+
+# %%
+done = decode_in_parts(*inputs.arguments, 4, scale=inputs.scale)
+truths = [oracle.attention(part)[0] for part in parts_of(inputs, 4)]
+pairs = [
+    (f"rank {i}", part, truth)
+    for i, (part, truth) in enumerate(zip(done.outs, truths, strict=True))
+]
+pairs.append(("merged", done.out, live.truth(inputs)))
+cells = [live.cells("decode", {x: o.double().numpy()}, t, (1,) * 4) for x, o, t in pairs]
+given = chapter.prefill_of(64, 64)
+out, exact = chapter.ring(given, 4, "fp32").double().numpy(), live.truth(given)
+for rank in range(4):
+    own = np.concatenate([64 * request + zigzag(64, rank, 4).numpy() for request in range(2)])
+    cells.append(live.cells("prefill", {f"rank {rank}": out[own]}, exact[own], (16, 16)))
+cells = pd.concat(cells).rename(columns={"way": "kind"})
+
+# %% mystnb={"figure": {"caption": "No rank is worse than the others, and the merged output, which is stored in bf16, errs most. Relative L2 error against float64 of each query head and request, with a mark for each of four ranks: parts in fp32 of a decode, each against its own keys, and the rows of a ring prefill, against all keys. decode_mma_n8 and prefill_mma, bf16.", "name": "wire-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over four query heads on the left and the requests on the right; dots of four ranks lie together, and those of the merged decode lie above them.", "width": "100%"}} tags=["hide-input"]
+by_place(cells, label="relative L2 error", origin=HERE)
+sized.log.drew("errors", "decode", "prefill")
+plt.show()
+
+# %% [markdown]
+# ### Rounding, or a bug?
+#
+# More ranks are more places for mistakes. FlashInfer's LSEs have base 2, as {cite:t}`flashinfer2113` asks about, and a merge that takes them for natural ones gives wrong weights: {cite:t}`vllm47079` removed this mistake from a decode over ranks. `verdict_ranks` takes the parts of all ranks. It judges each over its own keys, and the merge against the exact merge of these parts, so that a mistake is placed once:
+
+# %% tags=["hide-input"]
+caches = [shard(short.cache, rank, 4) for rank in range(4)]
+done = decode_in_parts(*short.arguments, 4, scale=short.scale)
+weights, twice = torch.exp2(done.lse2s.double()), torch.tensor([1, 2, 1, 1])[:, None, None]
+
+
+def merged(weights):
+    shares = (weights / weights.sum(0))[..., None]
+    return (shares * done.outs.double()).sum(0).to(short.q.dtype)
+
+
+def judged(outs=done.outs, lse2s=done.lse2s, out=done.out):
+    found = verdict_ranks(list(outs), list(lse2s), short.q, caches, out=out, scale=short.scale)
+    return found.answer, found.why.partition(";")[0]
+
+
+# %% tags=["hide-input"]
+natural, sent = done.lse2s.clone(), [0, 1, 1, 3]
+natural[2] *= np.log(2)
+planted = {
+    "none": judged(),
+    "rank 2 gives a natural LSE": judged(lse2s=natural),
+    "rank 2 sends rank 1's part": judged(done.outs[sent], done.lse2s[sent]),
+    "the merge takes base 2 for base e": judged(out=merged(torch.exp(done.lse2s.double()))),
+    "the merge does not weigh": judged(out=merged(torch.ones_like(weights))),
+    "rank 1 counts twice": judged(out=merged(weights * twice)),
+}
+rows = [(name, *said) for name, said in planted.items()]
+table = pd.DataFrame(rows, columns=["planted mistake", "verdict", "why"])
+plots.table(table, "wire-mistakes", {})
+
+# %% [markdown]
+# In a ring a mask can be off where two chunks meet; a test of the package plants such a mask, and the verdict places it on its part as a mistake of the mask.
+
+# %% [markdown]
+# ### When a rank is lost
+#
+# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line, on CPUs within milliseconds; if it hangs, after a time-out of 45 seconds.
+#
+# ## What would change the answer
+#
+# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow; gradients over ranks were not computed here.
+# - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
+# - **A library's sum.** NCCL's order on two or more GPUs was not probed.
+# - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.
+
+# %% tags=["evidence"]
+hops = grown[grown.kind == "bf16 hops"].y
+glue("grown", f"{hops.iloc[-1] / hops.iloc[0]:.1f}", display=False)
+
+# %% tags=["nbval-ignore-output", "evidence"]
+sized.log + bench.log
+
+# %% [markdown]
+# ## Exercises
+#
+# ```{exercise}
+# :label: wire-ring
+#
+# A ring of 33 ranks rounds its sum to bf16 at every hop. Besides the hops, a decode's variance has three roundings of $o$: P, the parts, and the store. How many times as large does {eq}`wire-hops` make the error (RMSE)?
+# Check your answer with `exercises.check("wire-ring", times)`.
+# ```
+#
+# ```{solution-start} wire-ring
+# :class: dropdown
+# ```
+#
+# The hops add $(33 - 1) / 2 = 16$ roundings to three, and the error grows with the root: $\sqrt{19 / 3} = 2.5$.
+
+# %%
+assert exercises.check("wire-ring", (19 / 3) ** 0.5)
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# {cite:t}`ringflashattention42` is open; its author found that the errors begin in outputs and LSEs of the forward pass. That LSEs of base 2 are merged as natural ones was reported in {cite:t}`flashinfer2113` and repaired in {cite:t}`vllm47079`. {cite:t}`nccl1055` has the maintainers' words on the order of an all-reduce. None of these was run here.

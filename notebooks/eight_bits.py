@@ -1,0 +1,388 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Eight bits
+#
+# ## Question
+#
+# **A cache in 8 bits has half the bytes: is a decode from it twice as fast, and which of its errors are rounding?**
+# {cite:t}`sglang25790` reports that with such a cache the passes that write a text and that read it again part at position 97, and never in bf16.
+#
+# :::{admonition} Answer
+# :class: important
+#
+# A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's takes {glue:text}`peer_longer` times as long.
+# Errors grow {glue:text}`times_worse` times, and a formula gives them for each head.
+# One scale serves all heads until one is thousands of times smaller.
+# Position 97 is a tile's edge: P in 8 bits is rounded against another maximum.
+# How sure: one H200; no model was run.
+# :::
+
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from labkernels import Bench, Decode, Prefill, ops, plots, verdict
+from labkernels.chapters import eight_bits as chapter
+from labkernels.chapters import exercises, live
+
+# %% tags=["hide-input"]
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.random_inputs import Normal
+from labkernels.plots.accuracy.by_place import by_place
+from labkernels.plots.curves import bars, curves
+from labkernels.policy import NumericPolicy
+from labkernels.records import recorded, store
+
+# %% tags=["hide-input"]
+HERE = "computed on this machine"
+times = chapter.times()
+shape = dict(q_heads=32, kv_heads=8, head_dim=128)
+narrow = Decode.uniform(57, 8192, kv_dtype="e4m3", **shape)
+chunk = Prefill((2048,) * 4, (2048,) * 4, causal=True, **shape)
+KERNELS = ["decode_fma", "decode_mma", "decode_mma_n8", "prefill_fma", "prefill_mma"]
+sized = Bench(narrow, chunk, kernels=KERNELS, gpu="h200")
+
+# %% tags=["hide-input"]
+case = times[(times["shape"] == "57 x 8192") & (times.heads == "32/8")]
+first = case[(case.dtype == "bf16") & (case.cache != "e5m2") & (case.kernel != "flashinfer_auto")]
+names = first.kernel + ", " + first.cache
+words = [f"{us:.0f} µs, {100 * rate:.0f} %" for us, rate in zip(first.us, first.rate, strict=True)]
+first = pd.DataFrame({"name": names, "value": first.us, "words": words}).sort_values("value")
+
+# %% mystnb={"figure": {"caption": "Eight bits pay where tensor cores leave time for the conversion. A decode of 57 x 8,192 keys with 32 query and 8 KV heads of 128, queries in bf16; behind each bar, the rate of its bytes over that of a copy. decode_fma and flashinfer_cuda_cores do without tensor cores.", "name": "eight-times"}, "image": {"alt": "Horizontal bars of microseconds. decode_mma_n8 and decode_mma from e4m3 are shortest, decode_fma from e4m3 and FlashInfer's fa2 follow, the three kernels from 16 bits are nearly equal, and FlashInfer without tensor cores is by far the longest.", "width": "100%"}} tags=["hide-input"]
+bars(first, label="time, µs", origin=recorded.origin(store.read("decode_fp8")))
+sized.log.drew("timing", "decode")
+plt.show()
+
+# %% [markdown]
+# ## Prediction
+#
+# A key $k$ is stored as the code next to $k / s$, where $s$ is the scale of its KV head. e4m3 has 3 bits of fraction and reaches from $2^{-9}$ to 448; e5m2 has 2 bits and reaches from $2^{-16}$ to 57,344.
+#
+# ### How much faster
+#
+# A decode waits for memory, so that its time should be that of its bytes. The scales are 4 bytes for K and 4 for V of a KV head, for all of its keys:
+
+# %%
+wide = Decode.uniform(57, 8192, **shape)
+rows = [(work.label, work.kv_bytes, work.scale_bytes, work.bytes) for work in (wide, narrow)]
+table = pd.DataFrame(rows, columns=["decode", "K and V", "scales", "all bytes"])
+plots.table(table, "eight-bytes", dict.fromkeys(table.columns[1:], "{:,}"))
+
+# %% [markdown]
+# The products stay those of the 16-bit kernel: a block copies codes, and converts them before a product. A stage has half the bytes, so that three stages fit where two did; codes wait in registers meanwhile. The scale of K goes into the softmax scale, and that of V multiplies the output, so that neither takes an instruction in the loop.
+
+# %%
+sized.equations("decode_mma_n8")
+
+# %% mystnb={"figure": {"caption": "Three stages of codes take less shared memory than two of bf16 would. Both budgets of kernels that read a cache of e4m3, and of the prefills beside them. Predicted, and compiled for an H200.", "name": "eight-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+sized.plot_budget()
+plt.show()
+
+# %% mystnb={"figure": {"caption": "Registers, and not the smaller stages, say how many blocks an SM holds.", "name": "eight-occupancy"}, "image": {"alt": "A panel with a row for each kernel: the blocks that fit an SM of an H200, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+sized.plot_occupancy("h200")
+plt.show()
+
+# %% [markdown]
+# ### How much worse
+#
+# A stored number errs by at most half a spacing, and if its place there is random, by the variance $\mathrm{ulp}^2 / 12$. An error $\delta_j$ of a score changes the output by $p_j \delta_j (v_j - o)$, to first order. Errors of different numbers are independent, and their squares add up:
+#
+# $$
+# \sigma^2 = \sigma_\text{kernel}^2
+# + \underbrace{\sum_j p_j^2 \, \frac{\mathrm{ulp}(v_j)^2}{12}}_{V}
+# + \underbrace{\tau^2 \sum_j p_j^2 (v_j - o)^2 \sum_c q_c^2 \, \frac{\mathrm{ulp}(k_{jc})^2}{12}}_{K}
+# $$ (eight-sigma)
+#
+# | symbol | meaning |
+# |---|---|
+# | $\mathrm{ulp}(x)$ | $s$ times the spacing of the format at $x / s$; of a number that is clipped or becomes 0, its loss takes the place of $\mathrm{ulp} / \sqrt{12}$ |
+# | $p_j$, $o$ | weights and output in float64 |
+# | $\tau$ | softmax scale |
+# | $\sigma_\text{kernel}$ | what the kernel rounds itself, as in {doc}`where_the_error_comes_from` |
+#
+# The spacing of a float is relative, so that 8 bits err by the same share of a number whatever its size. If V is not around 0, its few codes have a mean error as well; the code of the formula adds its square.
+#
+# ## Code
+#
+# A word of four codes becomes two pairs of f16 by two instructions; pairs of bf16 take more, since no instruction makes them:
+#
+# ```{literalinclude} /labkernels/cuda/include/lab/core/formats.cuh
+# :language: cpp
+# :start-at: "// Returns a pair of f16 as a pair of T"
+# :end-before: "// Rounds a number to a code"
+# ```
+#
+# ## Measurement
+#
+# ### Time
+
+# %% tags=["hide-input"]
+key, peer = ["shape", "heads", "dtype"], times.kernel.str.startswith("flashinfer")
+eights, plain = (
+    times[~peer & ((times.cache == chapter.PLAIN) == is_plain)] for is_plain in (False, True)
+)
+gains = eights.sort_values("us").groupby([*key, "cache"])[["us", "rate"]].first()
+gains = gains.join(plain.groupby(key).us.min().rename("16 bits, µs"), on=key)
+gains = gains.join(times[peer].groupby([*key, "cache"]).us.min().rename("FlashInfer, µs"))
+gains = gains.rename(columns={"us": "8 bits, µs", "rate": "of a copy's rate"})
+gains["gain"] = gains["16 bits, µs"] / gains["8 bits, µs"]
+formats = dict.fromkeys(["16 bits, µs", "8 bits, µs", "FlashInfer, µs"], "{:.0f}")
+formats |= dict.fromkeys(["gain", "of a copy's rate"], "{:.2f}")
+plots.table(gains.reset_index(), "eight-gains", formats)
+
+# %% [markdown]
+# Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, so that nothing is paid in bits for this.
+#
+# The aim was 0.95 of a copy's rate, and no row reaches it. What is busy instead shows when the queries change: fp16 and bf16 move equal bytes, but the pairs of bf16 take the extra instructions above, and {glue:text}`bf16_more` % more time. The conversion therefore limits the bf16 decode, and not memory alone. e5m2 needs no conversion to f16 but a byte's move, and is no faster in bf16.
+# A single request of 131,072 keys is short: its splits, their merge and a partly filled last wave take what bytes do not.
+#
+# ### Which kernels run
+#
+# A decode reads the codes in CUDA and Triton, with tensor cores and without. `append` rounds new keys and values to codes. A prefill over such a cache does not run:
+
+# %%
+few = dict(q_heads=8, kv_heads=4, head_dim=64, dtype="bf16")
+drawn = decode_inputs(Decode((320,) * 12, **few), Normal(1, "cpu"))
+given, eight = chapter.held(drawn, "e4m3")
+try:
+    ops.prefill(given.q, eight.cache, np.arange(13))
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# A prefill takes 16-bit copies of the numbers that the codes stand for: below, `held_prefill` makes such K and V.
+
+# %% tags=["nbval-ignore-output"]
+bench = Bench(
+    Decode((64, 128), kv_dtype="e4m3", **few), Prefill((16,), (64,), **few), kernels=live.EVERY
+)
+bench.run()
+print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
+
+# %% [markdown]
+# ### Errors, per head and per sample
+#
+# The kernels now attend to standard normal inputs through e4m3, and the truth is attention to the numbers before they were stored:
+
+# %%
+chunk = prefill_inputs(Prefill((16,) * 6, (320,) * 6, **few), Normal(2, "cpu"))
+read, stored = chapter.held_prefill(chunk, "e4m3")
+cases = {"decode": (given, eight, chapter.stored_as(eight), (1,) * 12)}
+cases["prefill"] = chunk, read, stored, (16,) * 6
+cells, own = [], {}
+for operation, (before, after, how, n) in cases.items():
+    exact, outs = live.truth(before), live.outputs(operation, after)
+    sigma = chapter.expected(before, after, how, NumericPolicy())
+    off = [(outs["CUDA, on"] - true) ** 2 for true in (exact, live.truth(after))]
+    own[operation] = np.sqrt(off[0].mean() / off[1].mean())
+    shown = {**outs, "predicted": exact + sigma}
+    cells.append(live.cells(operation, shown, exact, n).rename(columns={"way": "kind"}))
+errors = pd.concat(cells)
+
+# %% mystnb={"figure": {"caption": "What the cache rounds is the same in every kernel, and the formula finds it. Relative L2 error of each query head and sample against float64 on the numbers before they were stored; e4m3, bf16.", "name": "eight-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and samples on the right; dots of three or four kernels lie on each other, and those of the prediction lie among them.", "width": "100%"}} tags=["hide-input"]
+by_place(errors, label="relative L2 error", origin=HERE, log=False)
+bench.log.drew("errors", "decode", "prefill")
+plt.show()
+
+# %% tags=["hide-input"]
+rows = []
+for operation, part in errors.groupby("operation", sort=False):
+    for place in ("head", "sample"):
+        size = part.assign(value=part.value**2).groupby(["kind", place]).value.mean() ** 0.5
+        ratio = size["CUDA, on"] / size["predicted"]
+        rows.append((operation, place, size["CUDA, on"].mean(), ratio.min(), ratio.max()))
+columns = ["operation", "each", "error", "measured / predicted, least", "most"]
+table = pd.DataFrame(rows, columns=columns)
+plots.table(table, "eight-ratios", {"error": "{:.4f}"} | dict.fromkeys(columns[3:], "{:.2f}"))
+
+# %% [markdown]
+# *Each* is what one error is of. A decode's sample has 8 rows here, and a head 12, so that chance moves their errors by a tenth. Where a hundred keys share the weight, {glue:text}`within` % are enough for each head and sample: the tests ask for this in four distributions and both formats. Where one key has most of a row's weight, its one error decides the row, and only the mean over rows is known.
+#
+# ### Which head needs which scale
+#
+# An error that is relative asks for no scale. A scale only keeps numbers within the format's range. Each head of the next figure has values an eighth as large as those of the head before:
+
+# %%
+drawn = decode_inputs(Decode((320,) * 12, 8, 8, 64, dtype="bf16"), Normal(5, "cpu"))
+drawn.q.div_(2)  # so that many keys share a row's weight
+drawn.cache.v.mul_((1 / 8) ** torch.arange(8)[:, None])
+ways = {"e4m3": ("e4m3", False), "e5m2": ("e5m2", False), "e4m3, own scales": ("e4m3", True)}
+exact_policy = NumericPolicy(p="fp32", accumulate="fma", out="fp32")  # only the cache rounds
+rows = []
+for kind, (fmt, own_scales) in ways.items():
+    before, after = chapter.held(drawn, fmt, each_head=own_scales)
+    exact = live.truth(before)
+    told = chapter.expected(before, after, chapter.stored_as(after), exact_policy)
+    parts = exact, live.truth(after) - exact, told
+    size, off, told = (np.sqrt((x**2).mean((0, 2))) for x in parts)
+    rows += [(kind, (1 / 8) ** h, off[h] / size[h], told[h] / size[h]) for h in range(8)]
+sizes = pd.DataFrame(rows, columns=["kind", "x", "y", "predicted"])
+
+# %% mystnb={"figure": {"caption": "One scale for all heads costs nothing until a head is thousands of times smaller than the largest; then e4m3 runs out of exponents, and e5m2 does not. Relative error of each head over the size of its values; dots are measured.", "name": "eight-scales"}, "image": {"alt": "Three curves of relative error over the size of a head, both axes logarithmic. e4m3 with a scale for each head is flat near 0.04, e5m2 with one scale is flat near 0.075, e4m3 with one scale joins the first but rises to 1 for the smallest heads.", "width": "100%"}} tags=["hide-input"]
+curves(
+    sizes,
+    labels=("size of a head's values / the largest", "error / output"),
+    log="xy",
+    mark="o",
+    origin=HERE,
+)
+plt.show()
+
+# %% [markdown]
+# The formula finds each of these errors within {glue:text}`sizes_within` %. So the head that needs its own scale is the small one beside a large one, and it takes a ratio of thousands. A scale of 1 is right as long as no number of K and V exceeds 448, and most are above $2^{-6}$.
+#
+# ### Large channels, and a rotation
+#
+# One channel of K may be many times as large as the others. Integers of 8 bits would lose the others; do floats? *Turned* K and Q are multiplied by a Hadamard matrix with random signs, which leaves scores as they are and shares the channel among all {cite:p}`shah2024`:
+
+# %%
+channels = {"of K, 16 times": (1, 16), "of Q and K, 16 times": (16, 16)}
+channels["of K, and small in Q"] = (1 / 16, 16)
+rows = []
+for name, (of_q, of_k) in channels.items():
+    drawn = decode_inputs(Decode((320,) * 12, 8, 8, 64, dtype="bf16"), Normal(6, "cpu"))
+    drawn.q[..., 5] *= of_q
+    drawn.cache.k[..., 5] *= of_k
+    drawn.q.div_(np.sqrt(63 + (of_q * of_k) ** 2) / 4)  # scores spread by 1/2
+    plain, turned = (chapter.error_of_k(drawn, "e4m3", rotate=turn) for turn in (False, True))
+    rows.append((name, plain[0], turned[0], plain[0] / turned[0], plain[1] / turned[1]))
+columns = ["a channel is large", "error", "error, turned", "gain", "gain, predicted"]
+formats = dict.fromkeys(columns[1:3], "{:.4f}") | dict.fromkeys(columns[3:], "{:.2f}")
+plots.table(pd.DataFrame(rows, columns=columns), "eight-turned", formats)
+
+# %% [markdown]
+# By {eq}`eight-sigma` a channel costs $q_c^2 \, \mathrm{ulp}(k_c)^2$. If K's large channel meets an ordinary Q, turning changes little, since a float's error stays relative. If it meets a large Q, both factors are large in one term, and turning gains. If it meets a small Q, turning *loses*: it spreads an error over channels where Q is large. So look at Q and K together before you turn them.
+#
+# ### Position 97
+#
+# The issue compares a decode, token by token, with a prefill of the same tokens, by FlashAttention-3; a reader found it over byte for byte the same cache. From position 97 on they differ, in fp8 alone, for several models and prompts. {cite:t}`vllm54035` found why: the fp8 kernel's decode takes 96 keys at a time and its prefill 192.
+#
+# The model says what this does. A kernel of fp8 products rounds P to e4m3, relative to the largest score *so far*, and another tile has another largest score. The last tile comes first; with 97 keys the decode sees the last key alone, whose weight is then 1, and the prefill rounds that weight. We let two such paths round P, and nothing else:
+
+# %%
+lengths = [64, 80, 96, 97, 98, 100, 104, 112, 128, 160, 192, 193, 224, 256, 320, 384]
+lines = []
+paths = {fmt: chapter.parted(lengths, fmt) for fmt in ("e4m3", "bf16")}
+for fmt, found in paths.items():
+    lines += [found[["x", "y"]].assign(kind=f"P in {fmt}")]
+    told = found[["x", "predicted"]].rename(columns={"predicted": "y"})
+    lines += [told.assign(kind=f"predicted, {fmt}")]
+parted = pd.concat(lines)
+
+# %% mystnb={"figure": {"caption": "Up to 96 keys both tiles are the same, and bits are equal; from 97 on P in e4m3 parts them, and the model says by how much. RMS of the difference of two outputs, with tiles of 96 and of 192 keys; standard normal inputs, 128 channels. Dashed: 96.", "name": "eight-parted"}, "image": {"alt": "Four curves over the number of keys. All are zero up to 96. The measured and the predicted curve of e4m3 rise together to 0.002 and fall slowly; those of bf16 stay sixteen times lower.", "width": "100%"}} tags=["hide-input"]
+curves(parted, labels=("keys", "RMS of the difference"), at=(96,), origin=HERE)
+plt.show()
+
+# %% [markdown]
+# Neither path is the better one: from float64 they are {glue:text}`error_96` and {glue:text}`error_192` apart at 384 keys, in RMS. In bf16 tiles of two sizes would part, too, by a sixteenth; in the report both passes agree there in every bit. Our decode keeps P in 16 bits with either cache, and {doc}`same_bits` says what equal bits of two passes ask for.
+# We ran neither of the two programs; what is said of them is theirs.
+#
+# ### What the verdict tells of a wrong scale
+#
+# Rounding looks like rounding, and a wrong scale does not. decode_mma runs with each mistake, and the verdict is given its output and the right cache:
+
+# %%
+cache, one = eight.cache, torch.ones(4)
+other = {n: getattr(cache, n).view(torch.float8_e5m2) for n in ("k", "v")}
+v_scale = torch.cat([cache.v_scale[:3], one[3:]])
+mistakes = {
+    "none": cache,
+    "K's scale is left out": replace(cache, k_scale=one),
+    "V's scale is left out for the last head": replace(cache, v_scale=v_scale),
+    "K's scale is that of the head before": replace(cache, k_scale=cache.k_scale.roll(1)),
+    "V's scale is applied twice": replace(cache, v_scale=cache.v_scale**2),
+    "codes are read as e5m2": replace(cache, **other),
+}
+
+# %% tags=["hide-input"]
+rows = []
+for name, read in mistakes.items():
+    made = ops.decode(eight.q, read, scale=eight.scale, kernel="decode_mma")
+    found = verdict(made.out, eight.q, cache=cache, lse2=made.lse2, scale=eight.scale)
+    told = found.matches[:1]
+    rows.append((name, found.answer, *([told[0].name, told[0].where] if told else ["", ""])))
+columns = ["mistake", "verdict", "named", "where"]
+plots.table(pd.DataFrame(rows, columns=columns), "eight-verdicts", {})
+
+# %% [markdown]
+# The verdict reads the codes as each mistake would, head by head, and names the reading that leaves rounding alone. It also knows codes that are saturated where they stand for infinity, and the reverse.
+#
+# ## What would change the answer
+#
+# - **Products in 8 bits.** Here K and V become 16 bits before the products. A kernel that multiplies codes rounds Q and P as well, and its accumulator has fewer bits.
+# - **A GPU with less memory bandwidth.** Then conversion hides behind bytes, and the gain comes closer to 2.
+# - **Keys that few queries look at.** {eq}`eight-sigma` is first order: errors of a score near 1, as from e5m2 with very large queries, change weights by more than it says.
+# - **Numbers beyond the range.** They are clipped, and a scale must be found before the cache is filled.
+
+# %% tags=["evidence"]
+of = {dtype: gains.loc["57 x 8192", "32/8", dtype, "e4m3"] for dtype in ("bf16", "fp16")}
+off = np.abs(sizes.y / sizes.predicted - 1)
+last = paths["e4m3"].iloc[-1]
+numbers = {
+    "gain_bf16": f"{of['bf16'].gain:.2f}", "gain_fp16": f"{of['fp16'].gain:.2f}",
+    "peer_longer": f"{of['bf16']['FlashInfer, µs'] / of['bf16']['8 bits, µs']:.2f}",
+    "bf16_more": f"{100 * (of['bf16']['8 bits, µs'] / of['fp16']['8 bits, µs'] - 1):.0f}",
+    "sizes_within": f"{100 * off.max():.0f}", "within": "10", "error_96": f"{last['error 96']:.4f}", "error_192": f"{last['error 192']:.4f}",
+    "times_worse": f"{own['decode']:.0f}",
+}  # fmt: skip
+for name, number in numbers.items():
+    glue(name, number, display=False)
+
+# %% tags=["nbval-ignore-output", "evidence"]
+sized.log + bench.log
+
+# %% [markdown]
+# ## Exercises
+#
+# ```{exercise}
+# :label: eight-value-error
+#
+# All of 100 keys have the weight 0.01, and all values lie between 1 and 2, with a scale of 1. Which standard deviation does storing V in e4m3 give to the output?
+# Check your answer with `exercises.check("eight-value-error", sigma)`.
+# ```
+#
+# ```{solution-start} eight-value-error
+# :class: dropdown
+# ```
+#
+# The spacing is $2^{-3}$; a value errs by $2^{-3} / \sqrt{12} = 0.036$, and the mean of 100 by a tenth of it.
+
+# %%
+assert exercises.check("eight-value-error", 2**-3 / 12**0.5 / 10)
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# {cite:t}`sglang25790` and {cite:t}`vllm54035` report the case; neither was run here. The formats are those of the OCP's 8-bit specification; {cite:t}`shah2024` turn Q and K before they store them. The recording is the experiment `decode_fp8`.

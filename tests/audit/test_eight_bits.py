@@ -1,0 +1,100 @@
+"""The verdict finds and places what kernels do wrong with the codes and scales of a cache."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkernels import defects, ops, verdict
+from labkernels.chapters.eight_bits import KINDS, held
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.random_inputs import Normal
+
+WORK = Decode((130, 33, 70), 8, 4, 64, dtype="bf16")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def inputs(request):
+    """Return a decode whose scales differ from head to head, in each format."""
+    drawn = decode_inputs(WORK, Normal(1, "cpu"))
+    for pool in drawn.cache.pools:
+        pool.mul_(torch.tensor([1.0, 1.5, 0.7, 2.0])[:, None])
+    return held(drawn, request.param)[1]
+
+
+def found(inputs, cache, kernel="reference"):
+    """Return the verdict on the output of a kernel that reads another cache than it is given."""
+    out = ops.decode(inputs.q, cache, scale=inputs.scale, kernel=kernel)
+    return verdict(out.out, inputs.q, cache=inputs.cache, lse2=out.lse2, scale=inputs.scale)
+
+
+def of_heads(scale, other, heads):
+    return torch.where(torch.isin(torch.arange(4), torch.tensor(heads)), other, scale)
+
+
+MISTAKES = {
+    "without its scale": torch.ones_like,
+    "with its scale twice": lambda x: x * x,
+    "with the scale of head -1": lambda x: x.roll(1),
+    "with the scale of head +1": lambda x: x.roll(-1),
+}
+
+
+@pytest.mark.parametrize(
+    ("operand", "heads"), [("K", [0, 1, 2, 3]), ("V", [2]), ("K and V", [2])], ids=str
+)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_scales_are_named_and_placed(inputs, mistake, operand, heads):
+    scales = {
+        n: getattr(inputs.cache, n) for n in ("k_scale", "v_scale") if n[0].upper() in operand
+    }
+    wrong = {n: of_heads(x, MISTAKES[mistake](x), heads) for n, x in scales.items()}
+    told = found(inputs, replace(inputs.cache, **wrong))
+    match = told.matches[0]
+    assert (told.answer, str(match.edit)) == ("BUG", f"{operand} {mistake}")
+    assert match.kind == (defects.SCORES if "K" in operand else defects.VALUES)
+    placed = None if len(heads) == 4 else tuple(2 * h + i for h in heads for i in (0, 1))
+    assert match.region.heads == told.region.heads == placed
+
+
+def test_two_mistakes_of_two_heads(inputs):
+    cache = inputs.cache
+    v_scale = of_heads(cache.v_scale, torch.ones(4), [1])
+    k_scale = of_heads(cache.k_scale, cache.k_scale**2, [3])
+    told = found(inputs, replace(cache, k_scale=k_scale, v_scale=v_scale))
+    words = {str(match.edit): match.region.heads for match in told.matches}
+    assert words == {"V without its scale": (2, 3), "K with its scale twice": (6, 7)}
+
+
+def test_codes_of_the_other_format(inputs):
+    other = next(kind for kind in KINDS.values() if kind != inputs.cache.k.dtype)
+    wrong = {n: getattr(inputs.cache, n).view(other) for n in ("k", "v")}
+    told = found(inputs, replace(inputs.cache, **wrong))
+    name = next(n for n, kind in KINDS.items() if kind == other)
+    assert (told.answer, str(told.matches[0].edit)) == ("BUG", f"K and V read as {name}")
+
+
+def test_saturated_against_infinite():
+    """A code of e5m2 is infinite in one cache, and the largest number in the other."""
+    eight = held(decode_inputs(WORK, Normal(2, "cpu")), "e5m2")[1]
+    cache, caches = eight.cache, []
+    for code in (0x7B, 0x7C):
+        codes = (cache.v.float() / 2).to(cache.v.dtype).view(torch.uint8)
+        codes[int(cache.page_table[0, 0]), 3, 1, 5] = code
+        caches.append(replace(cache, v=codes.view(cache.v.dtype)))
+    words = "V saturated, where codes are not finite", "V infinite, where codes are the largest"
+    for word, right, wrong in zip(words, caches[::-1], caches, strict=True):
+        told = found(replace(eight, cache=right), wrong)
+        assert (told.answer, str(told.matches[0].edit)) == ("BUG", word)
+        assert told.region.heads == (2, 3)
+    assert found(replace(eight, cache=caches[1]), caches[1]).answer == "INCONCLUSIVE"
+
+
+def test_right_kernels_and_other_bugs(inputs):
+    for kernel in ("reference", "decode_fma"):
+        assert found(inputs, inputs.cache, kernel).answer == "ROUNDING"
+    codes = inputs.cache.v.view(torch.uint8).roll(1, 3).view(inputs.cache.v.dtype)
+    told = found(inputs, replace(inputs.cache, v=codes))
+    assert told.answer == "BUG"
+    assert not any(word in told.summary() for word in ("its scale", "the scale of", "read as e"))

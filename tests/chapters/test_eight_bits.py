@@ -1,0 +1,58 @@
+"""Eight bits: what was recorded, inputs that a cache of 8 bits holds, and two tiles of keys."""
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.chapters import eight_bits as chapter
+from labkernels.chapters import live
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
+from labkernels.policy import NumericPolicy
+
+FEW = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+
+
+def test_recorded_times_have_both_caches():
+    found = chapter.times()
+    assert set(found.cache) == {"16 bits", "e4m3", "e5m2"}
+    assert ((found.rate > 0.1) & (found.rate < 1.1)).all()
+    assert not found.duplicated(["shape", "heads", "dtype", "cache", "kernel"]).any()
+
+
+@pytest.mark.parametrize(("each_head", "rotate"), [(True, False), (False, False), (True, True)])
+def test_a_held_cache_is_the_inputs_but_for_their_rounding(each_head, rotate):
+    drawn = decode_inputs(Decode((40, 17), **FEW), Normal(0, "cpu"))
+    given, eight = chapter.held(drawn, "e4m3", each_head=each_head, rotate=rotate)
+    assert torch.equal(given.q, drawn.q) != rotate
+    for before, after in zip(given.cache.values(), eight.cache.values(), strict=True):
+        off = (before.double() - after).abs()
+        assert (off <= 2**-4 * before.double().abs() + 1e-3).all()
+    scales = eight.cache.k_scale
+    assert (scales[0] == scales[1]) != each_head
+    assert eight.cache.k.float().abs().max() == 448
+
+
+def test_the_expected_error_of_a_decode_and_of_a_prefill():
+    drawn = decode_inputs(Decode((200,) * 12, **FEW), Normal(3, "cpu"))
+    drawn.q.div_(2)
+    given, eight = chapter.held(drawn, "e4m3")
+    chunk = prefill_inputs(Prefill((8,) * 4, (200,) * 4, **FEW), Normal(4, "cpu"))
+    chunk.q.div_(2)
+    read, stored = chapter.held_prefill(chunk, "e4m3")
+    cases = ((given, eight, chapter.stored_as(eight)), (chunk, read, stored))
+    for (before, after, how), operation in zip(cases, ("decode", "prefill"), strict=True):
+        out = live.output(operation, after, f"{operation}_fma")
+        error = out - live.truth(before)
+        sigma = chapter.expected(before, after, how, NumericPolicy())
+        assert abs(np.sqrt((error**2).mean() / (sigma**2).mean()) - 1) <= 0.1
+
+
+def test_tiles_part_behind_the_first_edge_as_predicted():
+    found = chapter.parted([95, 96, 97, 160, 192, 256], "e4m3").set_index("x")
+    assert (found.y.loc[:96] == 0).all()
+    assert (found.y.loc[97:] > 0).all()
+    assert (np.abs(found.y.loc[97:] / found.predicted.loc[97:] - 1) <= 0.2).all()

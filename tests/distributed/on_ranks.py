@@ -1,0 +1,96 @@
+"""What each rank of the tests does; the processes import this module."""
+
+import os
+import time
+
+import torch
+
+from labkernels.chapters import across_a_wire as chapter
+from labkernels.distributed import (
+    LostRank,
+    Ranks,
+    context_parallel_decode,
+    decode_in_parts,
+    ring_prefill,
+    ring_rows,
+    shard,
+    zigzag,
+)
+from labkernels.distributed.decode import MERGES
+
+LENGTHS, TOKENS, HEADS = (170, 9, 97, 0), 48, 4
+
+
+def everything(ranks):
+    """Return what one rank of four saw; the last one ends without a word."""
+    pair, hasty = (Ranks.join([0, 1], timeout_s=limit) for limit in (20, 1))
+    found = {4: other_bits(ranks), "refused": refusals(ranks)}
+    if ranks.rank < 2:
+        found[2] = other_bits(pair)
+        if ranks.rank == 1:
+            time.sleep(1.5)
+        else:
+            found["late"] = said(lambda: hasty.agree(lambda: (None, {})))
+    ranks.agree(lambda: (None, {}))
+    if ranks.rank == 3:
+        os._exit(7)
+    start = time.monotonic()
+    found["lost"] = said(lambda: ranks.agree(lambda: (None, {})))
+    return found | {"seconds": time.monotonic() - start}
+
+
+def said(call):
+    """Return the kind and the words of an error."""
+    try:
+        call()
+    except (LostRank, ValueError) as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def other_bits(ranks):
+    """Return what differs from one process; scatter, whose order is the library's, is near."""
+    inputs, wrong = chapter.decode_of(*LENGTHS), []
+    mine = slice(ranks.rank * HEADS // ranks.size, (ranks.rank + 1) * HEADS // ranks.size)
+    for by, carry in (("contiguous", "fp32"), ("interleaved", "fp32"), ("interleaved", "input")):
+        own = shard(inputs.cache, ranks.rank, ranks.size, by)
+        want = decode_in_parts(*inputs.arguments, ranks.size, by=by, carry=carry).outputs()[:2]
+        for merge in MERGES:
+            got = context_parallel_decode(inputs.q, own, ranks, merge=merge, carry=carry).outputs()
+            pairs = zip(got, [x if merge == "gather" else x[:, mine] for x in want], strict=True)
+            if merge == "scatter":  # weighted parts are rounded once more to bf16
+                alike = all(torch.allclose(x, y, rtol=2**-6, atol=2**-8) for x, y in pairs)
+            else:
+                alike = all(torch.equal(x, y) for x, y in pairs)
+            wrong += [(by, carry, merge)] * (not alike)
+    return wrong + [carry for carry in ("fp32", "input") if not ring_alike(ranks, carry)]
+
+
+def ring_alike(ranks, carry):
+    """Return whether the ring has the bits of one process that takes the blocks in its order."""
+    given = chapter.prefill_of(TOKENS)
+    parts = [
+        [x[zigzag(TOKENS, rank, ranks.size)] for x in (given.q, given.kv.k, given.kv.v)]
+        for rank in range(ranks.size)
+    ]
+    q, k, v = parts[ranks.rank]
+    order = [(ranks.rank - step) % ranks.size for step in range(ranks.size)]
+    blocks = iter([(origin, *parts[origin][1:]) for origin in order])
+    want = ring_rows(q, blocks, ranks.rank, causal=True, carry=carry)
+    got = ring_prefill(q, k, v, ranks, carry=carry)
+    return all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
+def refusals(ranks):
+    """Return what each of four ranks says if rank 2 differs from the others."""
+    odd, inputs = ranks.rank == 2, chapter.decode_of(*LENGTHS)
+    q, own = inputs.q, shard(inputs.cache, ranks.rank, 4)
+    wide = shard(inputs.cache, ranks.rank, 3) if odd else own
+    ring = chapter.prefill_of(16 if odd else 8)
+    return [
+        said(lambda: context_parallel_decode(q.half() if odd else q, own, ranks)),
+        said(lambda: context_parallel_decode(q, wide, ranks)),
+        said(lambda: context_parallel_decode(q, own, ranks, carry="input" if odd else "fp32")),
+        said(lambda: context_parallel_decode(q, own, ranks, window_left=4)),
+        said(lambda: ring_prefill(ring.q, ring.kv.k, ring.kv.v, ranks)),
+    ]

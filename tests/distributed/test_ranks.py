@@ -1,0 +1,69 @@
+"""Ranks have the bits of one process, and fail together with one line."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.chapters import across_a_wire as chapter
+from labkernels.chapters import live
+from labkernels.distributed import decode_in_parts, on_cpus, shard
+from labkernels.ops import decode
+from labkernels.policy import TENSOR_CORES
+from tests.distributed import on_ranks
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """Return what four ranks saw; the last one's place holds its error."""
+    return on_cpus(on_ranks.everything, 4, check=False, timeout_s=30)
+
+
+def test_ranks_have_the_bits_of_one_process(seen):
+    assert [found[2] for found in seen[:2]] == [[], []]
+    assert [found[4] for found in seen[:3]] == [[], [], []]
+
+
+def test_every_rank_refuses_with_the_same_line(seen):
+    first = seen[0]["refused"]
+    assert [found["refused"] for found in seen[:3]] == [first] * 3
+    assert {kind for kind, _ in first} == {"ValueError"}
+    words = [text for _, text in first]
+    assert words[0] == "rank 2: q.dtype = torch.float16, allowed: torch.bfloat16, as k"
+    assert words[1] == "rank 2: page_table.shape[1] = 4, allowed: 3, as on rank 0"
+    assert words[2] == "rank 2: carry = input, allowed: fp32, as on rank 0"
+    assert words[3].startswith("rank 0: context_parallel_decode() got an unexpected option 'window")
+    assert words[4] == "rank 2: q.shape = (16, 4, 64), allowed: (8, 4, 64), as on rank 0"
+
+
+def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
+    assert str(seen[3]) == "rank 3 ended with exit code 7, and without a result"
+    for kind, words in (seen[0]["late"], *(found["lost"] for found in seen[:3])):
+        assert kind == "LostRank"
+        assert "lost another rank in a comparison of arguments" in words
+        assert "\n" not in words
+    assert all(found["seconds"] < 20 for found in seen[:3])
+
+
+@pytest.mark.parametrize("by", ["contiguous", "interleaved"])
+@pytest.mark.parametrize("parts", [2, 3, 8, 64])
+def test_parts_of_one_launch_are_decodes_of_each_rank(by, parts):
+    inputs = chapter.decode_of(*on_ranks.LENGTHS)
+    done = decode_in_parts(*inputs.arguments, parts, by=by)
+    shards = [shard(inputs.cache, rank, parts, by) for rank in range(parts)]
+    assert torch.equal(sum(part.kv_len for part in shards), inputs.cache.kv_len)
+    how = {"policy": replace(TENSOR_CORES, out="fp32"), "batch_invariant": True}
+    for rank in (0, parts // 2, parts - 1):
+        alone = decode(inputs.q, shards[rank], **how)
+        assert torch.equal(alone.out, done.outs[rank])
+        assert torch.equal(alone.lse2, done.lse2s[rank])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("carry", ["fp32", "bf16 hops"])
+def test_a_ring_of_any_size_is_the_prefill(ranks, carry):
+    inputs = chapter.prefill_of(16, 16)
+    right = live.truth(inputs)
+    off = np.abs(chapter.ring(inputs, ranks, carry).double().numpy() - right)
+    assert (off <= 2.0**-7 * (np.abs(right).max() + 1)).all()  # P, parts and sums in bf16
