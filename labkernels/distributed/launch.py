@@ -30,7 +30,7 @@ def on_cpus(
     # A process that has imported the work starts the ranks. This one would hand on its threads'
     # locks to a fork.
     server = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if server else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if server else "spawn")
     context.set_forkserver_preload([__package__, work.__module__])
     with tempfile.TemporaryDirectory() as name:
         given = (work, ranks, Path(name), timeout_s, given)

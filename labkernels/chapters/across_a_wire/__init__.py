@@ -62,7 +62,7 @@ def on_ranks(ranks: distributed.Ranks, lengths: Sequence[int]) -> list[tuple]:
     A rank's results are compared with those of one process that has all pages.
     """
     inputs, rows = decode_of(*lengths), []
-    heads = SHAPE["q_heads"] // ranks.size
+    heads = inputs.workload.q_heads // ranks.size
     mine = slice(ranks.rank * heads, (ranks.rank + 1) * heads)
     for by in SPLITS:
         how = {"scale": inputs.scale}

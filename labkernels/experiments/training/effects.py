@@ -76,13 +76,13 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
             np.savez_compressed(file, allow_pickle=False, **judge.activations())
         return
     base = {"way": way, "steps": judge.plan.run.steps}
-    found = {
+    values_of = {
         "logits": judge.logits,
         "greedy text": judge.greedy_text,
         "ratio": judge.ratio_of_decode,
         "ratio of a full pass": judge.ratio_of_full_pass,
-    }[what](way)
-    for metric, values in found:
+    }[what]
+    for metric, values in values_of(way):
         recording.tell(f"{metric} {values.mean():.3g}")
         for sample, value in enumerate(values.tolist()):
             row = {"what": what, "metric": metric, "sample": sample, "value": float(f"{value:.5g}")}
