@@ -104,12 +104,10 @@ def decode(
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     b_q = load_query(q + i_batch * q_stride_batch, head, m_row, o_dim, q_stride_head, WIDE)
     length = tl.load(kv_len + i_batch)
-    begin = 0
-    if window_left is not None:
-        begin = tl.maximum(length - 1 - window_left, 0)
-    keys = keys_of_split(keys_per_split, length - begin, BY_LENGTH)
-    first = begin + i_split * keys
-    end = tl.minimum(first + keys, length)
+    begin = 0 if window_left is None else tl.maximum(length - 1 - window_left, 0)
+    keys_per_split = keys_of_split(keys_per_split, length - begin, BY_LENGTH)
+    first = begin + i_split * keys_per_split
+    end = tl.minimum(first + keys_per_split, length)
     if k_scale is not None:
         k_factor = tl.load(k_scale + i_kv * k_scale_stride)
         scale_log2 *= k_factor
@@ -136,9 +134,7 @@ def decode(
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
     if v_scale is not None:  # the merge of splits is linear in their outputs
         b_o *= tl.load(v_scale + i_kv * v_scale_stride)
-    row, has_keys = i_batch * q_heads + head, first < end
-    if sinks is not None:
-        has_keys = has_keys | (i_split == 0)
+    row, has_keys = i_batch * q_heads + head, (first < end) | ((sinks is not None) & (i_split == 0))
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
           row, m_row, o_dim, i_split, splits, has_keys, D, SPLIT)  # fmt: skip
 

@@ -84,7 +84,7 @@ LAB_DEVICE void mask_bits(Scores<C>& s, const typename C::Problem& p, const type
                           int row, int key) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    u32 bits[(C::keys + 31) / 32];
+    u32 bits[(C::keys + 31) / 32];  // [32 keys]
     load_bits(bits, p, work, row + 8 * r, key + (thread_x() & 3) * 2);
 #pragma unroll
     for (int j = 0; j < C::keys / 8; ++j)

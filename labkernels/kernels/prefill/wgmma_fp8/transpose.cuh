@@ -1,4 +1,4 @@
-// Two warps transpose V, because wgmma takes 8-bit operands with K, here the keys, contiguous alone.
+// Two warps transpose V, because wgmma takes 8-bit operands with K, here the keys, contiguous.
 #pragma once
 #include "prefill/wgmma_fp8/traits.cuh"
 
@@ -7,7 +7,7 @@ using namespace lab;
 
 constexpr int transposers = 2;  // warps, each with its part of the channels
 
-// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t the channels 2i and 2i + 1
+// Transposes 16 channels of 32 keys at a time. ldmatrix gives lane 4i + t channels 2i and 2i + 1
 // of keys 2t and 2t + 1 of each 8; bytes of two of these words make a channel's keys 2t, 2t + 1, 8
 // + 2t and 9 + 2t, which is the order in which round_to_fragments has P. Lanes with i >= 4 exchange
 // their two channels, so that the eight rows that stmatrix writes lie in different banks.
@@ -26,14 +26,14 @@ LAB_DEVICE void transpose(typename C::V& to, const typename C::RawV& from, int p
     const u32 column = source ^ c << 4;
 #pragma unroll
     for (int first = 0; first < C::keys; first += 64) {  // a load waits for earlier stores
-      u32 raw[2][4];
+      u32 raw[2][4];                                     // [32 keys, 8 x 8 words]
 #pragma unroll
       for (int k = first; k < first + 64 && k < C::keys; k += 32)
         ldmatrix_x4_trans(raw[k / 32 % 2], column + k * 128);
 #pragma unroll
       for (int k = first; k < first + 64 && k < C::keys; k += 32) {
         const u32 (&x)[4] = raw[k / 32 % 2];
-        u32 words[4];
+        u32 words[4];  // [8 x 8 words]
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           words[i] = select_bytes(x[i / 2 * 2], x[i / 2 * 2 + 1], i % 2 == 0 ? even : odd);
@@ -51,7 +51,7 @@ LAB_DEVICE void widen_tile(typename C::V& to, typename C::RawV& from, int part) 
   for (int i = part * 32 + (thread_x() & 31); i < C::keys * 8; i += 32 * transposers) {
     const int key = i / 8, c = i % 8;
     const auto codes = *reinterpret_cast<const u32x4*>(from.chunk_at(key, 0, c));
-    u32x4 wide[2];
+    u32x4 wide[2];  // [16 channels]
 #pragma unroll
     for (int w = 0; w < 4; ++w)
       widen<typename C::Rounded, e4m3>(wide[w / 2].v[w % 2 * 2], wide[w / 2].v[w % 2 * 2 + 1],

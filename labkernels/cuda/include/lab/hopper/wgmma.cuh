@@ -176,9 +176,10 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 
 // d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32
 // or fp16. N is 64; where d is in fp32 and the elements have 16 bits, it may also be 32, 80, 96,
-// 112, 128, 160, 176, 192 or 256, and where they are e4m3, 128, 160, 192 or 256. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4
-// and g + 8: d[4 j + i] is column 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i]
-// is a pair of columns of row g + i * 8. Elements that do not have 16 bits have Major::k alone.
+// 112, 128, 160, 176, 192 or 256, and where they are e4m3, 128, 160, 192 or 256. Thread t of the
+// warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
+// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row
+// g + i * 8. Elements that do not have 16 bits have Major::k alone.
 template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
 LAB_DEVICE void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
