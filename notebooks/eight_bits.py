@@ -306,6 +306,38 @@ plt.show()
 # Neither path is the better one: from float64 they are {glue:text}`error_96` and {glue:text}`error_192` apart at 384 keys, in RMS. In bf16 tiles of two sizes would part, too, by a sixteenth; in the report both passes agree there in every bit. Our decode keeps P in 16 bits with either cache, and {doc}`same_bits` says what equal bits of two passes ask for.
 # We ran neither of the two programs; what is said of them is theirs.
 #
+# ### Products in 8 bits
+#
+# `ops.prefill_fp8` multiplies codes: Q, K, V and P are in e4m3. By the model of {doc}`what_a_tensor_core_computes` a product is cut where the sum that it joins has its 13th bit of fraction, the unit $u$. It loses $u / 2$ on average; $u$ is $2^{-13} / (2 \ln 2)$ of a sum on average, and a sum that grows evenly has half its size in the mean. Of $n$ products of one sign and size the sum therefore loses the share
+#
+# $$
+# \frac{n}{2} \cdot \frac{1}{2} \cdot \frac{2^{-13}}{2 \ln 2}
+# $$ (eight-lost)
+#
+# at most: the product of two codes has 8 bits, which a small sum holds whole, and a product smaller than a unit has less to lose. Here one query attends to positive values, with sums that stay in the tensor cores, and with sums that go to fp32 every 128 keys:
+
+# %%
+draw, rows = torch.Generator().manual_seed(0), []
+for n in (512, 2048, 8192):
+    q, k, v = (torch.randn(m, 1, 128, generator=draw) for m in (1, n, n))
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in (q, k, v.abs()))
+    of_q, of_kv = (torch.tensor([0, m], dtype=torch.int32) for m in (1, n))
+    scores = (q.double()[0] @ k.double()[:, 0].T) / 128**0.5
+    exact, lost = torch.softmax(scores, -1) @ v.double()[:, 0], []
+    for accumulate in ("promoted", "tensor_core"):
+        how = {"policy": NumericPolicy(accumulate=accumulate), "splits": 1, "target": "h200"}
+        out = ops.prefill_fp8(q, ops.RaggedCodes(k, v, of_kv), of_q, **how).out
+        lost.append(100 * (1 - (out.double()[0] / exact).mean().item()))
+    rows.append((n, *lost, 100 * n * 2**-13 / (8 * np.log(2))))
+columns = ["keys", "fp32 every 128 keys, lost %", "in the tensor cores", "by the formula"]
+sums = pd.DataFrame(rows, columns=columns)
+
+# %% tags=["hide-input"]
+plots.table(sums, "eight-sums", {"keys": "{:,}"} | dict.fromkeys(columns[1:], "{:.2f}"))
+
+# %% [markdown]
+# With {glue:text}`most_keys` keys the sums in the tensor cores lose {glue:text}`lost` % of the output. Values of both signs hide this: their errors have both signs, too. So the kernel promotes its sums unless it is told not to. The outputs are those of a CPU build, whose bits tests compare with an H200's.
+#
 # ### What the verdict tells of a wrong scale
 #
 # Rounding looks like rounding, and a wrong scale does not. decode_mma runs with each mistake, and the verdict is given its output and the right cache:
@@ -338,7 +370,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "eight-verdicts", {})
 #
 # ## What would change the answer
 #
-# - **Products in 8 bits.** Here K and V become 16 bits before the products. A kernel that multiplies codes rounds Q and P as well, and its accumulator has fewer bits.
+# - **Products in 8 bits.** The decodes make K and V 16 bits before the products. A kernel that multiplies codes rounds Q and P as well, and its sums have fewer bits: {eq}`eight-lost`.
 # - **A GPU with less memory bandwidth.** Then conversion hides behind bytes, and the gain comes closer to 2.
 # - **Keys that few queries look at.** {eq}`eight-sigma` is first order: errors of a score near 1, as from e5m2 with very large queries, change weights by more than it says.
 # - **Numbers beyond the range.** They are clipped, and a scale must be found before the cache is filled.
@@ -352,7 +384,8 @@ numbers = {
     "peer_longer": f"{of['bf16']['FlashInfer, µs'] / of['bf16']['8 bits, µs']:.2f}",
     "bf16_more": f"{100 * (of['bf16']['8 bits, µs'] / of['fp16']['8 bits, µs'] - 1):.0f}",
     "sizes_within": f"{100 * off.max():.0f}", "within": "10", "error_96": f"{last['error 96']:.4f}", "error_192": f"{last['error 192']:.4f}",
-    "times_worse": f"{own['decode']:.0f}",
+    "times_worse": f"{own['decode']:.0f}", "most_keys": f"{sums['keys'].iloc[-1]:,}",
+    "lost": f"{sums['in the tensor cores'].iloc[-1]:.0f}",
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, number, display=False)

@@ -72,7 +72,6 @@ def test_no_right_prefill_is_called_a_bug(kernel, out, causal):
 
 # Words of a match. What is not here has no edit of its own, and is only located.
 NAMES = {
-    "page offset in 32 bits": "",
     "padding in the denominator": "denominator",
     "head mix-up": "head",
     "unwritten row": "never written",
