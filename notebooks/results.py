@@ -48,7 +48,7 @@ measured = [s for s in scores if s.status != NOT_MEASURED]
 timed = [s for s in scores if s.target.metric in ("time", "time_graph")]
 
 # %% tags=["hide-input"]
-PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
+PARTS = {"decode_tensor_cores": "decode", "decode_fp8": "decode of 8 bits", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
 
 
 def summary(name, chosen):

@@ -22,7 +22,7 @@
 # | 1 | [Your first kernel](your_first_kernel.ipynb) | 15 | How do a thousand threads divide a task? |
 # | 2 | [A GPU in one sitting](a_gpu_in_one_sitting.ipynb) | 15 | What is a GPU made of, and what does a kernel take of it? |
 # | 3 | [Attention, block by block](attention_block_by_block.ipynb) | 20 | How is attention computed a KV tile at a time? |
-# | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 10 | Which lane holds which number, and where is it rounded? |
+# | 4 | [Fragments and rounding](fragments_and_rounding.ipynb) | 15 | Which lane holds which number, and where is it rounded? |
 # | 5 | [Tensor cores, on and off](tensor_cores_on_and_off.ipynb) | 20 | Which output of the same decode is right, and where does the speed come from? |
 # | 6 | [What a tensor core really computes](what_a_tensor_core_computes.ipynb) | 20 | Does one attention kernel give the same bits on five GPUs? |
 # | 7 | [Where the error comes from](where_the_error_comes_from.ipynb) | 25 | Which step makes the error, and what would it cost to remove it? |
@@ -37,7 +37,7 @@
 # | 16 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
 # | 17 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
 # | 18 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
-# | 19 | [Does it matter?](does_it_matter.ipynb) | 15 | "Rounding, harmless": harmless to what? |
+# | 19 | [Does it matter?](does_it_matter.ipynb) | 20 | "Rounding, harmless": harmless to what? |
 # | 20 | [The order of a sum across a wire](across_a_wire.ipynb) | 15 | Which bits change when a context is split over GPUs? |
 
 # %% tags=["remove-cell"]
