@@ -241,8 +241,10 @@ def _sweep(work: Path, *, held: str = "") -> None:
     """Remove the folders of builds that were killed: no process holds their locks."""
     for left in work.glob("*"):
         lock_id = left.name.partition("-")[0]
-        lock = contextlib.nullcontext() if lock_id == held else _lock(lock_id, timeout=0)
-        with contextlib.suppress(Timeout), lock:
+        lock = _lock(lock_id)
+        if lock.lock_counter > (lock_id == held):  # of an entry whose making asked for this one
+            continue
+        with contextlib.suppress(Timeout), lock.acquire(timeout=0):
             _remove(left)
 
 
@@ -258,8 +260,9 @@ def _lock_id(name: str) -> str:
     return content_key(name)[:2]
 
 
-def _lock(lock_id: str, timeout: float = -1) -> FileLock:
-    return FileLock(_private(cache_dir() / LOCKS) / f"{lock_id}.lock", timeout=timeout)
+def _lock(lock_id: str) -> FileLock:
+    """Return a lock that a thread can take again, where making an entry asks for another one."""
+    return FileLock(_private(cache_dir() / LOCKS) / f"{lock_id}.lock", is_singleton=True)
 
 
 def _private(folder: Path) -> Path:
