@@ -138,14 +138,14 @@ shape = Shape("bf16", 128, 128, group=1, rows=1, layout="states")
 Equations(resources(merge.instance(shape, gpu=h200), gpu=h200))
 
 # %% [markdown]
-# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode that the verb chooses here:
+# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode on CUDA cores; those of `decode_mma_n8`, which the verb chooses here, stand in {doc}`same_bits`:
 
 # %%
 big = dict(q_heads=64, kv_heads=8, head_dim=128, dtype="bf16")
 served, long = Decode((131072,), **big), Prefill((8192,), (8192,), causal=True, **big)
 ON_AND_OFF = ["decode_fma", "decode_mma_n8", "prefill_fma", "prefill_mma", "prefill_wgmma"]
 sized = Bench(served, long, kernels=ON_AND_OFF, gpu="h200")
-sized.equations("decode_mma_n8")
+sized.equations("decode_fma")
 
 # %% mystnb={"figure": {"caption": "A rank's kernel takes what it takes on one GPU: the split changes how many keys a kernel sees, not its tile. Registers and shared memory of decode and prefill, with tensor cores and without. Predicted, and compiled for an H200.", "name": "wire-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()

@@ -48,6 +48,8 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, plots
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import exercises, live
+
+# %% tags=["hide-input"]
 from labkernels.experiments.training import generation, weights
 from labkernels.experiments.training.model import Gpt, Size
 from labkernels.kernels.prefill.inputs import prefill_inputs
