@@ -24,7 +24,7 @@
 #
 # In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, whichever the kernel; bf16 in the rest of the model changes {glue:text}`flips_model`.
 # Losses of nine ways to train differ by less than those of seeds, equal logits or not.
-# But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability, whatever the kernel; with equal bits they agree exactly.
+# But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree exactly.
 # How sure: one model of {glue:text}`weights` million weights, one H200; no larger one was run.
 # :::
 

@@ -117,9 +117,11 @@ plt.show()
 # A stored number errs by at most half a spacing, and if its place there is random, by the variance $\mathrm{ulp}^2 / 12$. An error $\delta_j$ of a score changes the output by $p_j \delta_j (v_j - o)$, to first order. Errors of different numbers are independent, and their squares add up:
 #
 # $$
-# \sigma^2 = \sigma_\text{kernel}^2
-# + \underbrace{\sum_j p_j^2 \, \frac{\mathrm{ulp}(v_j)^2}{12}}_{V}
-# + \underbrace{\tau^2 \sum_j p_j^2 (v_j - o)^2 \sum_c q_c^2 \, \frac{\mathrm{ulp}(k_{jc})^2}{12}}_{K}
+# \begin{aligned}
+# \sigma^2 &= \sigma_\text{kernel}^2 + \sum_j p_j^2 \, \frac{\mathrm{ulp}(v_j)^2}{12} \\
+# &+ \tau^2 \sum_j p_j^2 (v_j - o)^2 \\
+# &\qquad \cdot \sum_c q_c^2 \, \frac{\mathrm{ulp}(k_{jc})^2}{12}
+# \end{aligned}
 # $$ (eight-sigma)
 #
 # | symbol | meaning |
