@@ -14,7 +14,7 @@ from torch.nn.functional import kl_div
 
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
-from labkernels.experiments.training import generation, losses, text, ways, weights
+from labkernels.experiments.training import generation, losses, text, ways
 from labkernels.experiments.training.losses import Run
 from labkernels.experiments.training.model import Attend, Gpt, Size
 from labkernels.records import schema
@@ -49,7 +49,6 @@ QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
 
 def cells(_: Options) -> Iterator[Cell]:
     """Yield the ways of a full pass, of writing, and of judging what was written."""
-    yield Cell("weights", ("weights", ""))
     yield Cell("activations", ("activations", ""))
     for way in (*WAYS, WHOLE_MODEL):
         yield Cell(f"logits/{way}", ("logits", way))
@@ -61,15 +60,8 @@ def cells(_: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure what one way does to the model, or keep activations or a small model."""
+    """Measure what one way does to the model, or keep activations."""
     what, way = cell.of
-    if what == "weights":
-        small = losses.QUICK if recording.options.quick else weights.SMALL
-        found = weights.train(small, SEED, recording.device)
-        recording.tell(f"{found['held out']:.3f} nats per byte")
-        origin = {name: np.array(recording.origin[name]) for name in weights.ORIGIN}
-        np.savez_compressed(recording.path(weights.DATA_FILE), **found, **origin)
-        return
     judge = recording.once(Judge)
     if what == "activations":
         with recording.path(ACTIVATIONS).open("wb") as file:

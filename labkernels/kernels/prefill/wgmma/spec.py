@@ -53,21 +53,16 @@ WIDE = 128  # channels
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
 
-def _tile(rows: int, keys: int, warps: int, stages: int, overlap: str) -> PrefillTile:
+def tile_of(rows: int, keys: int, warps: int, stages: int, overlap: str) -> PrefillTile:
+    """Return a tile of one block per SM, whose keys go from the last to the first."""
     return PrefillTile(rows, keys, warps, stages, 1, key_order="descending", overlap=overlap)
 
 
-class PrefillWgmma(CudaPrefillKernel, TunableKernel):
-    """One warpgroup loads, two or three compute."""
+class TmaPrefill(CudaPrefillKernel):
+    """A prefill whose tiles the TMA brings, for wgmma, in 8 or 16 bits."""
 
-    name = "prefill_wgmma"
-    idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
-    parent = "prefill_wgmma_basic"
     numbers = MappingProxyType(NUMBERS)
-    features = FEATURES
     needs = HOPPER
-    policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
-    params = "prefill_wgmma::Params"
     launch = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
@@ -79,6 +74,17 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         if not shape.positive_strides:
             return f"a stride of 0 in q, k or v, allowed for {self.name}: positive strides"
         return super().refuses(shape)
+
+
+class PrefillWgmma(TmaPrefill, TunableKernel):
+    """One warpgroup loads, two or three compute."""
+
+    name = "prefill_wgmma"
+    idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
+    parent = "prefill_wgmma_basic"
+    features = FEATURES
+    policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
+    params = "prefill_wgmma::Params"
 
     def yields(self, shape: Shape) -> str | None:
         """Return a reason for few rows, for which most of a tile is padding."""
@@ -97,12 +103,12 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         shaped = {"soft_cap", "alibi", "mask"} & set(shape.variant.features)
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
         plain = plain and not shaped & {"alibi", "mask"}
-        options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
+        options = (tile_of(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
         of_short, of_copies = (
-            tuple(_tile(*numbers) for numbers in shapes.get(shape.head_dim, ()))
+            tuple(tile_of(*numbers) for numbers in shapes.get(shape.head_dim, ()))
             for shapes in (SHAPES_OF_SHORT, SHAPES_OF_COPIES)
         )
         tiles = (first, *others, *rest)

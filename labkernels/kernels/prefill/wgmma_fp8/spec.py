@@ -1,23 +1,21 @@
 """prefill_wgmma_fp8: prefill_wgmma with Q, K, V and P in e4m3; two warps transpose V."""
 
 from dataclasses import replace
-from types import MappingProxyType
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number, symbol
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.kernel import HOPPER, Instance, Shape
+from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.kernels.prefill.wgmma.spec import (
-    FEWEST_ROWS,
     KEY_BLOCKS_BYTES,
-    NUMBERS,
     OVERLAPS,
     TILE_BYTES,
     TILE_STAGES,
     WARPGROUP_ROWS,
+    TmaPrefill,
+    tile_of,
 )
 from labkernels.policy import NumericPolicy
 
@@ -41,19 +39,13 @@ SHAPES = (
 PROMOTED_KEYS = 128  # the most keys of a step whose products have registers of their own
 
 
-def _tile(rows: int, keys: int, warps: int, stages: int, overlap: str) -> PrefillTile:
-    return PrefillTile(rows, keys, warps, stages, 1, key_order="descending", overlap=overlap)
-
-
-class PrefillWgmmaFp8(CudaPrefillKernel):
+class PrefillWgmmaFp8(TmaPrefill):
     """The warps of prefill_wgmma, of which two transpose V; dtype is the output's."""
 
     operation = "prefill_fp8"
     name = "prefill_wgmma_fp8"
     idea = "Both products in 8 bits: P becomes e4m3 in place, and two warps transpose V for wgmma."
     parent = None
-    numbers = MappingProxyType(NUMBERS)
-    needs = HOPPER
     head_dims = (128,)
     layouts = ("ragged",)
     policies = tuple(
@@ -62,17 +54,6 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
         for p, accumulate in WAYS
     )
     params = "prefill_wgmma_fp8::Params"
-    launch = ".launch"
-    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
-
-    def refuses(self, shape: Shape) -> str | None:
-        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
-        if shape.group > FEWEST_ROWS:
-            what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
-            return f"{what}, allowed for {self.name}: {allowed}"
-        if not shape.positive_strides:
-            return f"a stride of 0 in q, k or v, allowed for {self.name}: positive strides"
-        return super().refuses(shape)
 
     def thread_registers(self, instance: Instance) -> int:
         """Return the registers of a consumer's thread, after the producers gave up some."""
@@ -80,7 +61,7 @@ class PrefillWgmmaFp8(CudaPrefillKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles that fit the registers."""
-        tiles = tuple(_tile(*numbers) for numbers in SHAPES)
+        tiles = tuple(tile_of(*numbers) for numbers in SHAPES)
         if policy.p == WIDE_P:
             return tuple(tile for tile in tiles if (tile.keys, tile.stages) == (128, 2))
         if policy.accumulate != "promoted":
