@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import nbformat
 from fontTools import subset
 from PIL import Image
 
-SITE_MOST_BYTES = 23_000_000  # without what a page loads by a click; 20 chapters take 22.6 MB
+SITE_MOST_BYTES = 22_000_000  # without what a page loads by a click
 WHOLE_MOST_BYTES = 50_000_000
 _BY_CLICK = ("compiler", "python", "assignment", "edit")  # first words of names in _static/lab
 _UNUSED = (
@@ -33,7 +34,7 @@ _MATHJAX = (
     "input/tex/extensions/*",
 )
 _COLOURS = 256  # in the palette of a figure
-_EMBEDDED_COLOURS = 96  # in the palette of points or cells that an SVG holds as a picture
+_EMBEDDED_COLOURS = 64  # in the palette of points or cells that an SVG holds as a picture
 _OPAQUE, _NEARLY_WHITE = 255, 250
 _EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _POINTS = re.compile(r'(?<= d=")[^"]+')
@@ -42,6 +43,9 @@ _WORDS = "text{white-space:pre}"  # in the style of a drawing
 _NOTHING = re.compile(
     r' transform="rotate\(-?0 [\d.]+ [\d.]+\)"|<g/>\n?|(?<=>)\n+(?=<(?!tspan|/text))'
 )
+_STYLES = re.compile(r'(?<= style=")[^"]+')
+# What a page keeps as it is, else a comment or the indentation of a line.
+_KEPT_OR_NOT = re.compile(r"(<(pre|textarea|script|style)\b.*?</\2>)|<!--.*?-->|\n\s+", re.DOTALL)
 _ICON = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"\\([0-9a-f]{2,4}) ?"\}')
 _GLYPH = re.compile(r'"\\([ef][0-9a-f]{3})"|([\ue000-\uf8ff])')
 _FONT = re.compile(
@@ -67,6 +71,8 @@ def lighten(pages: Path) -> str:
     for path in pages.glob("_images/*.svg"):
         text = _EMBEDDED.sub(lighter_picture, path.read_text(encoding="utf-8"))
         path.write_text(lighter_drawing(text), encoding="utf-8")
+    for path in pages.rglob("*.html"):
+        path.write_text(lighter_page(path.read_text(encoding="utf-8")), encoding="utf-8")
     for path in pages.glob("_sources/**/*.ipynb"):
         without_outputs(path)
     for folder in sorted(pages.rglob("*"), reverse=True):
@@ -165,7 +171,17 @@ def lighter_drawing(svg: str) -> str:
     if _WORDS in svg:
         svg = svg.replace(_FONTS, "").replace(_WORDS, f"{_WORDS[:-1]};{_FONTS[:-2]}}}")
     svg = _POINTS.sub(lambda found: re.sub(r"\s*([A-Za-z])\s*", r"\1", found[0]).strip(), svg)
+    svg = _STYLES.sub(lambda found: re.sub(r"(?<=[:;]) ", "", found[0]), svg)
     return _NOTHING.sub("", svg)
+
+
+def lighter_page(html: str) -> str:
+    """Returns a page without comments and indentation."""
+
+    def kept(found: re.Match[str]) -> str:
+        return found[1] or ("\n" if found[0].isspace() else "")
+
+    return _KEPT_OR_NOT.sub(kept, html)
 
 
 def without_outputs(path: Path) -> None:
@@ -174,4 +190,4 @@ def without_outputs(path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    nbformat.write(notebook, path)
+    path.write_text(json.dumps(notebook, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")

@@ -313,7 +313,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "effect-texts", {})
 #
 # ### Let one write here
 #
-# A much smaller model is shipped, two layers of two heads in {glue:text}`small_size` kB of 8 bits. It was trained by torch's attention in fp32, in {glue:text}`small_steps` steps on a CPU, on contexts of 128 bytes ({glue:text}`small_loss` nats per byte). It writes here, on the CPU build, with tensor cores on and off, from the same draws. The mark stands before the first byte that differs:
+# A much smaller model is shipped, two layers of two heads in {glue:text}`small_size` kB of 8 bits. It was trained by torch's attention in fp32, in {glue:text}`small_steps` steps on a CPU, on contexts of {glue:text}`small_context` bytes ({glue:text}`small_loss` nats per byte). It writes here, on the CPU build, with tensor cores on and off, from the same draws. The mark stands before the first byte that differs:
 
 # %% tags=["nbval-ignore-output"]
 small, known = weights.load()
@@ -377,6 +377,7 @@ glue("parted_ordered", chapter.parted("tensor cores"), display=False)
 glue("parted_free", chapter.parted("tensor cores, free order"), display=False)
 glue("small_size", f"{store.path_of('weights.npz').stat().st_size / 1e3:.0f}", display=False)
 glue("small_steps", known["steps"], display=False)
+glue("small_context", weights.SMALL.size.context, display=False)
 glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]

@@ -183,7 +183,7 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
     axes.set_xlim(left=max(1e-3, float(shown.percent.quantile(0.005))))
     axes.set(xlabel="|error| / bound, % (dashed: tensor cores off)", ylabel="share of elements")
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-    sns.move_legend(axes, "upper left")
+    sns.move_legend(axes, "upper left", ncols=len(samples))
 
 
 def _some(elements: pd.DataFrame) -> pd.DataFrame:
