@@ -190,4 +190,5 @@ def without_outputs(path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    path.write_text(json.dumps(notebook, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+    text = json.dumps(notebook, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(text, encoding="utf-8")
