@@ -15,10 +15,10 @@ import page_assignments
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.wasm import compiler
 from labkernels.places import WIDGETS
-from labkernels.widgets import kernels
+from labkernels.widgets import editing, kernels
 from labkernels.widgets.launches import page_launch
 
-KERNELS = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
+KERNELS = editing.EDITED
 NAME = "compiler"  # of the asset, and before the names of its parts
 _CLANG = "@yowasp/clang/gen/llvm.core.wasm"
 # What suits WebAssembly, whose code has no alignment. xz-embedded allows 64 MiB of memory.
