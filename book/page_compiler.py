@@ -61,9 +61,9 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         made["kernels"][name] = {
             "plain": {"text": plain.text, "macros": plain.macros},
             "checked": {"text": checked.text, "macros": checked.macros},
-            "files": list(plain.files),
+            "files": list(checked.files),
         }
-        made["files"] |= plain.files
+        made["files"] |= checked.files
         for kind, parts in (("plain", plain), ("checked", checked)):
             objects = {what: getattr(parts, what) for what in _OBJECTS}  # of all kernels alike
             made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}
