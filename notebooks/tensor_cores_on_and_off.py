@@ -24,7 +24,7 @@
 #
 # Both are right: each errs as its roundings predict. Tensor cores take the weights $P$ in 16 bits, and our rmse in fp16 is {glue:text}`gain_fp16` times as large.
 # Both read the same cache, which leaves little to gain: {glue:text}`ours_4` times for our kernels at 4 query heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
-# How sure: one H200 with FlashInfer 0.7.2; no A100, not the report's version.
+# How sure: one H200 (CUDA {glue:text}`cuda`) with FlashInfer 0.7.2; no A100, not the report's version.
 # :::
 
 # %% tags=["remove-cell"]
@@ -469,6 +469,7 @@ numbers = {
 in_bf16 = of_case[of_case.dtype == "bf16"].set_index("kernel").time_ms
 numbers |= {
     "tensor_percent": f"{100 * flops_per_s / h200.tensor_fp16_flops:.1f}",
+    "cuda": measured.cuda.iloc[0],
     "issued_fma": f"{profile['issued slots per FMA'].decode_fma:.1f}",
     "spent_fma": f"{profile['all slots per FMA'].decode_fma:.1f}",
     "slots_4": f"{slots['group 4, slots, ms'][1]:.3f}",
