@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, softmax takes much of the rest while no product runs: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax takes much of the rest, while no product runs. Our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), no GPU of the report, no FlashAttention-3.
 # :::
@@ -558,5 +558,5 @@ assert exercises.check("half-idle-blocks-128", found.values())
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
 # {cite:t}`shah2024` say that the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help.
 # GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations are from {cite:t}`llmc377` and {cite:t}`triton10851`.
-# The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured the former.
+# The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured that of `mma.sync`.
 # The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.

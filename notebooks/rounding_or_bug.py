@@ -197,7 +197,7 @@ for sheet in sheets:
 # %% [markdown]
 # The probe finds the class: each tile of keys has a factor that moves with the scores, which is what a merge by the wrong maximum does.
 # The probe needs no source and no tolerance.
-# It also reads facts, such as how a kernel rounds, which the verdict must be told. The table of facts is in {doc}`the evidence </book/evidence>`.
+# The probe also reads facts, such as how a kernel rounds, which the verdict must be told. The table of facts is in {doc}`the evidence </book/evidence>`.
 
 # %% [markdown] tags=["evidence"]
 # What the probe read of each kernel:
@@ -461,7 +461,7 @@ for name, text in glued.items():
 # :class: dropdown
 # ```
 #
-# It does not: one ulp of an element in [0.25, 0.5) is larger than what the rule allows.
+# The comparison fails: one ulp of an element in [0.25, 0.5) is larger than what the rule allows.
 
 # %%
 scaled = rounding.round_to(judge.truth * (0.3 / np.abs(judge.truth).max()), "bf16")

@@ -151,7 +151,7 @@ sized.equations("decode_mma_n8")
 sized.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "How many blocks a GPU holds makes a planner split, so bits depend on the GPU as well.", "name": "bits-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "An SM of an H200 holds more blocks of decode_mma_n8 than one of an A100. A planner splits by the blocks that a GPU holds, so bits depend on the GPU as well.", "name": "bits-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 sized.plot_occupancy("h200", "a100")
 plt.show()
 

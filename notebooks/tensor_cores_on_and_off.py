@@ -335,6 +335,7 @@ for operation, draw in (("decode", decode_inputs), ("prefill", prefill_inputs)):
     cells.append(live.cells(operation, live.outputs(operation, given), live.truth(given), rows_of))
 cells = pd.concat(cells)
 cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+cells = cells.sort_values("kind", ascending=False, kind="stable")
 by_place(cells, label="relative L2 error", origin="computed on this machine", log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -444,7 +445,7 @@ for name, percent in shares.items():
     glue(name, f"{percent:.0f}", display=False)
 
 # %% [markdown]
-# It would gain nothing with 40 GB and at most {glue:text}`gain_most` times with 80 GB. **This criterion does not explain the report's 1.25.**
+# An A100 would gain nothing with 40 GB and at most {glue:text}`gain_most` times with 80 GB. **This criterion does not explain the report's 1.25.**
 # The last two lines say where it fails.
 # With 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak. A copy on an H200 reaches {glue:text}`copy_percent` %, so that the report's GPU probably had 80 GB, of whose peak the kernel reached {glue:text}`on_large` %.
 # Its blocks come in three rounds, the last almost empty, so that the SMs are filled for {glue:text}`wave_on` % of the time.
@@ -556,7 +557,7 @@ assert exercises.check("tensor-cores-floor", (over_floor.decode_fma, over_floor.
 # :label: tensor-cores-partials
 #
 # On the H200 FlashInfer's CUDA-core kernel cuts each request of the case into two splits.
-# It stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
+# The kernel stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
 # Predict its rmse from that, and compare with the recorded one.
 # Check your answer with `exercises.check("tensor-cores-partials", predicted / recorded)`.
 # ```

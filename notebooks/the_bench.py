@@ -15,7 +15,7 @@
 # # The bench
 #
 # `labkernels.Bench` puts a workload before every kernel of its operation: the lab's in CUDA and Triton, with tensor cores and without, and a reference.
-# It derives their formulas, runs them on this machine, judges their outputs against float64, and draws four figures.
+# The bench derives their formulas, runs them on this machine, judges their outputs against float64, and draws four figures.
 # Chapters use the bench for the few kernels that their question is about; this page shows all of it, once.
 #
 # On a GPU from `sm_80` on the bench runs the workloads as they are, and times them.

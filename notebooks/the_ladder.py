@@ -204,7 +204,7 @@ change("P ahead")
 
 # %% [markdown]
 # The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a scheduler of query tiles, KV tiles that a warpgroup skips, and rows that leave as whole lines.
-# These are {glue:text}`top_lines` lines, too many for one sitting. It is better to read its files one by one.
+# The rung adds {glue:text}`top_lines` lines, too many for one sitting. Read the files of `prefill_wgmma` one by one.
 
 # %% [markdown]
 # ## Measurement

@@ -440,7 +440,7 @@ assert exercises.check("ragged-one-hot", moved)
 # :class: dropdown
 # ```
 #
-# It holds for the right kernel, and it refuses the lost value.
+# The bound holds for the right kernel, and refuses the lost value.
 
 # %%
 long = draw(RaggedTest(False, "bf16").of_length(1009), "random", seed=1)

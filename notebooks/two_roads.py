@@ -276,6 +276,7 @@ exact = two_roads.truth(half)
 cells = [live.cells(operation, ways, exact, (1,) * len(exact)) for operation, ways in outs.items()]
 cells = pd.concat(cells)
 cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+cells = cells.sort_values("kind", ascending=False, kind="stable")
 by_place(cells, label="relative L2 error", origin=HERE, log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()

@@ -84,7 +84,7 @@ plt.show()
 # ### Seven places
 #
 # A decode kernel on tensor cores computes $s_j$, $P_j = 2^{s_j - m}$, $l = \sum P_j$ and $\sum P_j v_j$, merges the sums of its warps and splits, divides, and stores.
-# It departs from exact arithmetic at seven places.
+# The kernel departs from exact arithmetic at seven places.
 #
 # | source | what happens there |
 # |---|---|
@@ -141,7 +141,7 @@ plt.show()
 # `measure.error_budget` evaluates {eq}`error-variances` and {eq}`truncation-bias` on given tensors, source by source, before any kernel runs.
 # Our inputs are four requests of 2048 to 32 keys, 8 query heads on 2 KV heads, once with values of mean 0 and once of mean 1.
 # The table has each source's share of the square error of the longest request, in percent.
-# It also has an output in fp32, which no model asks for: the store to 16 bits would hide all other sources.
+# The table also has an output in fp32, which no model asks for: the store to 16 bits would hide all other sources.
 
 # %% tags=["hide-input"]
 budgets, shares = {}, {}
@@ -356,8 +356,9 @@ plots.table(alone, "sums-alone", digits)
 # %% tags=["hide-input"]
 small = {"decode": Decode((1024, 256, 64), 8, 2, 128)}
 small["prefill"] = Prefill((64, 48, 33), (512, 256, 33), 8, 2, 128, causal=True)
-kinds = {"P in 16 bits": ("mma", {}), "P in two parts": ("mma", {"p": "input_x2"})}
+kinds = {"P in 16 bits": ("mma", {})}
 kinds |= {"tensor cores off": ("fma", {"p": "fp32", "accumulate": "fma"})}
+kinds |= {"P in two parts": ("mma", {"p": "input_x2"})}
 spreads = {}
 for name, work in small.items():
     ways = {
