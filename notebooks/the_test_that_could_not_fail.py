@@ -171,7 +171,7 @@ names = ["prefill_fma", "prefill_mma", "prefill_wgmma", "triton_prefill"]
 full = Bench(long, kernels=names, gpu="h200")
 full.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "On tensor cores the sums O and S take most of the registers at 192 channels of Q and K. Both kernels without wgmma need more than the 255 that a thread can have. A circle is what a thread has after the warps that load have handed registers over. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On tensor cores the sums O and S take most of the registers at 192 channels of Q and K. Circle: after the warps that load have handed registers over. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 full.plot_budget()
 plt.show()
 

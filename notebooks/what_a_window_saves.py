@@ -72,9 +72,9 @@ full_us = ours.us[ours.variant == chapter.PLAIN].iloc[0]
 
 # %% tags=["hide-input"]
 decodes = store.read("decode_variants")
-served = chapter.against_peers(decodes, "time_graph")
-served.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer / ours"]
-decode_us = served.set_index("decode")["ours, µs"]
+decoded = chapter.against_peers(decodes, "time_graph")
+decoded.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer / ours"]
+decode_us = decoded.set_index("decode")["ours, µs"]
 
 # %% tags=["hide-input"]
 lines, columns = [], ["panel", "kind", "dashed", "window", "value"]
@@ -247,7 +247,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 timed = {"ours, µs": "{:.1f}", "peer, µs": "{:.1f}", "peer / ours": "{:.2f}"}
-plots.table(served, "variant-decodes", timed)
+plots.table(decoded, "variant-decodes", timed)
 
 # %% tags=["evidence"]
 for name, call in {"decode_gain": (8192, 57), "decode_gain_few": (32768, 8)}.items():
@@ -320,7 +320,7 @@ plots.table(learned, "variant-gradients", {"time, µs": "{:.0f}", "gain": "{:.2f
 
 # %% tags=["hide-input"]
 trained = chapter.against_peers(store.read("backward_variants"))
-trained.columns = ["gradients", *served.columns[1:]]
+trained.columns = ["gradients", *decoded.columns[1:]]
 plots.table(trained, "gradients-beside", timed)
 
 # %% [markdown]
