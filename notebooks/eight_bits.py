@@ -385,6 +385,8 @@ day = recorded_row["started_utc"][:10]
            if "FlashInfer" in r["version"] and r["started_utc"][:10] == day}  # fmt: skip
 glue("cuda", recorded_row["cuda"], display=False)
 glue("peer_version", peer, display=False)
+
+# %% tags=["evidence"]
 off = np.abs(sizes.y / sizes.predicted - 1)
 last = paths["e4m3"].iloc[-1]
 numbers = {

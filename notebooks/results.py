@@ -142,7 +142,12 @@ shown("decode_tensor_cores")
 # A decode from a cache of 8 bits is held against the rate of a copy, and against the time of our own decode from 16 bits in the same run; {doc}`eight_bits` says what is in the way.
 
 # %% tags=["remove-input", "hide-output"]
-shown("decode_fp8")
+eight = [
+    {"cache of e4m3": "{batch} x {kv_len}, {q_heads}/{kv_heads}".format(**s.target.workload)}
+    | row(s) | {"at most, ms": 1e3 * s.target.maximum if s.target.maximum else None}
+    for s in timed if s.target.experiment == "decode_fp8"
+]  # fmt: skip
+plots.table(pd.DataFrame(eight), "decode_fp8", DIGITS | {"at most, ms": "{:.4f}"})
 
 # %% [markdown]
 # ## Prefill

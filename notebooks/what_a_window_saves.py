@@ -84,6 +84,8 @@ for row in ours[ours.window > 0].itertuples():
 for window in (None, *WINDOWS):
     us = decode_us[chapter.decode(8192, window, HEADS, 57).label]
     lines.append((panels[1], "measured", False, window or 8192, us))
+
+# %% tags=["hide-input"]
 for length in (8192, 32768):
     kind = f"expected of {length:,} keys"
     for window in (*WINDOWS, length):
