@@ -22,10 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, whichever the kernel; bf16 in the rest of the model changes {glue:text}`flips_model`.
-# Losses of nine ways to train differ by less than those of seeds, equal logits or not.
-# But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree exactly.
-# How sure: one model of {glue:text}`weights` million weights, one H200 (CUDA {glue:text}`cuda`); no larger one was run.
+# In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`.
+# Nine ways to train end no farther apart than seeds. With equal logits one of two trainings on tensor cores ended {glue:text}`bias_apart` nats higher, perhaps by chance.
+# Once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree.
+# How sure: one model of {glue:text}`weights` million weights, one H200 (CUDA {glue:text}`cuda`).
 # :::
 
 # %% tags=["remove-cell"]
