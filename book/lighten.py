@@ -38,7 +38,7 @@ _MATHJAX = (
     "input/tex/extensions/*",
 )
 _COLOURS = 256  # in the palette of a figure
-_EMBEDDED_COLOURS = 64  # in the palette of points or cells that an SVG holds as a picture
+_EMBEDDED_COLOURS = 96  # in the palette of points or cells that an SVG holds as a picture
 _OPAQUE, _NEARLY_WHITE = 255, 250
 _EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _POINTS = re.compile(r'(?<= d=")[^"]+')
