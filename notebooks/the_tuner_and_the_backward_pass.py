@@ -282,9 +282,9 @@ fitting = [one.tile for one in tuning_search.by_ledger(space, h200)[0]]
 smallest = min(fitting, key=lambda tile: (tile.q_rows, tile.keys, tile.stages))
 best_label = searches.set_index("search")["best tile"]["prefill_mma, 128, full"]
 best = next(tile for tile in fitting if tile.label == best_label)
-ways = {f"tile {best.label}": {"kernel": mma.with_tile(best)}}
+ways = {f"tile {best.label.removesuffix('-backward')}": {"kernel": mma.with_tile(best)}}
 ways["tensor cores off"] = {"kernel": "prefill_fma"}
-ways[f"tile {smallest.label}"] = {"kernel": mma.with_tile(smallest)}
+ways[f"tile {smallest.label.removesuffix('-backward')}"] = {"kernel": mma.with_tile(smallest)}
 shape = Prefill((192, 96, 33), (192, 96, 33), 4, 4, 128)
 spread = elements.errors("prefill", shape, ways)
 
