@@ -1,9 +1,13 @@
 """Makes the built pages light: removes files that no page loads, shrinks pictures and icons."""
 
 import base64
+import collections
 import io
+import itertools
 import json
 import re
+import string
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -43,7 +47,13 @@ _WORDS = "text{white-space:pre}"  # in the style of a drawing
 _NOTHING = re.compile(
     r' transform="rotate\(-?0 [\d.]+ [\d.]+\)"|<g/>\n?|(?<=>)\n+(?=<(?!tspan|/text))'
 )
-_STYLES = re.compile(r'(?<= style=")[^"]+')
+_STYLE = re.compile(r' style="([^"]+)"')
+_CLIPPED = re.compile(r' clip-path="([^"]+)"(?: style="([^"]+)")?')
+_ID = re.compile(r' id="([^"]+)"')
+_NAMED = re.compile(r'(?<= id=")[^"]+|(?<="#)[^"]+|(?<=url\(#)[^)]+')
+_GROUP = re.compile(r"<g\b[^>]*(?<!/)>|</g>")
+_XLINK = ' xmlns:xlink="http://www.w3.org/1999/xlink"'
+_SPACE = re.compile(r'<span class="w">(\s*)</span>')  # which a listing's style does not show
 # What a page keeps as it is, else a comment or the indentation of a line.
 _KEPT_OR_NOT = re.compile(r"(<(pre|textarea|script|style)\b.*?</\2>)|<!--.*?-->|\n\s+", re.DOTALL)
 _ICON = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"\\([0-9a-f]{2,4}) ?"\}')
@@ -171,17 +181,53 @@ def lighter_drawing(svg: str) -> str:
     if _WORDS in svg:
         svg = svg.replace(_FONTS, "").replace(_WORDS, f"{_WORDS[:-1]};{_FONTS[:-2]}}}")
     svg = _POINTS.sub(lambda found: re.sub(r"\s*([A-Za-z])\s*", r"\1", found[0]).strip(), svg)
-    svg = _STYLES.sub(lambda found: re.sub(r"(?<=[:;]) ", "", found[0]), svg)
-    return _NOTHING.sub("", svg)
+    svg = _STYLE.sub(lambda found: f' style="{re.sub("(?<=[:;]) ", "", found[1])}"', svg)
+    ids = dict(zip(_ID.findall(svg), _short_names(), strict=False))
+    svg = _NAMED.sub(lambda found: ids.get(found[0], found[0]), _NOTHING.sub("", svg))
+    svg = svg.replace(" xlink:href", " href").replace(_XLINK, "")
+    return _with_classes(_without_bare_groups(svg))
+
+
+def _without_bare_groups(svg: str) -> str:
+    """Returns a drawing without groups that say nothing of what they hold."""
+    bare: list[bool] = []
+
+    def tag(found: re.Match[str]) -> str:
+        if found[0] != "</g>":
+            bare.append(found[0] == "<g>")
+            return "" if bare[-1] else found[0]
+        return "" if bare.pop() else found[0]
+
+    return _GROUP.sub(tag, svg)
+
+
+def _with_classes(svg: str) -> str:
+    """Returns a drawing whose style has each look that occurs twice or more."""
+    end = "</style>"
+    if end not in svg:
+        return svg
+    svg = _CLIPPED.sub(
+        lambda found: f' style="clip-path:{found[1]}{";" * bool(found[2])}{found[2] or ""}"', svg
+    )
+    looks = [look for look, n in collections.Counter(_STYLE.findall(svg)).most_common() if n > 1]
+    names = dict(zip(looks, _short_names(), strict=False))
+    svg = _STYLE.sub(lambda m: f' class="{names[m[1]]}"' if m[1] in names else m[0], svg)
+    return svg.replace(end, "".join(f".{names[look]}{{{look}}}" for look in looks) + end, 1)
+
+
+def _short_names() -> Iterator[str]:
+    """Yields a to z, aa to zz, and so on."""
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
 
 
 def lighter_page(html: str) -> str:
-    """Returns a page without comments and indentation."""
+    """Returns a page without comments, indentation and elements around a listing's spaces."""
 
     def kept(found: re.Match[str]) -> str:
         return found[1] or ("\n" if found[0].isspace() else "")
 
-    return _KEPT_OR_NOT.sub(kept, html)
+    return _SPACE.sub(r"\1", _KEPT_OR_NOT.sub(kept, html))
 
 
 def without_outputs(path: Path) -> None:

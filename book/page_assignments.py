@@ -22,6 +22,7 @@ from labkernels.chapters.primers import calls, fragments, machine, pipeline, sma
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host.build import HostKernelError
+from labkernels.widgets import small
 
 GRADERS = ("attention", "fragments", "pipeline")  # of which everything runs without torch
 AUDIT_BOX = """```{raw} html
@@ -103,18 +104,8 @@ def steps(name: str) -> dict[str, object]:
     kernel = _STEPPED.get(exercises.get(name).grader)
     if kernel is None or name == "split_and_merge":
         return {}
-    tiles, at = [], 0
-    for line in kernel.smem.lines:
-        tile = {
-            "name": line.name.partition(",")[0].removeprefix("the "),
-            "byte": at,
-            "line": 0,
-            "rows": line.amount // 128,
-            "chunks": 8,
-        }
-        tiles.append(tile | {"format": "fp32", "swizzled": False})
-        at += line.amount
-    return {"kernel": kernel.name, "threads": kernel.threads, "smem_bytes": at, "tiles": tiles}
+    block = {"threads": kernel.threads, "smem_bytes": kernel.smem.total}
+    return {"kernel": kernel.name, **block, "tiles": small.tiles(kernel)}
 
 
 def fold(name: str) -> str:

@@ -15,10 +15,10 @@ import page_assignments
 from labkernels.cuda.compiler import cache
 from labkernels.cuda.wasm import compiler
 from labkernels.places import WIDGETS
-from labkernels.widgets import kernels
+from labkernels.widgets import editing, kernels
 from labkernels.widgets.launches import page_launch
 
-KERNELS = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
+KERNELS = editing.EDITED
 NAME = "compiler"  # of the asset, and before the names of its parts
 _CLANG = "@yowasp/clang/gen/llvm.core.wasm"
 # What suits WebAssembly, whose code has no alignment. xz-embedded allows 64 MiB of memory.
@@ -61,9 +61,9 @@ def sources(names: tuple[str, ...] = KERNELS) -> dict[str, Any]:
         made["kernels"][name] = {
             "plain": {"text": plain.text, "macros": plain.macros},
             "checked": {"text": checked.text, "macros": checked.macros},
-            "files": list(plain.files),
+            "files": list(checked.files),
         }
-        made["files"] |= plain.files
+        made["files"] |= checked.files
         for kind, parts in (("plain", plain), ("checked", checked)):
             objects = {what: getattr(parts, what) for what in _OBJECTS}  # of all kernels alike
             made[kind] = made.get(kind) or {what: zipped(of) for what, of in objects.items()}

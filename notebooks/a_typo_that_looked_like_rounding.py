@@ -258,7 +258,7 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
 #
 # A GPU with 100 KB has no choice. An H200 takes the largest tile by itself, and each of the three if it is asked:
 
-# %% mystnb={"figure": {"caption": "On one chip the tile of the small cards takes more than twice the time of the largest, so that nobody who can choose has a reason to run it. 64 requests of 4096 keys; medians of one recording on an H200.", "name": "typo-times"}, "image": {"alt": "Three rising lines of microseconds over the number of heads, both axes logarithmic, one for each tile of mla_mma. The line of the smallest tile lies highest throughout.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On one chip the tile of the small cards takes more than twice the time of the largest, so that nobody who can choose has a reason to run it. A tile's name begins with its query rows and its keys. 64 requests of 4096 keys; medians of one recording on an H200.", "name": "typo-times"}, "image": {"alt": "Three rising lines of microseconds over the number of heads, both axes logarithmic, one for each tile of mla_mma. The line of the smallest tile lies highest throughout.", "width": "100%"}} tags=["hide-input"]
 timed = [r for r in store.read("mla") if r["kernel"].startswith("mla_mma 64x")]
 timed = [r for r in timed if (r["metric"], r["statistic"]) == ("time_graph", "median")]
 newest = [r for r in timed if r["started_utc"] == max(r["started_utc"] for r in timed)]

@@ -36,7 +36,7 @@ ORIGIN = "computed on this machine, from the imports"
 # %% [markdown]
 # ## The idea
 #
-# 1. An **operation** is a folder: `kernels/decode`, `prefill`, `mla`, `backward`, `append`. It holds its shapes, its random inputs, its verb, its schedule and its launch.
+# 1. An **operation** is a folder: `kernels/decode`, `prefill`, `mla`, `backward`, `append`, `merge_states`. It holds its shapes, its random inputs, its verb, its schedule and its launch.
 # 2. A **kernel** is a folder in the folder of its operation, named after what computes: `fma`, `mma`, `wgmma`, `triton`, `reference`.
 # 3. An operation and a kernel have one front door each, `OPERATION` and `KERNEL`. What works on all of them (judge, benchmark, checksums, profiler, contract tests, command line) is written once, against these objects, and finds them by looking into the folders.
 # 4. Which attention is meant (`AttentionVariant`) and where a kernel may round (`NumericPolicy`) are said once, on the ground floor, and are read by kernels, schedules, oracle, error model and verdict alike.

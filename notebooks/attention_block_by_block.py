@@ -275,7 +275,7 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # A prefill kernel must keep the tensor cores fed; its bytes are almost free.
 #
 # For the small kernel below there is a prediction of another kind.
-# It computes in fp32, whose {term}`unit roundoff` is $2^{-24}$, so its errors should be some $10^{-7}$, and they have a bound that `labkernels.numerics` derives.
+# The kernel computes in fp32, whose {term}`unit roundoff` is $2^{-24}$, so its errors should be some $10^{-7}$, and they have a bound that `labkernels.numerics` derives.
 #
 # ## Kernel
 #

@@ -22,10 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, whichever the kernel; bf16 in the rest of the model changes {glue:text}`flips_model`.
-# Losses of nine ways to train differ by less than those of seeds, equal logits or not.
-# But once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree exactly.
-# How sure: one model of {glue:text}`weights` million weights, one H200; no larger one was run.
+# In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`.
+# Nine ways to train end no farther apart than seeds. With equal logits one of two trainings on tensor cores ended {glue:text}`bias_apart` nats higher, perhaps by chance.
+# Once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree.
+# How sure: one model of {glue:text}`weights` million weights, one H200 (CUDA {glue:text}`cuda`).
 # :::
 
 # %% tags=["remove-cell"]
@@ -110,7 +110,7 @@ ON_AND_OFF = ["decode_fma", "decode_mma", "prefill_fma", "prefill_mma", "prefill
 sized = Bench(served, step, kernels=ON_AND_OFF, gpu="h200")
 sized.equations("prefill_wgmma")
 
-# %% mystnb={"figure": {"caption": "prefill_mma comes close to the 255 registers of a thread; the decodes stay far below. Registers and shared memory of the kernels that the model uses, with tensor cores and without. Predicted, and compiled for an H200.", "name": "effect-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "prefill_mma comes close to the 255 registers that a thread can have; the decodes stay far below. Registers and shared memory of the kernels that the model uses, with tensor cores and without. A circle is what a thread has after the warps that load have handed registers over. Predicted, and compiled for an H200.", "name": "effect-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()
 plt.show()
 
@@ -125,7 +125,7 @@ plt.show()
 NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
 timed = pd.DataFrame(store.read("backward_variants"))
 kept = (timed.note == NOTE) & (timed.metric == "time") & (timed.statistic == "median")
-timed = timed[kept].rename(columns={"kernel": "name"}).assign(value=lambda x: 1e3 * x.value)
+timed = timed[kept].assign(name=timed.kernel.map(plots.style.name), value=1e3 * timed.value)
 timed["words"] = timed.value.map("{:.2f} ms".format)
 bars(timed, label="time, ms", origin=recorded.origin(timed.to_dict("records")))
 sized.log.drew("timing", "prefill")
@@ -174,8 +174,9 @@ for operation, drawn, n in (("decode", decoded, (3,) * 6), ("prefill", real, (TA
 errors = pd.concat(cells).rename(columns={"way": "kind"})
 errors = errors[errors.kind != "Triton, on"]
 
-# %% mystnb={"figure": {"caption": "With tensor cores on, errors are a few per cent larger; the heads of one token differ by more. Relative L2 error against float64 of each query head and layer (in place of a request); Triton with tensor cores is left out, since its interpreter does not round P to bf16. bf16.", "name": "effect-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over three query heads on the left and six layers on the right; dots of kernels with and without tensor cores lie close together, and layers differ.", "width": "100%"}} tags=["hide-input"]
-by_place(errors, label="relative L2 error", origin="computed on this machine", log=False)
+# %% mystnb={"figure": {"caption": "With tensor cores on, errors are a few per cent larger; the heads of one token differ by more. Relative L2 error against float64 of each query head and layer; Triton with tensor cores is left out, since its interpreter does not round P to bf16. bf16.", "name": "effect-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over three query heads on the left and six layers on the right; dots of kernels with and without tensor cores lie close together, and layers differ.", "width": "100%"}} tags=["hide-input"]
+here = "computed on this machine"
+by_place(errors, label="relative L2 error", origin=here, log=False, sample="layer")
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
@@ -383,6 +384,7 @@ glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 # %% tags=["evidence"]
 count = sum(weight.numel() for weight in Gpt(Size()).parameters())
 glue("weights", f"{count / 1e6:.1f}", display=False)
+glue("cuda", timed.cuda.iloc[0], display=False)
 for kind, word in (("of the model", "model"), ("random", "random")):
     for limit, find in (("low", np.min), ("high", np.max)):
         glue(f"{word}_{limit}", f"{find(shared_by[kind]):.0f}", display=False)
@@ -415,4 +417,4 @@ assert exercises.check("effect-gap", 2.3)
 #
 # ## Sources
 #
-# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. A model that somebody else trained was not found: two packages of registries that describe a small language model bring no weights.
+# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. No model that somebody else trained was run.

@@ -26,7 +26,7 @@
 # Errors grow {glue:text}`times_worse` times, and a formula gives them for each head.
 # One scale serves all heads until one is thousands of times smaller.
 # Position 97 is a tile's edge: P in 8 bits is rounded against another maximum.
-# How sure: one H200; no model was run.
+# How sure: one H200 (CUDA {glue:text}`cuda`, {glue:text}`peer_version`); no model was run.
 # :::
 
 # %% tags=["remove-cell"]
@@ -73,11 +73,11 @@ sized = Bench(narrow, chunk, kernels=KERNELS, gpu="h200")
 # %% tags=["hide-input"]
 case = times[(times["shape"] == "57 x 8192") & (times.heads == "32/8")]
 first = case[(case.dtype == "bf16") & (case.cache != "e5m2") & (case.kernel != "flashinfer_auto")]
-names = first.kernel + ", " + first.cache
+names = first.kernel.map(plots.style.name) + ", " + first.cache
 words = [f"{us:.0f} µs, {100 * rate:.0f} %" for us, rate in zip(first.us, first.rate, strict=True)]
 first = pd.DataFrame({"name": names, "value": first.us, "words": words}).sort_values("value")
 
-# %% mystnb={"figure": {"caption": "Eight bits pay where tensor cores leave time for the conversion. A decode of 57 x 8,192 keys with 32 query and 8 KV heads of 128, queries in bf16; behind each bar, the rate of its bytes over that of a copy. decode_fma and flashinfer_cuda_cores do without tensor cores.", "name": "eight-times"}, "image": {"alt": "Horizontal bars of microseconds. decode_mma_n8 and decode_mma from e4m3 are shortest, decode_fma from e4m3 and FlashInfer's fa2 follow, the three kernels from 16 bits are nearly equal, and FlashInfer without tensor cores is by far the longest.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Eight bits pay where tensor cores leave time for the conversion. A decode of 57 x 8,192 keys with 32 query and 8 KV heads of 128, queries in bf16; behind each bar, the rate of its bytes over that of a copy. decode_fma and the last kernel do without tensor cores.", "name": "eight-times"}, "image": {"alt": "Horizontal bars of microseconds. decode_mma_n8 and decode_mma from e4m3 are shortest, decode_fma from e4m3 and FlashInfer's fa2 follow, the three kernels from 16 bits are nearly equal, and FlashInfer without tensor cores is by far the longest.", "width": "100%"}} tags=["hide-input"]
 bars(first, label="time, µs", origin=recorded.origin(store.read("decode_fp8")))
 sized.log.drew("timing", "decode")
 plt.show()
@@ -103,7 +103,7 @@ plots.table(table, "eight-bytes", dict.fromkeys(table.columns[1:], "{:,}"))
 # %%
 sized.equations("decode_mma_n8")
 
-# %% mystnb={"figure": {"caption": "Three stages of codes take less shared memory than two of bf16 would. Both budgets of kernels that read a cache of e4m3, and of the prefills beside them. Predicted, and compiled for an H200.", "name": "eight-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Stages of codes take most of a decode's shared memory, and codes few of its registers. Both budgets of kernels that read a cache of e4m3, and of the prefills beside them. Predicted, and compiled for an H200.", "name": "eight-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()
 plt.show()
 
@@ -210,7 +210,7 @@ for operation, (before, after, how, n) in cases.items():
     cells.append(live.cells(operation, shown, exact, n).rename(columns={"way": "kind"}))
 errors = pd.concat(cells)
 
-# %% mystnb={"figure": {"caption": "What the cache rounds is the same in every kernel, and the formula finds it. Relative L2 error of each query head and sample against float64 on the numbers before they were stored; e4m3, bf16.", "name": "eight-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and samples on the right; dots of three or four kernels lie on each other, and those of the prediction lie among them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What the cache rounds is the same in every kernel, and the formula finds it; P in 16 bits, which Triton's interpreter does not round, is far below. Relative L2 error of each query head and sample against float64 on the numbers before they were stored; e4m3, bf16.", "name": "eight-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and samples on the right; dots of three or four kernels lie on each other, and those of the prediction lie among them.", "width": "100%"}} tags=["hide-input"]
 by_place(errors, label="relative L2 error", origin=HERE, log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -286,7 +286,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "eight-turned", formats)
 #
 # ### Position 97
 #
-# The issue compares a decode, token by token, with a prefill of the same tokens, by FlashAttention-3; a reader found it over byte for byte the same cache. From position 97 on they differ, in fp8 alone, for several models and prompts. {cite:t}`vllm54035` found why: the fp8 kernel's decode takes 96 keys at a time and its prefill 192.
+# The issue compares a decode, token by token, with a prefill of the same tokens, by FlashAttention-3; a reader of the issue found the same difference where both read one cache, byte for byte. From position 97 on they differ, in fp8 alone, for several models and prompts. {cite:t}`vllm54035` found why: the fp8 kernel's decode takes 96 keys at a time and its prefill 192.
 #
 # The model says what this does. A kernel of fp8 products rounds P to e4m3, relative to the largest score *so far*, and another tile has another largest score. The last tile comes first; with 97 keys the decode sees the last key alone, whose weight is then 1, and the prefill rounds that weight. We let two such paths round P, and nothing else:
 
@@ -379,6 +379,14 @@ plots.table(pd.DataFrame(rows, columns=columns), "eight-verdicts", {})
 
 # %% tags=["evidence"]
 of = {dtype: gains.loc["57 x 8192", "32/8", dtype, "e4m3"] for dtype in ("bf16", "fp16")}
+recorded_row = store.read("decode_fp8")[0]
+day = recorded_row["started_utc"][:10]
+(peer,) = {r["version"] for r in store.select(store.read("datasheets"), {"layout": "paged_decode"})
+           if "FlashInfer" in r["version"] and r["started_utc"][:10] == day}  # fmt: skip
+glue("cuda", recorded_row["cuda"], display=False)
+glue("peer_version", peer, display=False)
+
+# %% tags=["evidence"]
 off = np.abs(sizes.y / sizes.predicted - 1)
 last = paths["e4m3"].iloc[-1]
 numbers = {

@@ -23,9 +23,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200, where torch's FlashAttention-2 reads {glue:text}`fa2_active` %, much goes into softmax that no product overlaps: our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap, and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
+# On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax takes much of the rest, while no product runs. Our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap and {glue:text}`within_active` % with it. It is not the occupancy: a matrix product at {glue:text}`gemm_active` % holds as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
-# How sure: Nsight Compute counted on one H200; none of the report's GPUs was measured.
+# How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), no GPU of the report, no FlashAttention-3.
 # :::
 
 # %% tags=["remove-cell"]
@@ -165,7 +165,7 @@ plt.show()
 # | $M$, $m$ | bytes of shared memory of an SM, and of a block |
 # | 1024 | bytes that the system reserves for a block |
 # | 65536 | registers of an SM |
-# | $r$, $t$ | registers of a thread; threads of a block |
+# | $r$, $t$ | registers per thread; threads per block |
 #
 # This is the article's tile, 128 × 128 with 4 warps at 64 channels, as FlashAttention-2's source has it:
 
@@ -174,12 +174,12 @@ smem = flash_attention_2(block_m=128, block_n=128, head_dim=64)
 print(smem.table())
 
 # %% [markdown]
-# The sums alone are 128 registers of a thread for $S$ and 64 for $O$.
+# The sums alone are 128 registers per thread for $S$ and 64 for $O$.
 # The thread does not say what the compiler gives the whole kernel; issue 1630 of the same project has the compiler's report for this tile, 255 registers and 172 bytes spilled.
 # With 255 registers every GPU holds two blocks by its registers.
 
 # %% [markdown] tags=["evidence"]
-# Blocks of FlashAttention-2's tile on an SM, with 255 registers of a thread:
+# Blocks of FlashAttention-2's tile on an SM, with 255 registers per thread:
 
 # %% tags=["evidence"]
 rows = []
@@ -226,7 +226,7 @@ names = [*live.EVERY, "prefill_wgmma"]
 whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
 whole.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores, and fewer of a decode's. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores, and fewer of a decode's. A circle is what a thread has after the warps that load have handed registers over. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
 plt.show()
 
@@ -455,10 +455,12 @@ for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
 
 # %% tags=["evidence"]
-said = "FlashAttention-3 was not counted."
+said = "FlashAttention-3 is not in the figure: no run of the profiler has counted it so far."
 if (experiment.FA3, 128) in fore.index:
     said = "FlashAttention-3 stands there as FlashInfer's fa3, whose code for Hopper is its own."
 glue("fa3_said", said, display=False)
+for name in ("cuda", "torch"):
+    glue(name, in_figures[0][name].partition("+")[0], display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
 whole.log + bench.log
@@ -467,6 +469,7 @@ whole.log + bench.log
 # ## What would change the answer
 #
 # - **A profile on the report's own GPUs**, which we do not have. They differ from an H200 in their ratio of products to exponentials, their shared memory and their rates.
+# - **Counters of FlashAttention-3**, which we do not have. By its paper it overlaps softmax and products {cite:p}`shah2024`, as `prefill_wgmma` does.
 # - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
 # - **A causal mask or short sequences**, whose last waves leave SMs empty.
 #
@@ -555,5 +558,5 @@ assert exercises.check("half-idle-blocks-128", found.values())
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
 # {cite:t}`shah2024` say that the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help.
 # GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations are from {cite:t}`llmc377` and {cite:t}`triton10851`.
-# The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured the former.
+# The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured that of `mma.sync`.
 # The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.

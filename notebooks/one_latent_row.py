@@ -25,7 +25,7 @@
 #
 # All heads share the cached row, so that more heads are more products per byte. By its peak rate `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_32` times as long as Hopper's `wgmma` at 32 heads, {glue:text}`latent_gain_128` times at 128, and equally long at 16.
 # The accumulator of 512 channels takes half of an SM's registers, which leaves one block on it.
-# How sure: one recording on an H200 (CUDA 13.0), bf16, 64 requests of 4096 keys.
+# How sure: one recording on an H200 (CUDA {glue:text}`latent_cuda`), bf16, 64 requests of 4096 keys.
 # :::
 
 # %% tags=["remove-cell"]
@@ -140,6 +140,7 @@ rates = {"peak": h200.tensor_fp16_flops, "measured": h200.measured_bf16_matmul_f
 rates["mma"] = h200.tensor_fp16_flops * h200.measured_mma_sync_share
 numbers = {name: f"{crossing(rate)}" for name, rate in rates.items()}
 numbers["share"] = f"{100 * h200.measured_mma_sync_share:.0f}"
+numbers["cuda"] = sweep[0]["cuda"]
 
 # %% [markdown]
 # ## Code

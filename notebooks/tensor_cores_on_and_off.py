@@ -24,7 +24,7 @@
 #
 # Both are right: each errs as its roundings predict. Tensor cores take the weights $P$ in 16 bits, and our rmse in fp16 is {glue:text}`gain_fp16` times as large.
 # Both read the same cache, which leaves little to gain: {glue:text}`ours_4` times for our kernels at 4 query heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
-# How sure: one H200 with FlashInfer 0.7.2; no A100, not the report's version.
+# How sure: one H200 (CUDA {glue:text}`cuda`) with FlashInfer 0.7.2; no A100, not the report's version.
 # :::
 
 # %% tags=["remove-cell"]
@@ -335,6 +335,7 @@ for operation, draw in (("decode", decode_inputs), ("prefill", prefill_inputs)):
     cells.append(live.cells(operation, live.outputs(operation, given), live.truth(given), rows_of))
 cells = pd.concat(cells)
 cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+cells = cells.sort_values("kind", ascending=False, kind="stable")
 by_place(cells, label="relative L2 error", origin="computed on this machine", log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -444,7 +445,7 @@ for name, percent in shares.items():
     glue(name, f"{percent:.0f}", display=False)
 
 # %% [markdown]
-# It would gain nothing with 40 GB and at most {glue:text}`gain_most` times with 80 GB. **This criterion does not explain the report's 1.25.**
+# An A100 would gain nothing with 40 GB and at most {glue:text}`gain_most` times with 80 GB. **This criterion does not explain the report's 1.25.**
 # The last two lines say where it fails.
 # With 40 GB the kernel on tensor cores would have read at {glue:text}`on_small` % of the memory's peak. A copy on an H200 reaches {glue:text}`copy_percent` %, so that the report's GPU probably had 80 GB, of whose peak the kernel reached {glue:text}`on_large` %.
 # Its blocks come in three rounds, the last almost empty, so that the SMs are filled for {glue:text}`wave_on` % of the time.
@@ -469,6 +470,7 @@ numbers = {
 in_bf16 = of_case[of_case.dtype == "bf16"].set_index("kernel").time_ms
 numbers |= {
     "tensor_percent": f"{100 * flops_per_s / h200.tensor_fp16_flops:.1f}",
+    "cuda": measured.cuda.iloc[0],
     "issued_fma": f"{profile['issued slots per FMA'].decode_fma:.1f}",
     "spent_fma": f"{profile['all slots per FMA'].decode_fma:.1f}",
     "slots_4": f"{slots['group 4, slots, ms'][1]:.3f}",
@@ -555,7 +557,7 @@ assert exercises.check("tensor-cores-floor", (over_floor.decode_fma, over_floor.
 # :label: tensor-cores-partials
 #
 # On the H200 FlashInfer's CUDA-core kernel cuts each request of the case into two splits.
-# It stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
+# The kernel stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
 # Predict its rmse from that, and compare with the recorded one.
 # Check your answer with `exercises.check("tensor-cores-partials", predicted / recorded)`.
 # ```

@@ -15,7 +15,7 @@
 # # The bench
 #
 # `labkernels.Bench` puts a workload before every kernel of its operation: the lab's in CUDA and Triton, with tensor cores and without, and a reference.
-# It derives their formulas, runs them on this machine, judges their outputs against float64, and draws four figures.
+# The bench derives their formulas, runs them on this machine, judges their outputs against float64, and draws four figures.
 # Chapters use the bench for the few kernels that their question is about; this page shows all of it, once.
 #
 # On a GPU from `sm_80` on the bench runs the workloads as they are, and times them.
@@ -62,7 +62,7 @@ bench.equations("decode_fma")
 # ## Budgets
 #
 # A family of terms has one colour in all figures of the book.
-# A diamond is the compiler's number, a circle what a thread has after warps have traded registers, and the dashed line what a thread can have at most.
+# A diamond is the compiler's number, a circle what a thread has after the warps that load have handed registers over, and the dashed line what a thread can have at most.
 
 # %% mystnb={"figure": {"caption": "What every CUDA kernel of decode and prefill takes, term by term, on an H200: predicted as bars, compiled as diamonds.", "name": "bench-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
@@ -93,7 +93,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 #
 # `bench.times` has the times of this run and the recorded ones of the same workload, all of one recording; `bench.floors` has the least possible times.
 
-# %% mystnb={"figure": {"caption": "Recorded times of the prefill, all of one recording, and the least times (lines). Other libraries are named as they name themselves: fa3 is FlashInfer's backend for Hopper.", "name": "bench-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Recorded times of the prefill, all of one recording, and the least times (lines). Other libraries are named as they name themselves: fa3 is FlashInfer's backend for Hopper. Gluon is a kernel that the lab no longer has.", "name": "bench-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 Bench(prefill, gpu="h200").plot_timing()
 plt.show()
 

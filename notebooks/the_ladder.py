@@ -25,7 +25,7 @@
 #
 # Three ideas do most: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`; if all warps copy, a kernel has {glue:text}`mma_rate` TFLOP/s without a TMA. Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
 # Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
-# How sure: one run on an H200 (CUDA 13.0), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; CPU builds gave the errors.
+# How sure: one run on an H200 (CUDA {glue:text}`cuda`), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; CPU builds gave the errors.
 # :::
 
 # %% tags=["remove-cell"]
@@ -204,7 +204,7 @@ change("P ahead")
 
 # %% [markdown]
 # The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a scheduler of query tiles, KV tiles that a warpgroup skips, and rows that leave as whole lines.
-# These are {glue:text}`top_lines` lines, too many for one sitting. It is better to read its files one by one.
+# The rung adds {glue:text}`top_lines` lines, too many for one sitting. Read the files of `prefill_wgmma` one by one.
 
 # %% [markdown]
 # ## Measurement
@@ -328,7 +328,7 @@ change("P in registers", "backward")
 # {numref}`ladder-timing` has all times of another prefill, of one recording.
 # FlashAttention-3 is there as FlashInfer's backend of that name, which has its own code for Hopper; the package itself was not run.
 
-# %% mystnb={"figure": {"caption": "The finished kernels beside other libraries on an H200: kernels on wgmma lead, those on mma.sync follow, and the one on CUDA cores is far behind, whoever wrote them. One recording; lines are least times.", "name": "ladder-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The finished kernels beside other libraries on an H200: kernels on wgmma lead, those on mma.sync follow, and the one on CUDA cores is far behind, whoever wrote them. One recording; lines are least times; Gluon is a kernel that the lab no longer has.", "name": "ladder-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 finished.plot_timing()
 plt.show()
 
@@ -378,7 +378,7 @@ numbers |= {
     "ahead_gain": f"{gains['P ahead']:.1f}", "top_gain": f"{gains['prefill_wgmma']:.0f}",
     "p_price": f"{rmse_of['wgmma'] / rmse_of['P in fp32']:.2f}",
     "least_ratio": f"{on_tensor_cores.min():.2f}", "most_ratio": f"{on_tensor_cores.max():.2f}",
-    "top_lines": f"{found['prefill_wgmma'].added}",
+    "top_lines": f"{found['prefill_wgmma'].added}", "cuda": of_rungs[0]["cuda"],
 }  # fmt: skip
 
 # %% tags=["evidence"]

@@ -24,7 +24,7 @@
 #
 # The tolerance: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test fail, by {glue:text}`failing_elements`.
 # The inputs are the larger fault: $K = 0$ hides {glue:text}`hidden_k` of our ten bugs of a prefill, and with $V = 0$, set three days later, {glue:text}`hidden_kv` are hidden.
-# How sure: FlashInfer's main of that day, df05064, ran on an H200; the report's picture cannot be read, and the bugs are in our kernels.
+# How sure: FlashInfer's main of that day, df05064, ran on an H200 (CUDA {glue:text}`cuda`); the report's picture cannot be read, and the bugs are in our kernels.
 # :::
 
 # %% tags=["remove-cell"]
@@ -171,7 +171,7 @@ names = ["prefill_fma", "prefill_mma", "prefill_wgmma", "triton_prefill"]
 full = Bench(long, kernels=names, gpu="h200")
 full.equations("prefill_mma")
 
-# %% mystnb={"figure": {"caption": "On tensor cores the sums O and S take most of the registers at 192 channels of Q and K. Both kernels without wgmma need more than the 255 that a thread can have. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On tensor cores the sums O and S take most of the registers at 192 channels of Q and K. Circle: after the warps that load have handed registers over. bf16; predicted, and compiled for an H200.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 full.plot_budget()
 plt.show()
 
@@ -255,6 +255,7 @@ glue("hidden_k", f"{hidden['K = 0']}", display=False)
 glue("hidden_kv", f"{hidden['K = V = 0']}", display=False)
 failed = upstream[upstream.failing]
 glue("failing_shapes", f"{len(failed)}", display=False)
+glue("cuda", store.read("ragged_test_flashinfer")[0]["cuda"], display=False)
 glue("shapes", f"{len(upstream)}", display=False)
 glue("failing_elements", f"{failed['beyond 0.001'].max():.0f} element each", display=False)
 
@@ -439,7 +440,7 @@ assert exercises.check("ragged-one-hot", moved)
 # :class: dropdown
 # ```
 #
-# It holds for the right kernel, and it refuses the lost value.
+# The bound holds for the right kernel, and refuses the lost value.
 
 # %%
 long = draw(RaggedTest(False, "bf16").of_length(1009), "random", seed=1)

@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so that tiles and splits decide which heads differ; our equation was right for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, and take {glue:text}`fixed_price` to {glue:text}`aligned_price` times as long.
-# How sure: our kernels ran, FlashAttention was only read. *Not reproduced*: most of the report's samples agree, {glue:text}`equal_samples` of our {glue:text}`samples` does, and most do if recent keys lead ({doc}`same_bits`).
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ; our equation was right for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
+# How sure: our kernels ran on one H200 (CUDA {glue:text}`cuda`), FlashAttention was only read. *Not reproduced*: most samples of the report agree, {glue:text}`equal_samples` of our {glue:text}`samples` does; most do if recent keys lead ({doc}`same_bits`).
 # :::
 
 # %% tags=["remove-cell"]
@@ -276,6 +276,7 @@ exact = two_roads.truth(half)
 cells = [live.cells(operation, ways, exact, (1,) * len(exact)) for operation, ways in outs.items()]
 cells = pd.concat(cells)
 cells["kind"] = "tensor cores " + cells.way.str.split(", ").str[1]
+cells = cells.sort_values("kind", ascending=False, kind="stable")
 by_place(cells, label="relative L2 error", origin=HERE, log=False)
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
@@ -424,7 +425,7 @@ plt.show()
 times_of = price.set_index("name").times
 numbers = {
     "right_heads": right.sum(), "all_heads": right.size, "samples": len(given.lengths),
-    "equal_samples": (found == 0).all(axis=1).sum(),
+    "equal_samples": (found == 0).all(axis=1).sum(), "cuda": run.cuda.iloc[0],
     "control_over": f"{control.iloc[0, 1] / control.iloc[0, 3]:.0f}",
     "aligned_price": f"{times_of[ALIGNED.name]:.1f}", "fixed_price": f"{times_of[KVCACHE_FIXED.name]:.1f}",
 }  # fmt: skip

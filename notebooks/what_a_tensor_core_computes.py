@@ -24,7 +24,7 @@
 #
 # No. With 16-bit inputs they compute in two ways: A100 and RTX 4090 (`sm_80`, `sm_89`), or H200, B200 and RTX 5090 (`sm_90`, `sm_100`, `sm_120`). In a small decode {glue:text}`computes_decode_differ` % of the outputs differ.
 # No GPU is wrong: no standard says how to add. Each rule is written down to the last bit.
-# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs of an H200; the others are from the literature, and no published record tests that of `sm_120`.
+# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs of an H200 (CUDA {glue:text}`computes_cuda`); the others are from the literature, and no published record tests that of `sm_120`.
 # :::
 
 # %% tags=["remove-cell"]
@@ -436,6 +436,7 @@ numbers |= {
     "once": f"{measured['rounded once']:.0%}", "bias_90": f"{-1e5 * bias['sm_90']:.0f}",
     "bias_70": f"{-1e5 * bias['sm_70']:.0f}", "bytes": f"{ex2_unit.DATA_FILE.stat().st_size:,}",
     "dots": f"{dots.outputs.sum() / 1e6:.0f}", "ulp": f"{np.abs(error_ulp).max():.2f}",
+    "cuda": counts.cuda.iloc[0],
 }  # fmt: skip
 for name, text in numbers.items():
     glue(f"computes_{name}", text, display=False)

@@ -23,9 +23,9 @@
 # :class: important
 #
 # A prefill of 8,192 tokens is {glue:text}`gain_1024` times as fast with a window of 1,024, {glue:text}`gain_128` times with 128. A causal row sees but half of $S$, and a tile goes over the keys of all its rows in whole steps.
-# A decode reads {glue:text}`decode_1024` and {glue:text}`decode_128` times fewer bytes, and few requests then leave SMs idle.
+# A decode of 57 requests is {glue:text}`decode_gain_1024` and {glue:text}`decode_gain` times as fast, from {glue:text}`decode_1024` and {glue:text}`decode_128` times fewer bytes: short windows leave SMs idle.
 # Relative errors stay; absolute ones grow as outputs do. A sink shrinks both.
-# How sure: we measured on one H200; the decodes are predicted, and no model was run.
+# How sure: one H200 (CUDA {glue:text}`cuda`); no model was run.
 # :::
 
 # %% tags=["remove-cell"]
@@ -71,10 +71,21 @@ ours = best[best.ours]
 full_us = ours.us[ours.variant == chapter.PLAIN].iloc[0]
 
 # %% tags=["hide-input"]
+decodes = store.read("decode_variants")
+decoded = chapter.against_peers(decodes, "time_graph")
+decoded.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer / ours"]
+decode_us = decoded.set_index("decode")["ours, µs"]
+
+# %% tags=["hide-input"]
 lines, columns = [], ["panel", "kind", "dashed", "window", "value"]
 panels = "prefill, 4 x 8,192 tokens", "decode, 57 requests"
 for row in ours[ours.window > 0].itertuples():
     lines.append((panels[0], "measured", False, row.window, row.us))
+for window in (None, *WINDOWS):
+    us = decode_us[chapter.decode(8192, window, HEADS, 57).label]
+    lines.append((panels[1], "measured", False, window or 8192, us))
+
+# %% tags=["hide-input"]
 for length in (8192, 32768):
     kind = f"expected of {length:,} keys"
     for window in (*WINDOWS, length):
@@ -85,10 +96,9 @@ for length in (8192, 32768):
         value = chapter.least_us(chapter.decode(length, window, HEADS, 57))
         lines.append((panels[1], kind, True, window, value))
 
-# %% mystnb={"figure": {"caption": "Time grows with the window, and not with the length of the requests: their curves lie together while the window is much shorter than the request. The fastest of our kernels, measured; dashed: the measured time of all keys times the steps that tiles take, and for the decode the time in which an H200 can move the bytes. 32 query and 8 KV heads of 128, bf16.", "name": "window-times"}, "image": {"alt": "Two panels of time over the keys of the window, both axes logarithmic, prefill and decode. The dashed curves of requests of 8192 and of 32768 keys lie together at windows of 128 and 1024; in the decode they are one line. The measured points of the prefill lie on the dashed curve, but above it at a window of 128.", "width": "100%"}} tags=["hide-input"]
-times_by_window(
-    pd.DataFrame(lines, columns=columns), label="time, µs", origin=f"{origin}; dashed: computed"
-)
+# %% mystnb={"figure": {"caption": "Time grows with the window, and not with the length of the requests: their curves lie together while the window is much shorter than the request. The fastest of our kernels, measured on requests of 8,192 keys; dashed: the measured time of all keys times the steps that tiles take, and for the decode the time in which an H200 can move the bytes. 32 query and 8 KV heads of 128, bf16.", "name": "window-times"}, "image": {"alt": "Two panels of time over the keys of the window, both axes logarithmic, prefill and decode. The dashed curves of requests of 8192 and of 32768 keys lie together at windows of 128 and 1024; in the decode they are one line. The measured points lie on the dashed curves, but above them at a window of 128, in the decode also at 1024.", "width": "100%"}} tags=["hide-input"]
+told = f"{recorded.origins([*recording, *decodes])}; dashed: computed"
+times_by_window(pd.DataFrame(lines, columns=columns), label="time, µs", origin=told)
 plt.show()
 
 # %% [markdown]
@@ -160,7 +170,7 @@ for name, variant in VARIANTS.items():
     sized[name] = Bench(served, chunk, kernels=KERNELS, gpu="h200")
 sized["slopes"].equations("decode_mma_n8")
 
-# %% mystnb={"figure": {"caption": "Both budgets of a call with a window of 128 keys and sinks: each term is that of the plain call. Predicted, and compiled for an H200.", "name": "window-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Both budgets of a call with a window of 128 keys and sinks: each term is that of the plain call. A circle is what a thread has after the warps that load have handed registers over. Predicted, and compiled for an H200.", "name": "window-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized["window and sinks"].plot_budget()
 plt.show()
 
@@ -235,23 +245,22 @@ times_by_window(places, label="blocks over places", origin=HERE)
 plt.show()
 
 # %% [markdown]
-# These decodes were timed afterwards, each beside FlashInfer's kernels and torch's attention, in one recording:
+# The decodes of {numref}`window-times` and others were timed, each beside FlashInfer's kernels and torch's attention, in one recording:
 
 # %% tags=["hide-input"]
-served = chapter.against_peers(store.read("decode_variants"), "time_graph")
-served.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer / ours"]
 timed = {"ours, µs": "{:.1f}", "peer, µs": "{:.1f}", "peer / ours": "{:.2f}"}
-plots.table(served, "variant-decodes", timed)
+plots.table(decoded, "variant-decodes", timed)
 
 # %% tags=["evidence"]
-for name, shape in {"decode_gain": "57 x 8192", "decode_gain_few": "8 x 32768"}.items():
-    us = [served[served.decode.str.match(f"{shape}.*bf16{w}$")] for w in ("", ", window 128")]
-    us = [found["ours, µs"].item() for found in us]
-    glue(name, f"{us[0] / us[1]:.0f}", display=False)
+for name, call in {"decode_gain": (8192, 57), "decode_gain_few": (32768, 8)}.items():
+    us = [decode_us[chapter.decode(call[0], w, HEADS, call[1]).label] for w in (None, 1024, 128)]
+    glue(name, f"{us[0] / us[2]:.0f}", display=False)
+    glue(f"{name}_1024", f"{us[0] / us[1]:.0f}", display=False)
+glue("cuda", decodes[0]["cuda"], display=False)
 
 # %% [markdown]
 # The time shrinks with the window until the empty places of the figure count: 64 times fewer keys take {glue:text}`decode_gain` times less time for 57 requests, and {glue:text}`decode_gain_few` times less for 8 requests of 32,768 keys, which is 256 times fewer keys.
-# FlashInfer's kernel without tensor cores takes as long with a window as without, so that its tensor cores' kernel is the peer.
+# FlashInfer's kernel without tensor cores takes as long with a window as without, so the peer is its kernel on tensor cores.
 #
 # ### With tensor cores and without, in CUDA and Triton
 
@@ -313,7 +322,7 @@ plots.table(learned, "variant-gradients", {"time, µs": "{:.0f}", "gain": "{:.2f
 
 # %% tags=["hide-input"]
 trained = chapter.against_peers(store.read("backward_variants"))
-trained.columns = ["gradients", *served.columns[1:]]
+trained.columns = ["gradients", *decoded.columns[1:]]
 plots.table(trained, "gradients-beside", timed)
 
 # %% [markdown]
@@ -495,4 +504,4 @@ assert exercises.check("window-sink", (0.5, 0.5, 1))
 # ## Sources
 #
 # {cite:t}`flashattention698` reports the time of training steps; we did not run them. Windows in attention are from {cite:t}`beltagy2020`; {cite:t}`xiao2024` found that models use their first tokens as sinks of weight.
-# Numbers of layers and windows are those of the reports of Gemma 3 {cite:p}`gemma2025` and GPT-OSS {cite:p}`gptoss2025`. The peer is FlashAttention-4, a successor of {cite:t}`dao2024`; it has windows, soft caps and sinks, and FlashInfer's prefills were not asked for them.
+# Numbers of layers and windows are those of the reports of Gemma 3 {cite:p}`gemma2025` and GPT-OSS {cite:p}`gptoss2025`. The peer of the prefills is FlashAttention-4, a successor of {cite:t}`dao2024`; it has windows, soft caps and sinks, and FlashInfer's prefills were not asked for them.

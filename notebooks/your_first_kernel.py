@@ -398,7 +398,7 @@ assert found.passed
 # ### A kernel of your own
 #
 # Now write a kernel from nothing, without a check that knows the answer.
-# It has the parameters `float a, const float* x, float* y, int n`, and adds `a * x[i]` to each `y[i]`.
+# The kernel has the parameters `float a, const float* x, float* y, int n`, and adds `a * x[i]` to each `y[i]`.
 # Choose the number of thread blocks for `n` = 1000, launch the kernel by `first_kernel.launch(source, call, a=2.0, x=x, y=y, n=1000)`, and compare `y` with NumPy's result.
 # The closed cell has such a kernel.
 
@@ -475,7 +475,7 @@ in_numpy = o / l
 # ```
 #
 # In Triton a *program* takes the place of a thread block.
-# It handles whole arrays, here of KEYS keys and D channels; Triton's compiler decides which thread holds what, and where barriers stand.
+# A program handles whole arrays, here of KEYS keys and D channels; Triton's compiler decides which thread holds what, and where barriers stand.
 #
 # ```{literalinclude} /labkernels/chapters/primers/first_kernel/attention_row_triton.py
 # :language: python

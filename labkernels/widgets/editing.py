@@ -10,22 +10,23 @@ from typing import Any
 from labkernels import hardware
 from labkernels.measure import resources
 from labkernels.measure.mutants.mutant import KERNEL, Edit
-from labkernels.widgets import kernels, ledgers
+from labkernels.widgets import kernels, ledgers, small
 from labkernels.widgets.launches import page_launch, rounding
 from labkernels.widgets.steps import broken, smem_map
-from labkernels.widgets.steps.stepped import DECODE_MMA, OTHERS, Stepped, original
+from labkernels.widgets.steps.stepped import BASIC, DECODE_MMA, OTHERS, Stepped, original
 
 NAME = "editing"  # of the asset
-EDITED = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma")
+EDITED = ("decode_mma", "decode_fma", "prefill_mma", "prefill_wgmma_basic", "prefill_wgmma")
 GPU, ARCH = "h200", "sm_90a"  # whose limits, and whose compiler's report, are shown
 
 
 def data() -> dict[str, Any]:
     """Return all that edit_kernel.mjs shows before a compiler is loaded, as JSON."""
     offers = {offer.kernel.name: offer for offer in reversed(kernels.offers())}  # the first of each
-    steps = {DECODE_MMA.kernel: DECODE_MMA, **OTHERS}
+    steps = {of.kernel: of for of in (DECODE_MMA, BASIC)} | OTHERS
     gpu = ledgers.limits(hardware.gpu(GPU))
-    return {"gpu": gpu, "kernels": [_entry(offers[name], steps[name]) for name in EDITED]}
+    entries = [_entry(offers[name], steps[name]) for name in EDITED]
+    return {"gpu": gpu, "kernels": entries + [each.entry() for each in small.OFFERED]}
 
 
 def _entry(offer: kernels.Offer, step: Stepped) -> dict[str, Any]:

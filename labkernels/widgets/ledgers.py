@@ -64,8 +64,8 @@ def entry(kernel: CudaKernel, instance: Instance) -> dict[str, Any]:
         "tensor_cores": instance.policy.tensor_cores,
         "values": {symbol: named.value for symbol, named in names.items()},
         "free": {symbol: names[symbol].meaning for symbol in free if symbol in names},
-        "smem": _ledger(smem),
-        "thread": _ledger(thread),
+        "smem": ledger(smem),
+        "thread": ledger(thread),
     }
 
 
@@ -107,8 +107,9 @@ def _with_places(entry: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
     return entry
 
 
-def _ledger(ledger: Ledger) -> dict[str, Any]:
-    return {"rows": [_row(line) for line in ledger.lines], "total": ledger.total}
+def ledger(of: Ledger) -> dict[str, Any]:
+    """Return a ledger's rows and its total."""
+    return {"rows": [_row(line) for line in of.lines], "total": of.total}
 
 
 def _row(line: Line) -> dict[str, Any]:

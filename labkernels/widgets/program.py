@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkernels.places import WIDGETS
-from labkernels.widgets import batches, bits, editing, ledgers, tolerances
+from labkernels.widgets import batches, bits, editing, ledgers, small, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -80,6 +80,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "tolerances": tolerances.data,
     broken.NAME: broken.asset,
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
+    **{each.asset_name: each.asset for each in small.OFFERED},
 }
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
 _COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)

@@ -80,10 +80,12 @@ def test_a_chapter_is_read_on_a_phone(opened, name):
     for address, width in sources:
         svg = Path(address.removeprefix("file://")).read_text()
         points = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+        looks = dict(re.findall(r"(?<=\.)([a-z]+)\{([^}]*)\}", svg))
         words = re.findall(r"<text.*?</text>", svg, re.DOTALL)
         assert words, address
         for word in words:  # within a formula, an index may be smaller than the letter before it
-            sizes = map(float, re.findall(r"font-size: ([\d.]+)px", word))
+            looked = [word, *(looks[name] for name in re.findall(r' class="([a-z]+)"', word))]
+            sizes = map(float, re.findall(r"font-size: ?([\d.]+)px", " ".join(looked)))
             assert max(sizes) * width / points >= 11, (address, word)
     assert not page.wrong
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[1]

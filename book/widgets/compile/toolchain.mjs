@@ -32,7 +32,7 @@ const WARNINGS = words(`-Wno-everything -Wuninitialized -Wsometimes-uninitialize
   -Wshift-count-overflow -Winfinite-recursion`);
 const CHECKED = words(`-fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0
   -mllvm -tsan-instrument-atomics=0 -debug-info-kind=line-tables-only -dwarf-version=4
-  -gno-column-info`);
+  -gno-column-info -fsanitize=array-bounds`);
 const LINKED = words(`--no-entry --strip-all --initial-memory=${32 << 20} --export=lab_set_ex2
   machine.o others.o kernel.o -o linked.wasm`);
 const SOURCE = "source.cpp",

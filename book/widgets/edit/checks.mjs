@@ -1,4 +1,5 @@
 // What the machine's checks say of edited code, and what a stepper can show of it.
+import { KERNELS } from "../compile/diagnostics.mjs";
 import { element, table } from "../elements.mjs";
 import { changed, hunks } from "./lines.mjs";
 import { verdict_in_words } from "./results.mjs";
@@ -17,7 +18,7 @@ const PLACE = /\bat ([\w./]+\.cuh):(\d+)/g,
 /** The file of a place that the checks name. @param {Entry} entry @param {string} place */
 function path_of(entry, place) {
   const end = place.split("/").slice(-SHORTEST).join("/");
-  return Object.keys(entry.files).find((path) => path.endsWith(end));
+  return Object.keys(entry.files).find((path) => `${KERNELS}/${path}`.endsWith(end));
 }
 
 /**
@@ -118,7 +119,7 @@ export function steppable(entry, texts, built, events) {
     barriers = Array.from({ length: count }, (_, i) => barriers[i] ?? `mbarrier ${i}`);
   const sources = Object.fromEntries(
     Object.entries(texts).map(([path, text]) => [
-      path.split("/").slice(-SHORTEST).join("/"),
+      `${KERNELS}/${path}`.split("/").slice(-SHORTEST).join("/"),
       text.split("\n"),
     ]),
   );

@@ -1,5 +1,5 @@
 // "Edit a kernel": the reader's own text is compiled in the page, then run, checked and stepped.
-import { choice, element, set_options } from "../elements.mjs";
+import { choice, element, keep_options, set_options } from "../elements.mjs";
 import { run_apart } from "../form/runner.mjs";
 import { KINDS } from "../machine/launches.mjs";
 import { Stepper } from "../step/stepper.mjs";
@@ -108,7 +108,16 @@ class EditKernel {
     if (entry !== this.desk.entry) return;
     const names = [RECORDED, ...Object.keys(cases).filter((name) => name !== RECORDED)];
     const text = (/** @type {string} */ key) =>
-      key === RECORDED ? "as recorded on an H200" : `one request of ${key}`;
+      key !== RECORDED
+        ? `one request of ${key}`
+        : cases[key].sha256
+          ? "as recorded on an H200"
+          : "those of the primer";
+    const kinds = cases[RECORDED].right ? ["integers"] : KINDS;
+    keep_options(
+      this.inputs.select,
+      kinds.map((value) => ({ value, text: INPUTS[value] })),
+    );
     const now = this.keys.select.value;
     set_options(
       this.keys.select,
@@ -225,8 +234,8 @@ class EditKernel {
     const now = built
       ? await job({ ...asset.module, wasm: built.wasm }, built.smem_bytes)
       : before;
-    const recorded = keys === RECORDED && kind === "normal";
-    const inputs = `${keys === RECORDED ? "the recorded keys" : `${keys} keys`}, ${INPUTS[kind]}`;
+    const recorded = keys === RECORDED && kind === "normal" && plan.sha256 !== null;
+    const inputs = `${keys === RECORDED ? "the first launch" : `${keys} keys`}, ${INPUTS[kind]}`;
     /** @param {Result} of @param {string} name @param {string} by  who compiled it */
     const shown = (of, name, by) => {
       const equal = of.error === null && of.sum === (recorded ? plan.sha256 : before.sum);

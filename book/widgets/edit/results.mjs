@@ -86,6 +86,10 @@ export function bits_in_words({ recorded, equal, parted: of, a }) {
 export function verdict_in_words({ heads, error }) {
   if (error !== null) return "The kernel was stopped.";
   const outside = heads.filter((head) => !head.inside);
+  if (heads.every(({ bound }) => bound === 0))
+    return outside.length === 0
+      ? "Every number is right: nothing rounds here."
+      : "BUG: numbers are wrong, and nothing rounds here.";
   if (outside.length === 0)
     return (
       "Every error is inside its bound: rounding alone can cause it. This is the first test of " +

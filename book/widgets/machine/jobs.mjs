@@ -1,14 +1,15 @@
 // One press of "run": the launch, its output, the truth and the checksum. It runs in a worker, or
 // block by block in the page.
 import { truth } from "./attention.mjs";
-import { decode, from_base64, sha256 } from "./formats.mjs";
+import { decode, encode, from_base64, sha256 } from "./formats.mjs";
 import { tensors_of } from "./launches.mjs";
 import { KernelError, Machine } from "./machine.mjs";
 import { Recorder } from "./trace.mjs";
 
 /**
  * @typedef {import("./launches.mjs").Plan & {rounding: import("./attention.mjs").Rounding,
- *   sha256: string | null}} Case
+ *   sha256: string | null, outputs?: string[], right?: string}} Case
+ *   outputs: "out" and "lse2", or others; right: their numbers where nothing rounds
  * @typedef {{wasm: string | Uint8Array, ex2: string, places: Record<string, string>}} Module
  * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number,
  *   own?: import("./own.mjs").Own,
@@ -78,7 +79,7 @@ export async function run(job, progress) {
     elements: null,
   };
   if (error !== null) return empty;
-  const bytes = { out: launch.read("out"), lse2: launch.read("lse2") };
+  const bytes = outputs_of(launch, plan);
   kept = null; // its memory grows with every launch
   const found = decode(a.out_dtype, bytes.out);
   const of = (/** @type {string} */ role) =>
@@ -87,13 +88,15 @@ export async function run(job, progress) {
       /** @type {any} */ (tensors[plan.tensors.findIndex((t) => t.drawn === role)]).bytes,
     );
   const table = tensors.find((t) => t.name === "page_table");
-  const given = {
+  const given = () => ({
     q: of("q"),
     k: of("k"),
     v: of("v"),
     table: table ? new Int32Array(table.bytes.slice().buffer) : null,
-  };
-  const right = truth(a, plan.rounding, given),
+  });
+  const right = plan.right
+      ? { out: decode(a.out_dtype, from_base64(plan.right)), bound: new Float64Array(found.length) }
+      : truth(a, plan.rounding, given()),
     width = a.head_dim_v;
   const request_of = a.q_lens.flatMap((n, request) => Array(n).fill(request));
   return {
@@ -112,6 +115,21 @@ export async function run(job, progress) {
     elements: job.whole
       ? { found, right: right.out, lse2: decode("fp32", bytes.lse2) }
       : null,
+  };
+}
+
+/**
+ * The results of a launch: out and lse2, or states from which the page computes them, or one tensor.
+ * @param {import("./machine.mjs").Prepared} launch @param {Case} plan
+ */
+function outputs_of(launch, { outputs = ["out", "lse2"], attention }) {
+  const [out, lse2 = new Uint8Array(), m] = outputs.map((name) => launch.read(name));
+  if (!m) return { out, lse2 };
+  const l = decode("fp32", lse2),
+    row = (/** @type {number} */ i) => Math.floor(i / attention.head_dim_v);
+  return {
+    out: encode(attention.out_dtype, decode("fp32", out).map((o, i) => o / l[row(i)])),
+    lse2: encode("fp32", decode("fp32", m).map((x, i) => x + Math.log2(l[i]))),
   };
 }
 

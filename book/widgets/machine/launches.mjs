@@ -30,7 +30,7 @@ export function tensors_of(plan, seed, kind, own) {
   const { dtype, kv_lens, page_size } = plan.attention;
   const bits = new Pcg64(seed);
   const n_of = (/** @type {string} */ role) =>
-    (plan.tensors.find((t) => t.drawn === role)?.bytes ?? 0) / 2;
+    (plan.tensors.find((t) => t.drawn === role)?.bytes ?? 0) / (dtype === "fp32" ? 4 : 2);
   /** @type {Record<string, Uint8Array>} */
   const drawn = {};
   if (!own) for (const role of ROLES) drawn[role] = encode(dtype, numbers(bits, n_of(role), kind));

@@ -32,10 +32,22 @@ export class Machine {
    */
   static start(module, ex2, places = {}) {
     const machine = new Machine();
+    const named = (/** @type {number} */ at) => {
+      const bytes = new Uint8Array(machine.memory.buffer, at >>> 0);
+      return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+    };
     const imports = {
       lab: {
         // imported by modules that are compiled to be stepped through
         trace: (/** @type {number[]} */ ...told) => machine.on_word(...told),
+        // of an index that leaves its own dimension
+        index: (/** @type {number[]} */ ...[file, line, array, index, x, y, z, thread]) => {
+          const place = named(file).split("/").slice(-3).join("/");
+          throw new KernelError(
+            `block (${x}, ${y}, ${z}), thread ${thread}: index ${index} is out of bounds of its ` +
+              `dimension, ${named(array)}, at ${place}:${line}`,
+          );
+        },
         fail: (/** @type {number} */ at, /** @type {number} */ n) => {
           const text = new TextDecoder().decode(new Uint8Array(machine.memory.buffer, at >>> 0, n));
           throw new KernelError(

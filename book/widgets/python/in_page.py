@@ -94,17 +94,11 @@ def _run_in_page(header, kernel, arguments, *, grid, threads, **how) -> None:
     """Launch a kernel of a primer on the page's CPU machine, as `machine.run` does elsewhere."""
     global _traced
     written, before = set(how.get("writes", ())), how.get("before", {})
-    fields, tensors = [], []
-    for at, (name, value) in enumerate(arguments.items()):
-        field = {"name": name, "at": _BYTES * at}
+    fields, tensors = machine.fields(arguments, before), []
+    for name, value in arguments.items():
         if isinstance(value, np.ndarray):
-            field |= {"type": "pointer", "tensor": name, "byte": -before.get(name, 0)}
             content = base64.b64encode(value.tobytes()).decode()
             tensors.append({"name": name, "bytes": content, "written": name in written})
-        else:
-            kind = "f32" if isinstance(value, float) else "i32"
-            field |= {"type": kind, "value": repr(value)}
-        fields.append(field)
     edits: dict[str, str] = {}
     for folder in how.get("folders", ()):
         edits = _OVERLAYS.get(folder, {}) | edits

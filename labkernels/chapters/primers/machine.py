@@ -27,6 +27,7 @@ PRINTS = True  # a kernel's printf reaches `printed`
 FOLDER = Path(__file__).parent
 _SCALARS = {int: ctypes.c_int, float: ctypes.c_float}
 _ON_GPU: ContextVar[bool] = ContextVar("_ON_GPU", default=False)
+_WATCHED: ContextVar[list[dict] | None] = ContextVar("_WATCHED", default=None)
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,31 @@ def printed() -> Iterator[list[str]]:
             lines += kept.read().decode(errors="replace").splitlines()
 
 
+@contextlib.contextmanager
+def watched() -> Iterator[list[dict]]:
+    """Give a list that gets the arguments, grid and threads of each launch in this context."""
+    launches: list[dict] = []
+    before = _WATCHED.set(launches)
+    try:
+        yield launches
+    finally:
+        _WATCHED.reset(before)
+
+
+def fields(
+    arguments: Mapping[str, np.ndarray | int | float],
+    before: Mapping[str, int] = MappingProxyType({}),
+) -> list[dict[str, object]]:
+    """Return the fields of a kernel's `Params` as a page writes them, each of four bytes."""
+    rows: list[dict[str, object]] = []
+    for at, (name, value) in enumerate(arguments.items()):
+        kind = {"type": "f32" if isinstance(value, float) else "i32", "value": repr(value)}
+        if isinstance(value, np.ndarray):
+            kind = {"type": "pointer", "tensor": name, "byte": -before.get(name, 0)}
+        rows.append({"name": name, "at": 4 * at, **kind})
+    return rows
+
+
 def run(
     header: str,
     kernel: str,
@@ -136,6 +162,9 @@ def run(
             raise ValueError(f"{name} has gaps, allowed: a contiguous array")
     how = {"grid": (*grid, 1, 1)[:3], "threads": threads, "smem_bytes": smem_bytes}
     written = set(writes)
+    if (launches := _WATCHED.get()) is not None:
+        given = {k: v.copy() if k in arrays else v for k, v in arguments.items()}
+        launches.append(how | {"written": written, "before": given, "after": arguments})
     if uses_gpu():
         _run_on_gpu(header, kernel, arguments, how, written, folders)
         return

@@ -135,7 +135,9 @@ def parts(made: Specialization, *, checks: bool, arch: str = "sm_90") -> Parts:
     folders = (*made.include_dirs, *INCLUDE_DIRS)
     how = _Build(made.defines, arch, checks, checks, folders)
     text = _ENTRY.format(header=made.header, params=made.params, instance=made.instance)
-    if not checks:
+    if checks:
+        text += '#include "lab/wasm/bounds.hpp"\n'
+    else:
         text = _INLINED.format(header=made.header) + text
     standard = '#include "lab/wasm/std.hpp"\n'
     found = sources.included(standard + text, folders)

@@ -82,7 +82,7 @@ def digest(*tensors) -> str:
 def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
     """Return a case's row: the number of outputs, and their checksum in `note`."""
     instance = case.instance
-    splits = f"{case.options.get('keys_per_split')} keys per split"
+    splits = f"{case.options.get('keys_per_split')} keys a split"
     runs = RUNS.get(operation.name)
     base = measured.base_row(
         case.workload,

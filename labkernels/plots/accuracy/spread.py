@@ -9,7 +9,7 @@ from labkernels.plots import style
 
 WAYS_MAX = len(style.LINE_COLOURS)
 _MOST = 40_000  # elements of a way that a box is drawn from
-_LABELS = {"head": "query head", "sample": "request"}
+_LABELS = {"head": "query head", "sample": "request (widest box: half of the errors)"}
 
 
 @plt.rc_context(style.HOUSE)

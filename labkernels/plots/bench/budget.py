@@ -22,7 +22,7 @@ FAMILIES = {
     "added by the compiler": (r"kept|loaded ahead|shuffles|.*widened", "#8b95a1"),
     "others": (r"", "#d5dae1"),
 }
-MOST_REGISTERS = 255  # of a thread, by the encoding of an instruction
+MOST_REGISTERS = 255  # per thread, by the encoding of an instruction
 UNITS = {"registers per thread": 1, "shared memory per block, bytes": 1024}
 
 
@@ -91,11 +91,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str], resource: str) ->
     axes.set(xlabel=what, ylabel="")
     axes.grid(axis="y", visible=False)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[term]) for term in order]
-    marks = {"compiled": "D"} | ({"after a trade": "o"} if len(given) else {})
+    marks = {"compiled": "D"} | ({"after hand-over": "o"} if len(given) else {})
     look = {"ls": "", "color": "white", "mec": "#2d343d", "ms": 5.5}
     handles += [Line2D([], [], marker=marker, **look) for marker in marks.values()]
     if unit == 1:
-        marks |= {"most of a thread, 255": "line"}
+        marks |= {"most per thread, 255": "line"}
         handles += [Line2D([], [], color=style.CEILING, lw=1.1, ls=(0, (4, 2)))]
     axes.legend(
         handles,

@@ -162,9 +162,7 @@ def products_and_exponentials(clocks: pd.DataFrame, *, origin: str) -> Figure:
     colours = sns.color_palette("colorblind", len(kinds))
     for marker, colour, (gpu, line) in zip("osD^vP*Xph"[: len(kinds)], colours, kinds, strict=True):
         axes.plot(line.head_dim, line.ratio, marker=marker, lw=1.3, label=gpu, color=colour)
-    axes.set(
-        xscale="log", yscale="log", xlabel="head_dim", ylabel="products / exponentials, clocks"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="head_dim", ylabel="products : exponentials")
     dims = sorted(clocks.head_dim.unique())
     axes.set_xticks(dims, [f"{dim}" for dim in dims])
     axes.xaxis.set_minor_locator(plt.NullLocator())

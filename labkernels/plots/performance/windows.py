@@ -12,8 +12,8 @@ from labkernels.plots import style
 def times_by_window(rows: pd.DataFrame, *, label: str, origin: str) -> Figure:
     """Draw times over windows, a panel for each `panel` and a curve for each `kind`.
 
-    Shapes: rows has panel, kind, dashed (bool), window and value. label: what the value is, with
-    its unit. Units: window in keys
+    Shapes: rows has panel, kind, dashed (bool), window and value, and kernel where its colour is
+    meant. label: what the value is, with its unit. Units: window in keys
     """
     panels = list(rows.groupby("panel", sort=False))
     figure, every = style.new_figure(1, len(panels), height_inches=3.2)
@@ -23,6 +23,8 @@ def times_by_window(rows: pd.DataFrame, *, label: str, origin: str) -> Figure:
             line, dashed = line.sort_values("window"), bool(line.dashed.iloc[0])
             look = {"ls": "--" if dashed else "-", "marker": "" if dashed else "o", "ms": 4}
             look["color"] = style.LINE_COLOURS[kinds.index(kind) % len(style.LINE_COLOURS)]
+            if "kernel" in line:
+                look["color"] = style.colour(line.kernel.iloc[0])
             axes.plot(line.window, line.value, label=kind, **look)
         axes.set(title=panel, xscale="log", yscale="log", xlabel="keys of the window")
         windows = sorted(part.window.unique())

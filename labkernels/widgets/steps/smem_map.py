@@ -14,6 +14,7 @@ from labkernels.units import COPY_BYTES
 
 SYNCS_BEFORE_MERGE = {"decode_mma": 2, "decode_mma_n8": 2, "decode_fma": 1}
 BARRIER_BYTES = 8
+BASIC = "prefill_wgmma_basic"
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,18 @@ def maps(instance: Instance) -> list[dict[str, Any]]:
 
 def barriers(instance: Instance) -> list[str]:
     """Return the names of the block's mbarriers, in the order in which they are initialised."""
-    if instance.kernel != "prefill_wgmma":
+    if instance.kernel not in ("prefill_wgmma", BASIC):
         return []
-    stages = {"K": instance.tile.stages, "V": instance.tile.stages, "Q": _q_stages(instance)}
-    rings = stages | {"work tile": TILE_STAGES}
+    keys, q = dict.fromkeys("KV", instance.tile.stages), {"Q": _q_stages(instance)}
+    is_basic = instance.kernel == BASIC
+    rings = q | keys if is_basic else keys | q | {"work tile": TILE_STAGES}
     names = [
         f"{what} {stage} {state}"
         for what, n in rings.items()
         for stage in range(n)
         for state in ("full", "empty")
     ]
-    return [*names, "work tile wanted", "tail of V full"]
+    return [*names, *([] if is_basic else ["work tile wanted"]), "tail of V full"]
 
 
 def _whole(instance: Instance, name: str, rows: int, byte: int, line: int) -> Tile:
@@ -120,6 +122,8 @@ def _prefill_mma(instance: Instance) -> list[Tile]:
 
 def _q_stages(instance: Instance) -> int:
     """Return how many stages of Q fit beside K and V, as in tile.cuh."""
+    if instance.kernel == BASIC:
+        return 1
     tile, row_bytes = instance.tile, instance.head_dim * formats.named(instance.dtype).bytes
     twice = 2 * instance.rows * row_bytes + 2 * tile.stages * tile.keys * row_bytes
     return 2 if twice <= Q_TWICE_BYTES else 1
@@ -141,5 +145,6 @@ _LOOPS: dict[str, Callable[[Instance], list[Tile]]] = {
     "decode_mma_n8": _decode,
     "decode_fma": _decode,
     "prefill_mma": _prefill_mma,
+    BASIC: _prefill_wgmma,
     "prefill_wgmma": _prefill_wgmma,
 }

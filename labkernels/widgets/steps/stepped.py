@@ -188,6 +188,23 @@ _OTHERS = (
 )
 
 
+BASIC = Stepped(
+    "prefill_wgmma_basic",
+    Prefill((32,), (300,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
+    (
+        "prefill/wgmma_basic/kernel.cuh",
+        "prefill/warpgroup_rows.cuh",
+        *(f"lab/hopper/{name}.cuh" for name in ("pipeline", "tile")),
+        _SOFTMAX,
+        _SPLITS,
+    ),
+    Edit(
+        "prefill/wgmma_basic/kernel.cuh",
+        r"const Rescale rescale = softmax\.update<P, T>\(s, p\.scale_log2\);",
+        f"{_TOLD}const float none[8] = {{}}; told(softmax.m, softmax.l, none);",
+    ),
+    lambda: _rows_of_each(range(4, 12), has_o=False),
+)
 OTHERS = {of.kernel: of for of in _OTHERS}
 
 

@@ -105,7 +105,7 @@ def test_each_planted_mistake_changes_its_lines_and_no_others(entry):
 
 def test_launch_with_checks_is_of_the_module_that_a_page_compiles():
     offers = {offer.name: offer for offer in kernels.offers()}
-    for entry in editing.data()["kernels"]:
+    for entry in editing.data()["kernels"][: len(editing.EDITED)]:
         made = page_launch(offers[entry["offer"]].recorded).specialization
         launch = entry["launch"]
         assert (launch["smem_bytes"], launch["threads"]) == (made.smem_bytes, made.threads)
