@@ -126,7 +126,7 @@ def test_the_assertion_says_what_the_verdict_says(dense):
     assert str(raised.value) == labkernels.verdict(out, dense.q, dense.k, dense.v).summary()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("mistake", "name"),

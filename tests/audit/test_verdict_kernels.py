@@ -17,6 +17,7 @@ from tests.kernels.contract import CUDA
 from tests.measure.strangers import inputs, runs, wrong
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernel", CUDA)
 @pytest.mark.parametrize("out", ["input", "fp32"])
 def test_no_right_kernel_is_called_a_bug(kernel, out):
@@ -51,6 +52,7 @@ PREFILL_SHAPES = (
 )
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kernel", PREFILLS)
 @pytest.mark.parametrize("out", ["input", "fp32"])
 @pytest.mark.parametrize("causal", [True, False])
@@ -79,7 +81,7 @@ NAMES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=MUTANTS)
 def test_a_wrong_kernel_is_a_bug(number):
     mutant = list(MUTANTS.values())[number]

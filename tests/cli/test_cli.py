@@ -139,6 +139,7 @@ PLANNED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PLANNED)
 def test_budget_plans_as_the_operation_does_on_tensors_with_numbers(name):
     workload, gpu = PLANNED[name], hardware.gpu("a100")
@@ -207,6 +208,7 @@ RUN = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kernel", "options", "words"), RUN, ids=[name for name, *_ in RUN])
 def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
     capsys, kernel, options, words

@@ -73,6 +73,7 @@ def test_every_passage_of_the_sources_is_on_some_rung(operation):
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason=str(nvrtc.available()))
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("kernel", "tile"), NAMED)
 def test_a_rung_compiles_without_a_spill(kernel, tile):
     spec, gpu = discover()[kernel].with_tile(tile), hardware.gpu("h200")

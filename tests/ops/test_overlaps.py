@@ -51,7 +51,7 @@ def test_outputs_in_the_memory_of_inputs_are_refused(name):
         case.run(out=out, lse2=inside(out, q.shape[:2], torch.float32))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "kernel",
     [n for n, k in SPECS.items() if k.operation in OF_QUERIES and k.policies[0].out == "input"],

@@ -64,6 +64,7 @@ def test_a_decode_in_other_pages(kernel):
     unlike(lambda **how: decode_case(LENGTHS, **how), kernel, SPLIT)
 
 
+@pytest.mark.few_of_each("kernel", 1)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("kernel", PAGED_PREFILLS)
 def test_a_prefill_in_other_pages(kernel, head_dim):
@@ -110,13 +111,14 @@ VARIANTS = {
 }
 
 
-@pytest.mark.few_of_each("kernel", 2)
+@pytest.mark.few_of_each("kernel", 1)
 @pytest.mark.parametrize("how", VARIANTS)
 @pytest.mark.parametrize("kernel", PAGED_PREFILLS)
 def test_a_prefill_in_chunks_of_1_to_all_tokens(kernel, how):
     check_chunks(prefill_case(Q_LENS, KV_LENS, page_size=16), kernel, VARIANTS[how])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernel", CUDA_MLAS)
 def test_an_mla_decode_in_chunks_of_1_to_all_tokens_and_in_other_pages(kernel):
     check_chunks(mla_case(Q_LENS, KV_LENS, heads=3), kernel, SPLIT)
@@ -138,7 +140,8 @@ def test_a_cache_that_grows_by_chunks_ends_in_the_bits_of_one_prefill(size):
         assert_same(step, expected, new)
 
 
-@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.few_of_each("kernel", 1)
+@pytest.mark.parametrize("group", [3, 1])
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
 def test_gradients_alone_and_in_every_turn_of_the_batch(kernel, group):
     check_gradients(kernel, Q_LENS, KV_LENS, group=group)

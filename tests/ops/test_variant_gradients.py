@@ -53,6 +53,7 @@ def in_float64(q, k, v, *, causal=False, **variant):
     return torch.cat(out)
 
 
+@pytest.mark.few_of_each("way", 3)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(variant))
 @pytest.mark.parametrize("way", ["autograd", "torch.func"])
 def test_gradients_are_those_of_float64(variant, way):
@@ -81,6 +82,7 @@ def test_gradients_are_those_of_float64(variant, way):
         assert (mine - right).abs().max() <= NEAR * right.abs().max()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dims", [(32, 32), (80, 80), (96, 96), (33, 33), (192, 128)], ids=str)
 def test_a_head_dim_between_those_of_the_kernels(dims):
     """The rows lie among NaN, which no copy brings along; the caller's memory stays as it was."""

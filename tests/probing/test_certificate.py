@@ -36,6 +36,7 @@ def made(name, layout, options, **how):
     return certify(function, layout, options=options, **how)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "layout"), sorted(KERNELS))
 def test_our_kernels_do_not_look_at_the_batch(name, layout):
     found = made(name, layout, SPLIT)

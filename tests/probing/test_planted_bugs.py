@@ -106,6 +106,7 @@ PAGED = [
 CASES = [("bhsd", *x) for x in DENSE] + [("paged_decode", *x) for x in PAGED]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("layout", "name", "kind", "place", "fn"), CASES, ids=[x[1] for x in CASES]
 )

@@ -87,7 +87,7 @@ print(passed)
 STEPS = 6  # of each of two files a sync and a replacement, and two files that are removed
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("step", range(1, STEPS + 2))
 def test_a_killed_merge_leaves_every_row_once(path, row, step):
     store.append(path, batch(row, 1, 2))

@@ -39,7 +39,7 @@ def exactly(rows):
     return [[(name, repr(cell)) for name, cell in row.items()] for row in rows]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda table: table.name)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())

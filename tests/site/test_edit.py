@@ -55,7 +55,7 @@ def test_keyboard_enters_and_leaves_the_editor(widget):
     assert not page.evaluate(focused)
     press(widget, "Reset")
     widget.get_by_text("Diff against the original: unchanged").wait_for()
-    check(page)
+    check(page, within="[data-lab-widget=edit_kernel]")
 
 
 def test_link_brings_the_edit_back(widget):
@@ -73,7 +73,7 @@ def test_unchanged_kernel_runs_without_a_compiler(opened, width):
     page = opened(PAGE, width)
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_text("Equal in every bit to the H200.").wait_for(timeout=SLOW_MS)
-    check(page)
+    check(page, within="[data-lab-widget=edit_kernel]")
 
 
 def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
@@ -99,7 +99,7 @@ def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
     press(widget, "Run")
     widget.get_by_text("Now: 1 line changed").wait_for(timeout=SLOW_MS)
     assert widget.get_by_text("Equal in every bit to the H200.").count() == 2
-    check(page)
+    check(page, within="[data-lab-widget=edit_kernel]")
 
 
 def write_over(widget, file, line, text):

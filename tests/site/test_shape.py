@@ -8,6 +8,7 @@ import yaml
 
 from labkernels.widgets import kernels, program
 from tests.repo.files import ROOT
+from tests.site.test_layout import check_blocks
 from tests.site.test_pages import CHAPTERS, WIDTHS, browser, opened
 
 __all__ = ["browser", "opened"]  # fixtures
@@ -45,6 +46,7 @@ def check_equations(page):
 def test_a_chapter_answers_on_its_first_screen_and_is_short_and_light(opened, name):
     """The WebAssembly that a chapter's widgets load is not counted."""
     page = opened(name)
+    check_blocks(page)
     if name in PAGES["Chapters"]:
         words = page.locator(".lab-answer > p:not(.admonition-title)")
         lines = words.evaluate_all(
@@ -70,6 +72,7 @@ def test_a_chapter_answers_on_its_first_screen_and_is_short_and_light(opened, na
 def test_a_chapter_is_read_on_a_phone(opened, name):
     """Words of a figure have eleven pixels, and nothing is wider than the page."""
     page = opened(name, WIDTHS[1])
+    check_blocks(page)
     check_equations(page)
     sources = page.evaluate("""[...document.querySelectorAll("article picture img")].map(
         (img) => [img.currentSrc || img.src, img.getBoundingClientRect().width])""")

@@ -36,9 +36,9 @@ def widget(page, name):
     return found
 
 
-def check_at_top(page):
+def check_at_top(page, name):
     page.evaluate("scrollTo({top: 0, behavior: 'instant'})")  # there the theme shows no button
-    check(page)
+    check(page, within=f"[data-lab-widget={name}]")
 
 
 def run(form, name="Run"):
@@ -63,7 +63,7 @@ def test_calculator_says_at_the_field_what_is_wrong_and_shows_no_number(opened, 
         playwright.expect(field).to_have_attribute("aria-invalid", "false")
         playwright.expect(block.or_(shape)).to_have_count(2)
     form.get_by_label("Requests").fill("2.5")
-    check_at_top(page)
+    check_at_top(page, "budget")
 
 
 def test_a_kernel_that_a_gpu_cannot_run_is_refused_with_the_reason(opened):
@@ -92,7 +92,7 @@ def test_one_number_is_one_number(opened):
     assert form.locator("table").count() == 2  # of the sum and of the product
     form.get_by_label("A column of B").fill("1 2")
     form.get_by_text("The row has 4 numbers, and the column has 2.").wait_for()
-    check_at_top(page)
+    check_at_top(page, "bits")
 
 
 def test_a_bit_is_turned_over_by_mouse_and_by_keyboard(opened):
@@ -106,7 +106,7 @@ def test_a_bit_is_turned_over_by_mouse_and_by_keyboard(opened):
     page.keyboard.press("Space")  # bit 10, the last of the exponent
     playwright.expect(number).to_have_value("0.75")
     playwright.expect(form.get_by_role("button", name="bit 10, exponent")).to_be_focused()
-    check_at_top(page)
+    check_at_top(page, "bits")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -122,7 +122,7 @@ def test_two_runs_stand_side_by_side_and_the_focus_stays(opened, width):
     beside = boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
     assert beside == (width == WIDTHS[0])
     form.get_by_text("the largest error of a head is smaller in decode_fma").wait_for()
-    check_at_top(page)
+    check_at_top(page, "run_kernel")
 
 
 def test_a_run_is_stopped_and_can_begin_again(opened):
@@ -166,7 +166,7 @@ def test_controls_of_the_stepper_stay_beside_the_picture_and_play(opened, width)
     stopped = bar.locator(".lab-brief").text_content()
     page.wait_for_timeout(1000)
     assert bar.locator(".lab-brief").text_content() == stopped
-    check_at_top(page)
+    check_at_top(page, "step_kernel")
 
 
 def test_a_link_shows_what_its_sender_chose(opened):
@@ -230,4 +230,4 @@ def test_home_runs_a_kernel_and_breaks_it(opened, width):
     live.get_by_text(
         re.compile(r"thread \d+: reads shared byte \d+ at .*, which no thread wrote")
     ).wait_for()
-    check_at_top(page)
+    check_at_top(page, "first_run")

@@ -36,7 +36,7 @@ def test_a_frame_past_the_guard_page_is_reported():
         assert "overflows the stack of 65536 bytes that a thread has" in text
 
 
-@pytest.mark.one_in(3)  # each loop once, with checks and without
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("which", "marker"), [(0, "exchanges for ever"), (1, "calls nothing")])
 @pytest.mark.parametrize("checks", [True, False])
 def test_a_loop_without_an_end_is_reported(which, marker, checks):

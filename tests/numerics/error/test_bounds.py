@@ -154,6 +154,7 @@ IDS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", ["normal", "peaky", "hostile", "mean 1", "outliers"])
 @pytest.mark.parametrize(("how", "fmt"), WAYS, ids=IDS)
 def test_a_right_kernel_stays_below_the_bound(how, fmt, family):
@@ -233,7 +234,7 @@ SIGMA = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("family", ["normal", "mean 1"])
 @pytest.mark.parametrize("how", SIGMA, ids=lambda how: f"P_{how[0].p}-out_{how[0].out}")
 def test_expected_error_is_the_error_seen(how, family):

@@ -34,7 +34,7 @@ def few():
     return decode_problem([500] * 6)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("way", WAYS)
 def test_z_has_standard_deviation_one(problem, way):
     policy, order = WAYS[way]

@@ -100,7 +100,7 @@ def test_error_and_warning_stand_at_the_line_of_the_edit(built):
     assert (warning["path"], warning["line"]) == (SOURCE, warned)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long  # in a browser, tests/site sees the same bits
 @pytest.mark.parametrize("checked", [True, False])
 def test_unchanged_kernel_has_the_bits_of_the_gpu(built, offer, checked):
     (found,) = built(({}, checked))
