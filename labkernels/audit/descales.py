@@ -7,12 +7,29 @@ from labkernels.audit.meaning import plain, text
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace, to_numpy
 
-_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
+_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": ""}  # bytes: as is told
+
+_FEWEST_CODES, _MOST_CODES, _SOME = 32, 128, 4096  # magnitudes, of so many numbers
 
 
 def is_fp8(tensor) -> bool:
     """Return whether a tensor holds floats of 8 bits, or bytes."""
     return str(getattr(tensor, "dtype", "")).removeprefix("torch.") in _BITS
+
+
+def with_bytes_read(given: dict) -> list[dict]:
+    """Return the tensors with the format of bytes, the likelier first where none is told.
+
+    As vLLM's kv_cache_dtype says it, "fp8" and "auto" are e4m3.
+    """
+    if not any(str(getattr(given.get(n), "dtype", "")).endswith("uint8") for n in "qkv"):
+        return [given]
+    if "kv_dtype" not in given:
+        return [given | {"bytes": fmt, "guessed": True} for fmt in ("e4m3", "e5m2")]
+    told = text(given["kv_dtype"]).lower()
+    if "e5m2" not in told and "e4m3" not in told and told not in ("fp8", "auto"):
+        raise ValueError(f"kv_dtype = {told!r} of bytes, allowed: fp8, fp8_e4m3, fp8_e5m2")
+    return [given | {"bytes": "e5m2" if "e5m2" in told else "e4m3"}]
 
 
 def dequantised(name: str, tensor, scale, found: dict):
@@ -24,7 +41,7 @@ def dequantised(name: str, tensor, scale, found: dict):
     if kind in _BITS:
         if hasattr(tensor, "detach"):
             tensor = tensor.view(namespace(tensor).uint8).cpu().numpy()
-        tensor = rounding.from_bits(tensor, _BITS[kind])
+        tensor = rounding.from_bits(tensor, _BITS[kind] or found["bytes"])
     if scale is None:
         return tensor
     scales = to_numpy(scale) if hasattr(scale, "detach") else np.asarray(scale)
@@ -74,7 +91,20 @@ def _of_pages(name: str, rows: np.ndarray, found: dict, sizes: tuple[int, int]) 
     return scales
 
 
-def holds_e4m3(tensors: list) -> bool:
-    """Return whether floats of 16 bits or more have values of e4m3 alone."""
-    known = [to_numpy(x) for x in tensors if str(getattr(x, "dtype", "")).endswith("float16")]
-    return len(known) > 1 and all(np.array_equal(rounding.round_to(x, "e4m3"), x) for x in known)
+def holds_codes(tensors: list) -> bool:
+    """Return whether floats have so few magnitudes, in all or by an axis, as e4m3 and scales give.
+
+    Sixteen bits have hundreds in as many numbers, and small integers, as tests draw, have fewer.
+    """
+    return all(x is not None and _has_few(np.abs(plain(x))) for x in tensors)
+
+
+def _has_few(sizes: np.ndarray) -> bool:
+    if sizes.dtype.kind != "f" or not sizes.size:
+        return False
+    for parts in (sizes[None], *(np.moveaxis(sizes, i, 0) for i in range(sizes.ndim - 1))):
+        some = [part.reshape(-1)[:_SOME] for part in parts]
+        kinds = [len(np.unique(part)) for part in some if len(part) > 4 * _MOST_CODES]
+        if kinds and min(kinds) >= _FEWEST_CODES and max(kinds) <= _MOST_CODES:
+            return True
+    return False

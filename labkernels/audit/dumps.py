@@ -17,9 +17,16 @@ from labkernels.numerics.verdict.verdict import BUG, Verdict
 from labkernels.units import LOG2_E, GiB
 
 _NUMBERS = ("scale", "soft_cap")
-_NO_TENSORS = {*_NUMBERS, *REFUSED, "causal", "is_causal", "mask_type", "kv_layout", "layout"} | {
-    name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))
-}
+_NO_TENSORS = {
+    *_NUMBERS,
+    *REFUSED,
+    "causal",
+    "is_causal",
+    "mask_type",
+    "kv_layout",
+    "layout",
+    "kv_dtype",
+} | {name for name in NAMES if "window" in name or name.endswith(("_scale", "_heads"))}
 _TABLE = ("page_table", "kv_len")
 _CHANNELS = range(16, 257, 8)  # of a head that has no axis of its own
 # Each of these tensors says where a request begins or ends.
@@ -126,8 +133,10 @@ def judge(
     if p_format is None and _may_round_p_to_8_bits(given):
         formats.append(("e4m3", True))
     ways = [
-        Way(partial(_judged, given, layout, base, p, guessed), np.inf if guessed else layout.doubt)
+        Way(partial(_judged, taken, layout, base, p, guessed), np.inf if doubted else layout.doubt)
         for p, guessed in formats
+        for number, taken in enumerate(descales.with_bytes_read(given))
+        for doubted in (guessed or number > 0,)
         for layout in layouts.candidates(given)
         for base in (("2", "e") if "lse" in given else ("2",))
     ]
@@ -161,7 +170,7 @@ def _may_round_p_to_8_bits(given: dict) -> bool:
     """Return whether something says that products of 8 bits are taken."""
     scales = {"q_scale", "k_scale", "v_scale"} & given.keys()
     kinds = [given.get(name) for name in ("q", "k", "v")]
-    return bool(scales) or any(descales.is_fp8(x) for x in kinds) or descales.holds_e4m3(kinds)
+    return bool(scales) or any(descales.is_fp8(x) for x in kinds) or descales.holds_codes(kinds[1:])
 
 
 def _plain(tensors: dict) -> dict:
@@ -218,6 +227,7 @@ def _judged(
         how["p_format"] = _p_format(found)
     if p_format is not None:
         how["p_format"] = p_format
+    words += [f"bytes taken as {found['bytes']}"] if "guessed" in found else []
     for name in ("q", "k", "v"):
         if name in found:
             scale = found.get(f"{name}_scale")

@@ -63,6 +63,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "k_scale": ("k_descale", "descale_k", "scale_k"),
     "v_scale": ("v_descale", "descale_v", "bmm2_scale", "scale_v"),
     "kv_layout": (),
+    "kv_dtype": ("kv_cache_dtype", "kv_data_type"),
     "layout": ("qkv_format", "qkv_layout"),
     "q_heads": ("num_qo_heads", "num_q_heads", "num_attention_heads"),
     "kv_heads": ("num_kv_heads", "num_key_value_heads", "num_gqa_groups"),
@@ -108,7 +109,7 @@ _BY_NAME = {
 _MAY_MATTER = re.compile(
     "(?<![a-z])(masks?|bias|windows?|win|sliding|(soft)?cap(ping)?|sinks?|alibi|slopes?|"
     "p?drop(out)?|chunk(ed)?|mod|sparse|ranges?|valid|positions?|extra|lookback|rope|rotary|"
-    "temperature|(de)?scal(es?|ing|ar)|zero|zp|lens|lengths|seqlens?|indptr|indices|ptr|cnt|"
+    "temp(erature)?|(de)?scal(es?|ing|ar)|zero|zp|lens|lengths|seqlens?|indptr|indices|ptr|cnt|"
     "leftpad|padding|causal|bottom|new)(?![a-z])"
 )
 DEFAULT_GIB = 4.0

@@ -11,7 +11,7 @@ import torch
 from labkernels.cuda import launch
 from labkernels.hardware import Gpu
 from labkernels.kept import Kept
-from labkernels.kernels.checks import MAX_KEYS, require_tensor
+from labkernels.kernels.checks import MAX_KEYS, require_tensor, resolved
 from labkernels.kernels.kernel import Kernel
 from labkernels.policy import NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
@@ -82,7 +82,7 @@ class VariantOptions(TypedDict, total=False):
     FlashAttention; query i of n, in a request of L keys, has place L - n + i. None: all of them.
     soft_cap: scores s become c tanh(s / c). alibi [q_heads] fp32: slopes; a score gets slope times
     (key - place) added, as in FlashInfer. sinks [q_heads] fp32: a logit of each query head that
-    counts in the denominator alone.
+    counts in the denominator alone. A tensor with torch's negative bit is copied.
     """
 
     window_left: int | None
@@ -113,7 +113,7 @@ def variant_of(
     if cap is not None and not (number and 0 < cap <= _MAX_CAP):
         raise ValueError(f"soft_cap = {cap!r}, allowed: None, a positive number to {_MAX_CAP:g}")
     tensors: dict[str, torch.Tensor] = {
-        name: options[name] for name in ("alibi", "sinks") if options.get(name) is not None
+        name: resolved(x) for name in ("alibi", "sinks") if (x := options.get(name)) is not None
     }
     for name, tensor in tensors.items():
         require_tensor(name, tensor)
@@ -125,7 +125,7 @@ def variant_of(
         if not tensor.is_contiguous():
             raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
     if options.get("mask") is not None:
-        tensors["mask"] = options["mask"]  # which only a prefill has, and checks
+        tensors["mask"] = resolved(options["mask"])  # which only a prefill has, and checks
     ends = {name: options.get(name) for name in ("window_left", "window_right")}
     on = dict.fromkeys(tensors, True)
     variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)

@@ -68,9 +68,7 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
 
 
 def require_place(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError unless the first element lies where a 16-byte copy can start, unnegated."""
-    if tensor.is_neg():  # the memory holds the values' negatives, which a kernel cannot know
-        raise ValueError(f"{name}.is_neg() = True, allowed: False, as {name}.resolve_neg() is")
+    """Raise ValueError unless the first element lies where a 16-byte copy can start."""
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:
@@ -84,8 +82,13 @@ def require_place(name: str, tensor: torch.Tensor) -> None:
 
 
 def resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, with a negation that torch has put off carried out."""
-    return tensor.resolve_neg() if isinstance(tensor, torch.Tensor) else tensor
+    """Return the tensor, or a copy with a negation that torch has put off carried out."""
+    return tensor.resolve_neg() if getattr(tensor, "is_neg", bool)() else tensor
+
+
+def put_off(name: str) -> ValueError:
+    """Return the error for memory of negatives: a kernel that reads or writes it cannot know."""
+    return ValueError(f"{name}.is_neg() = True, allowed: False, as {name}.resolve_neg() is")
 
 
 def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
@@ -215,11 +218,13 @@ def _known_lengths(
 def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
     """Return the facts of tensors that a call's choices depend on: neither contents nor addresses.
 
-    Raises: ValueError naming an argument that is not a tensor.
+    Raises: ValueError naming an argument that is not a tensor, or holds negatives.
     """
-    found = []
+    found: list = []
     try:
         for x in tensors:
+            if x.is_neg():
+                raise put_off(names[len(found) // 4])
             found += (x.device, x.dtype, x.shape, x.stride())
     except (AttributeError, TypeError):
         for name, x in zip(names, tensors, strict=True):
@@ -383,6 +388,8 @@ def output(name: str, given: torch.Tensor | None, like: torch.Tensor) -> torch.T
     if given is None:
         return torch.empty_like(like)
     require_tensor(name, given)
+    if given.is_neg():
+        raise put_off(name)
     if given.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name}.requires_grad = True, allowed: False, or torch.no_grad()")
     require_device(name, given, like.device)

@@ -45,16 +45,17 @@ def with_kvcache(
     require_options("with_kvcache", options, PrefillStepOptions)
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
+    q, k_new, v_new, cu_seqlens_q = map(resolved, (q, k_new, v_new, cu_seqlens_q))
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
     chosen: dict[str, Any] = {
         name: options[name] for name in ("target", "checks") if name in options
     }
-    append = append_step(cache, resolved(k_new), resolved(v_new), cu_seqlens_q, **chosen)
+    append = append_step(cache, k_new, v_new, cu_seqlens_q, **chosen)
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
     after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
     step = prefill_step(
-        resolved(q), cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
+        q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )
     append.run()
     step.run()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkernels import testing
+from labkernels import testing, verdict
 from labkernels.measure.mistakes import attention
 from tests.measure.strangers import inputs, right, runs, wrong
 
@@ -135,3 +135,14 @@ def test_nan_is_a_bug():
     out = right.rounded_once(call)
     out[0, 0, 0, 0] = torch.nan
     assert runs.judged(call, out).answer == "BUG"
+
+
+@pytest.mark.parametrize(("keys", "answer"), [(48, "ROUNDING"), (256, "BUG")])
+def test_where_a_cap_of_50_left_on_is_seen(keys, answer):
+    """Below, it moves the largest weights by about half a spacing of P in bf16."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 64, generator=g).bfloat16() for n in (16, keys, keys))
+    s = 50 * torch.tanh(q.double() @ k.double().mT / 8 / 50)
+    p = torch.exp(s - s.amax(-1, keepdim=True))
+    out = (p.bfloat16().double() @ v.double() / p.sum(-1, keepdim=True)).bfloat16()
+    assert verdict(out, q, k, v, named=False).answer == answer

@@ -8,6 +8,7 @@ import torch
 
 import labkernels
 from labkernels import PagedKV, RaggedKV, attention, decode, ops
+from labkernels.kernels.caches.paged import QuantizedKV
 
 Q = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0)).half()
 POOLS = torch.randn(2, 1, 16, 2, 64, generator=torch.Generator().manual_seed(1)).half()
@@ -24,15 +25,34 @@ def test_a_negation_that_torch_put_off_is_carried_out():
     later = torch._neg_view(Q)
     assert torch.equal(decode(later, paged()).out, decode(-Q, paged()).out)
     k = POOLS[0, 0, :1].contiguous()
-    out, _ = attention(later, torch._neg_view(k), k, ENDS, ENDS)
-    assert torch.equal(out, attention(-Q, -k, k, ENDS, ENDS)[0])
+    for at, given in enumerate((Q, k, k, ENDS, ENDS)):
+        tensors = [Q, k, k, ENDS, ENDS]
+        expected = attention(*tensors)[0]
+        tensors[at] = torch._neg_view(-given)
+        assert torch.equal(attention(*tensors)[0], expected)
+        q, *kv, ends_q, ends_k = tensors
+        assert torch.equal(labkernels.prefill(q, RaggedKV(*kv, ends_k), ends_q).out, expected)
+
+
+@pytest.mark.parametrize("name", ["sinks", "alibi"])
+def test_a_negation_of_a_logit_of_each_head_is_carried_out(name):
+    logits = torch.linspace(-2, 2, 4)
+    found = decode(Q, paged(), **{name: torch._neg_view(-logits)})
+    assert torch.equal(found.out, decode(Q, paged(), **{name: logits}).out)
 
 
 def test_where_memory_is_kept_a_negation_is_refused():
     with pytest.raises(ValueError, match=r"q.is_neg\(\) = True, allowed: False, as q.resolve_neg"):
         labkernels.decode_step(torch._neg_view(Q), paged())
-    with pytest.raises(ValueError, match="k.is_neg"):
-        RaggedKV(torch._neg_view(POOLS[0, 0]), POOLS[1, 0], ENDS * 16)
+    for name in (cache := paged().tensors):
+        with pytest.raises(ValueError, match=f"{name}.is_neg"):
+            PagedKV(**cache | {name: torch._neg_view(cache[name])})
+    for name, like in (("out", Q), ("lse2", torch.zeros(1, 4))):
+        with pytest.raises(ValueError, match=f"{name}.is_neg"):
+            decode(Q, paged(), **{name: torch._neg_view(like.clone())})
+    codes = POOLS.to(torch.float8_e4m3fn), torch._neg_view(torch.ones(2))
+    with pytest.raises(ValueError, match="k_scale.is_neg"):
+        QuantizedKV(*codes[0], ENDS[:1].view(1, 1), ENDS[1:], codes[1], torch.ones(2))
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-38, 1e38, 2.0**65])

@@ -65,8 +65,8 @@ def append(
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
         known = {"new_lens": new_lens, "kv_lens": kv_lens}
         return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
-    new = (resolved(x) for x in (k_new, v_new))
-    step = append_step(cache, *new, cu_seqlens_new, target=target, checks=checks)
+    k_new, v_new, cu_seqlens_new = map(resolved, (k_new, v_new, cu_seqlens_new))
+    step = append_step(cache, k_new, v_new, cu_seqlens_new, target=target, checks=checks)
     lengths_after(cache, cu_seqlens_new, len(k_new), new_lens, kv_lens)
     step.run()
     return step

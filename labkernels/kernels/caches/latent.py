@@ -19,7 +19,7 @@ class LatentKV(Paged):
 
     Shapes: ckv [pages, page_size, 512], kpe [pages, page_size, 64], fp16 or bf16, last dimension
     contiguous; page_table [batch, max_pages] int32; kv_len [batch] int32.
-    Raises: ValueError naming the argument, its value and what is allowed.
+    Raises: ValueError naming the argument, its value and what is allowed, as for PagedKV.
     """
 
     ckv: torch.Tensor

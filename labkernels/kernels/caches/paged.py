@@ -216,7 +216,8 @@ class PagedKV(PagedHeads):
 
     Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
     v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
-    Raises: ValueError naming the argument, its value and what is allowed.
+    Raises: ValueError naming the argument, its value and what is allowed; a tensor with torch's
+    negative bit is refused, since a cache is the caller's memory, which later calls write.
     """
 
     def check_tensors(self) -> None:

@@ -16,7 +16,8 @@ class RaggedKV(Cache):
     """K and V of many requests, each request's keys after those of the request before.
 
     Shapes: k [total, kv_heads, head_dim], v [total, kv_heads, head_dim_v], fp16 or bf16, last
-    dimension contiguous; cu_seqlens [batch + 1] int32, from 0 to total.
+    dimension contiguous; cu_seqlens [batch + 1] int32, from 0 to total. A tensor with torch's
+    negative bit is copied, so that later writes to it do not count: kernels only read the cache.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
 
@@ -24,6 +25,7 @@ class RaggedKV(Cache):
     v: torch.Tensor
     cu_seqlens: torch.Tensor
     layout: ClassVar[str] = "ragged"
+    is_written: ClassVar[bool] = False
 
     def check_tensors(self) -> None:
         """Raise ValueError unless kernels can use the shapes, strides, types and devices."""

@@ -54,6 +54,7 @@ def merge_states(
     (tensor([2., 1.]), tensor([[3.5850, 0.0000]]))
     """
     require_options("merge_states", options, MergeOptions)
+    outs, lse2s = arguments.resolved(outs), arguments.resolved(lse2s)
     step = merge_states_step(outs, lse2s, **options)
     step.run()
     return step

@@ -58,8 +58,8 @@ def mla_decode(
         return in_graph("mla_decode", Attention, *tensors, **options)
     if not options.keys() <= PackedOptions.__annotations__.keys():
         require_options("mla_decode", options, PackedOptions)
-    q_nope = q_nope.resolve_neg() if getattr(q_nope, "is_neg", bool)() else q_nope
-    q_pe = q_pe.resolve_neg() if getattr(q_pe, "is_neg", bool)() else q_pe
+    if True in [getattr(x, "is_neg", bool)() for x in (q_nope, q_pe, cu_seqlens_q)]:
+        q_nope, q_pe, cu_seqlens_q = map(arguments.resolved, (q_nope, q_pe, cu_seqlens_q))
     step = mla_decode_step(q_nope, q_pe, cache, cu_seqlens_q, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()

@@ -86,7 +86,8 @@ def prefill(
         return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
     if not options.keys() <= PrefillOptions.__annotations__.keys():
         require_options("prefill", options, PrefillOptions)
-    q = q.resolve_neg() if getattr(q, "is_neg", bool)() else q
+    if True in [getattr(x, "is_neg", bool)() for x in (q, cu_seqlens_q)]:
+        q, cu_seqlens_q = arguments.resolved(q), arguments.resolved(cu_seqlens_q)
     step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
         kv.require_contents(options.get("kv_lens"))

@@ -300,3 +300,38 @@ def test_a_query_saved_in_16_bits_with_its_descale():
     scale = torch.full((B, HKV), 0.5)
     call = inputs.Call(CALL.q * 0.5, CALL.k, CALL.v, True, CALL.scale)
     assert judged(bhsd() | {"q_scale": scale, "out": FLASH(call)}) == ("ROUNDING", "BUG")
+
+
+def of_codes(fmt, scales):
+    """Return K and V as codes and as numbers, and the output of right arithmetic with P in e4m3."""
+    g = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(B, HKV, 64, D, generator=g, dtype=torch.float64) for _ in range(3))
+    codes = [x.to(fmt) for x in (k, v)]
+    k, v = (x.double() * scales for x in codes)
+    q = q.bfloat16()
+    s = q.double() @ k.mT / D**0.5
+    p = torch.exp(s - s.amax(-1, keepdim=True))
+    out = p.to(torch.float8_e4m3fn).double() @ v / p.sum(-1, keepdim=True)
+    return q, codes, (k, v), out.bfloat16()
+
+
+@pytest.mark.parametrize("scale", [0.5, torch.tensor([0.3, 0.7])[:, None, None]])
+def test_p_in_e4m3_is_guessed_of_numbers_that_were_codes(scale):
+    q, _, (k, v), out = of_codes(torch.float8_e4m3fn, scale)
+    given = {"q": q, "k": k.float(), "v": v.float(), "out": out}
+    assert judge(given, named=False).note == "P taken to be in e4m3"
+    assert judge(given | {"out": 1.1 * out}, named=False).answer == "BUG"
+    assert judge(given | {"k": k.float() * 1.01 + 1e-6 * q.float()}, named=False).answer == "BUG"
+
+
+def test_bytes_have_the_format_that_is_told_or_explains_the_output():
+    q, codes, _, out = of_codes(torch.float8_e5m2, 1.0)
+    given = dict(zip("kv", (x.view(torch.uint8) for x in codes), strict=True)) | {
+        "q": q,
+        "out": out,
+    }
+    assert "bytes taken as e5m2" in judge(given, named=False).note
+    assert judge(given | {"kv_dtype": "fp8_e5m2"}, named=False).answer == "ROUNDING"
+    assert judge(given | {"kv_dtype": "fp8"}, named=False).answer == "BUG"
+    with pytest.raises(ValueError, match="kv_dtype = 'int8' of bytes, allowed: fp8, "):
+        judge(given | {"kv_dtype": "int8"}, named=False)
