@@ -1,8 +1,12 @@
 """In a browser, a reader edits a kernel: an error, its mend, what the checks find, the bits."""
 
 import pytest
+from page_assignments import names
+from solutions import solution
 
-from labkernels.widgets import editing
+from labkernels.chapters import exercises
+from labkernels.chapters.primers import machine
+from labkernels.widgets import editing, small
 from labkernels.widgets.steps.broken import PARTS
 from tests.site.test_pages import (
     WIDTHS,
@@ -22,6 +26,11 @@ PAGE = "book/edit_a_kernel.html"
 SOURCE = "decode/mma/kernel.cuh"
 TYPO = "sync_blok();"
 SLOW_MS = 180_000  # a first compile where other tests use the cores
+# An address in a page has 32 bits, and other tensors lie next to a stray one: other words name it.
+STRAY = [m.says for m in exercises.get("page_lookup").mistakes if m.fault == "bounds"]
+SHORT = "two_stages"  # whose kernel is the smallest
+ASSIGNMENTS = [SHORT]
+ASSIGNMENTS += [pytest.param(name, marks=pytest.mark.long) for name in names() if name != SHORT]
 MISTAKES = [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, len(PARTS) + 1))]
 
 
@@ -105,7 +114,7 @@ def test_reader_is_told_of_an_error_and_of_a_race_and_sees_the_bits(widget):
 def write_over(widget, file, line, text):
     """Type a text in the place of a line."""
     keyboard = widget.page.keyboard
-    widget.get_by_label("File").select_option(file)
+    widget.get_by_label("File", exact=True).select_option(file)
     widget.get_by_role("textbox", name=f"The text of {file}").click()
     keyboard.press("Control+Home")
     for _ in range(line - 1):
@@ -127,6 +136,42 @@ def test_mistake_that_is_typed_is_caught_and_its_line_is_named(widget, number):
     caught = SAID[number - 1] if number <= len(SAID) else "a bug"
     widget.get_by_text(caught).first.wait_for()
     assert not widget.page.wrong
+
+
+def test_small_kernel_runs_and_an_index_beyond_its_dimension_is_found(widget):
+    kernel, file = small.OFFERED[0].kernel.instance, small.OFFERED[0].kernel.header
+    widget.get_by_label("Kernel", exact=True).select_option(kernel)
+    press(widget, "Run")
+    says(widget, "The run is done.")
+    widget.get_by_text("Every error is inside its bound").first.wait_for()
+    text = (machine.FOLDER / file).read_text()
+    line = text.split("smem.q[warp][d]")[0].count("\n") + 1
+    old = text.splitlines()[line - 1].strip()
+    write_over(widget, file, line, old.replace("smem.q[warp][d]", "smem.q[0][32 * warp + d]"))
+    press(widget, "Step")
+    found = widget.get_by_text("is out of bounds of its dimension, 'const float[32]'").first
+    playwright.expect(found).to_contain_text(f"{file}:{line}", timeout=SLOW_MS)
+    widget.get_by_text("the checks have stopped the kernel").wait_for()
+    assert not widget.page.wrong
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_page_compiles_three_wrong_answers_and_a_right_one(opened, name):
+    page, mistakes = opened("book/assignments.html"), exercises.get(name).mistakes[:3]
+    form = page.locator(f"form[aria-label='answer to {name}']")
+    page.locator(".dropdown", has=form).get_by_role("button").first.click()
+    box = page.locator(".lab-widget", has=form)
+    for answer, says in (*((each.source, each.says) for each in mistakes), (solution(name), "")):
+        form.get_by_label("Your lines").fill(f"{answer}\n// unlike the answers that the page knows")
+        form.get_by_role("button", name="Check").click()
+        head = "Not yet." if says else "Right."
+        first = box.locator(".lab-said p").first
+        playwright.expect(first).to_have_text(head, timeout=SLOW_MS)
+        if says in STRAY:
+            continue
+        assert says in " ".join(box.locator(".lab-said").inner_text().split())
+    assert any(url.endswith("compiler.js") for url in page.loaded)
+    assert not page.wrong
 
 
 @pytest.mark.long

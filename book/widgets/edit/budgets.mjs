@@ -59,9 +59,9 @@ export function budgets({ budget, reported, launch }, gpu, compiled) {
         "p",
         {},
         element("b", {}, `${thread.total} registers`),
-        ` by the book's formula, for the unchanged kernel. ${gpu_says} ${promised} blocks of ` +
-          `${threads} threads leave ${allowed} to each thread. Only a compiler for the GPU knows ` +
-          "how many your code takes.",
+        ` by the book's formula, for the unchanged kernel. ${gpu_says} ${promised} ` +
+          `${promised === 1 ? "block" : "blocks"} of ${threads} threads leave ${allowed} ` +
+          "to each thread. Only a compiler for the GPU knows how many your code takes.",
       ),
       details(
         "The formula, line by line",

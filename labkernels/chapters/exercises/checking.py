@@ -91,7 +91,10 @@ def _judged(exercise: Exercise, grader: ModuleType, answer: object, results: dic
 def _of_fault(exercise: Exercise, answer: str, message: str) -> list[str]:
     """Return the machine's message, and the assignment's advice if it knows this kind of fault."""
     fault, lines = fault_of(message), in_readers_words(message)
-    known = [m for m in exercise.mistakes if m.fault and m.fault == fault]
+    kinds = [fault] if fault else []
+    if fault == "index" and not any("of your answer" in line for line in lines):
+        kinds.append("bounds")  # a value that the answer returns: not each compiler notes its index
+    known = [m for m in exercise.mistakes if m.fault in kinds]
     alike = [m for m in known if m.where in " ".join([message, *lines])]
     if exercise.place[0] and fault in ("bounds", "index", "race", "alignment", "unwritten"):
         lines += [*in_own_lines(answer, lines), *negative_remainder(answer)]
