@@ -16,6 +16,7 @@ from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case, sums
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "decode_mma_n8", "triton_decode"])
 @pytest.mark.parametrize("window", [{}, {"window_left": 2100}], ids=["whole", "window"])
 def test_a_decode_is_split_by_each_request_s_own_length(kernel, window):

@@ -1,5 +1,6 @@
 """What the stepper of a page shows is what the kernel holds: memory, fragments and the softmax."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -109,14 +110,17 @@ def test_trace_of_a_broken_run_ends_where_the_checks_stopped_it(broken_asset):
 
 
 @pytest.fixture(scope="module")
-def others(needs_node, needs_zig, tmp_path_factory):
-    """Return what the stepper shows of the kernels without switches, by kernel."""
-    folder, shown = tmp_path_factory.mktemp("steps"), {}
-    for name, stepped in OTHERS.items():
+def shown(needs_node, needs_zig, tmp_path_factory):
+    """Return a function of a kernel without switches: what the stepper shows of it."""
+    folder = tmp_path_factory.mktemp("steps")
+
+    @functools.cache
+    def show(name):
         path = folder / f"{name}.json"
-        path.write_text(json.dumps(stepped.whole_asset()))
-        shown[name] = node.run(HERE / "scripts" / "trace_of_step.mjs", path)
-    return shown
+        path.write_text(json.dumps(OTHERS[name].whole_asset()))
+        return node.run(HERE / "scripts" / "trace_of_step.mjs", path)
+
+    return show
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -130,25 +134,26 @@ def test_buffers_lie_where_the_ledger_says(name):
     assert ends[-1] == sum(line.amount for line in lines if line.name not in small)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_kernel_tells_the_softmax_of_its_rows(others, name):
+def test_every_kernel_tells_the_softmax_of_its_rows(shown, name):
     """The rows come in order: the first rows of the first block are those of KV head 0."""
-    shown, stepped = others[name], OTHERS[name]
-    assert shown["error"] is None
+    found, stepped = shown(name), OTHERS[name]
+    assert found["error"] is None
     operation = operations()[name.partition("_")[0]]
     right, lse2 = attention(operation.inputs(stepped.workload, ExactNormal(0)).problem())
-    n_tokens = len(shown["softmax"]) // GROUP
+    n_tokens = len(found["softmax"]) // GROUP
     # float32 sums and an approximated exp2; P has 11 bits
     wanted = np.reshape(lse2[:n_tokens, :GROUP], -1)
-    np.testing.assert_allclose(lse2_of(shown["softmax"]), wanted, atol=1e-4)
-    out = np.array([row["o"] for row in shown["softmax"]])
+    np.testing.assert_allclose(lse2_of(found["softmax"]), wanted, atol=1e-4)
+    out = np.array([row["o"] for row in found["softmax"]])
     if out.size:
         wanted = right[:n_tokens, :GROUP, :2].reshape(-1, 2)
         np.testing.assert_allclose(out, wanted, rtol=2**-9, atol=1e-3)
 
 
-def test_a_box_is_in_flight_until_a_consumer_has_waited_for_it(others):
-    moments = others["prefill_wgmma"]["moments"]
+def test_a_box_is_in_flight_until_a_consumer_has_waited_for_it(shown):
+    moments = shown("prefill_wgmma")["moments"]
     waited = {m["by"] for m in moments} - {""}
     assert waited <= set(smem_map.barriers(OTHERS["prefill_wgmma"].case().instance))
     assert {"Q 0 full", "K 0 full", "V 0 full", "V 0 empty"} <= waited
