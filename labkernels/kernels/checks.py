@@ -58,23 +58,18 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(
             f"{name}.stride() = {tensor.stride()}, allowed: last stride 1 (a contiguous head_dim)"
         )
-    width = tensor.element_size()
-    require_place(name, tensor)
-    if any(stride * width % COPY_BYTES for stride in tensor.stride()[:-1]):
-        raise ValueError(
-            f"{name}: address {tensor.data_ptr():#x}, strides {tensor.stride()},"
-            f" allowed: rows that start at multiples of {COPY_BYTES} bytes"
-        )
+    require_place(name, tensor, tensor.stride()[:-1])
 
 
-def require_place(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError unless the first element lies where a 16-byte copy can start."""
+def require_place(name: str, tensor: torch.Tensor, strides: Iterable[int] = ()) -> None:
+    """Raise ValueError unless copies of 16 bytes can start at the first element and each stride."""
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:
         words = f"{name} has no memory of its own, allowed: a tensor outside of torch.func"
         raise ValueError(words) from error
-    if address % COPY_BYTES:
+    width = tensor.element_size()
+    if address % COPY_BYTES or any(stride * width % COPY_BYTES for stride in strides):
         raise ValueError(
             f"{name}: address {address:#x}, strides {tensor.stride()},"
             f" allowed: rows that start at multiples of {COPY_BYTES} bytes"
@@ -86,9 +81,10 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg() if getattr(tensor, "is_neg", bool)() else tensor
 
 
-def put_off(name: str) -> ValueError:
-    """Return the error for memory of negatives: a kernel that reads or writes it cannot know."""
-    return ValueError(f"{name}.is_neg() = True, allowed: False, as {name}.resolve_neg() is")
+def require_plain(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError for a view of negatives: a kernel takes memory as it is."""
+    if tensor.is_neg():
+        raise ValueError(f"{name}.is_neg() = True, allowed: False, as {name}.resolve_neg() is")
 
 
 def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
@@ -223,8 +219,7 @@ def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
     found: list = []
     try:
         for x in tensors:
-            if x.is_neg():
-                raise put_off(names[len(found) // 4])
+            require_plain(names[len(found) // 4], x)
             found += (x.device, x.dtype, x.shape, x.stride())
     except (AttributeError, TypeError):
         for name, x in zip(names, tensors, strict=True):
@@ -388,8 +383,7 @@ def output(name: str, given: torch.Tensor | None, like: torch.Tensor) -> torch.T
     if given is None:
         return torch.empty_like(like)
     require_tensor(name, given)
-    if given.is_neg():
-        raise put_off(name)
+    require_plain(name, given)
     if given.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name}.requires_grad = True, allowed: False, or torch.no_grad()")
     require_device(name, given, like.device)

@@ -60,7 +60,7 @@ class Offer:
         found = [
             row["note"].removeprefix("sha256 ")
             for row in store.read(bits.data_file(operation.name))
-            if all(_said(row[name]) == str(wanted[name]) for name in same)
+            if all(str(row[name]) == str(wanted[name]) for name in same)
         ]
         if len(found) != 1:
             raise LookupError(f"{self.name} has {len(found)} recorded checksums, allowed: 1")
@@ -96,11 +96,6 @@ class Offer:
                 for name, launch in launches.items()
             },
         }
-
-
-def _said(value: object) -> str:
-    """Return a recorded value in today's words."""
-    return str(value).replace("keys a split", "keys per split")
 
 
 def offers() -> tuple[Offer, ...]:

@@ -62,7 +62,12 @@ class Small:
             return made | {"attention": _attention(), "rounding": rounding(policy)}
         result = launch["after"][self.outputs[0]]
         width = result.nbytes // (2 if self.dtype == "fp16" else 4)
-        a = {"dtype": self.dtype, "out_dtype": self.dtype, "q_lens": [1], "kv_lens": [1]}
+        a: dict[str, Any] = {
+            "dtype": self.dtype,
+            "out_dtype": self.dtype,
+            "q_lens": [1],
+            "kv_lens": [1],
+        }
         a |= {"q_heads": 1, "kv_heads": 1, "head_dim": width, "head_dim_v": width}
         return made | {"attention": a, "right": base64.b64encode(result.tobytes()).decode()}
 

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "experiments": DEVICE,
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
     "bench": ARRAYS | {"pandas", "matplotlib", "pygments", "tqdm"},
-    "widgets": {"anywidget", "traitlets"},
+    "widgets": ARRAYS | {"anywidget", "traitlets"},
     "cli": DEVICE | {"submitit", "tqdm"},
 }
 

@@ -129,7 +129,9 @@ def fields(
     """Return the fields of a kernel's `Params` as a page writes them, each of four bytes."""
     rows: list[dict[str, object]] = []
     for at, (name, value) in enumerate(arguments.items()):
-        kind = {"type": "f32" if isinstance(value, float) else "i32", "value": repr(value)}
+        kind: dict[str, object] = {"type": "i32", "value": repr(value)}
+        if isinstance(value, float):
+            kind["type"] = "f32"
         if isinstance(value, np.ndarray):
             kind = {"type": "pointer", "tensor": name, "byte": -before.get(name, 0)}
         rows.append({"name": name, "at": 4 * at, **kind})
