@@ -119,7 +119,8 @@ export async function run(job, progress) {
 }
 
 /**
- * The results of a launch: out and lse2, or states from which the page computes them, or one tensor.
+ * The results of a launch: out and lse2, or states from which the page computes them, or one
+ * tensor.
  * @param {import("./machine.mjs").Prepared} launch @param {Case} plan
  */
 function outputs_of(launch, { outputs = ["out", "lse2"], attention }) {
