@@ -23,8 +23,8 @@
 # :class: important
 #
 # In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`.
-# Nine ways to train end no farther apart than seeds. With equal logits one of two trainings on tensor cores ended {glue:text}`bias_apart` nats higher, perhaps by chance.
-# Once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits they agree.
+# Nine ways to train end no farther apart than seeds. With equal logits one of two trainings ended {glue:text}`bias_apart` nats higher, perhaps by chance.
+# Once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits never.
 # How sure: one model of {glue:text}`weights` million weights, one H200 (CUDA {glue:text}`cuda`).
 # :::
 

@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ; our equation was right for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal bits need equal tiles and splits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
-# How sure: our kernels ran on one H200 (CUDA {glue:text}`cuda`), FlashAttention was only read. *Not reproduced*: most samples of the report agree, {glue:text}`equal_samples` of our {glue:text}`samples` does; most do if recent keys lead ({doc}`same_bits`).
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ, as our equation says for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
+# How sure: our kernels ran on one H200 (CUDA {glue:text}`cuda`), FlashAttention was only read. *Not reproduced*: most samples of the report agree, of ours {glue:text}`equal_samples` of {glue:text}`samples`; most do if recent keys lead ({doc}`same_bits`).
 # :::
 
 # %% tags=["remove-cell"]

@@ -433,10 +433,10 @@ plots.table(capped, "soft-cap", formats)
 #
 # ## What would change the answer
 #
-# - **Other tiles.** A smaller tile goes over fewer keys beside its window, and reads K and V more often. The tile is chosen without looking at the window.
+# - **Other tiles.** A smaller tile goes over fewer keys beside its window, and reads K and V more often.
 # - **Windows that are not multiples of a step.** By {eq}`window-steps` all windows of {glue:text}`same_first` to 128 keys cost the same here.
 # - **Values with a mean.** {eq}`window-error` takes values of mean 0. With a mean of 1, outputs keep their size as the window shrinks, and the rounding errors of $P$ grow all the same; an output in 16 bits hides this below its own rounding.
-# - **Quality.** What a model loses that sees fewer keys is outside of this lab {cite:p}`beltagy2020,xiao2024`: it was trained with its window.
+# - **Quality.** What a model loses by a window is outside of this lab {cite:p}`beltagy2020,xiao2024`.
 
 # %% tags=["evidence"]
 gain, us = (ours[ours.window > 0].set_index("window")[name] for name in ("gain", "us"))
