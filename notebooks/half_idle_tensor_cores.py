@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax, without products, takes much of the rest. Our `prefill_wgmma` reads {glue:text}`alone_active` % without overlap and {glue:text}`within_active` % with it. Occupancy is not why: a matrix product at {glue:text}`gemm_active` % has as few warps.
+# On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax, without products, takes much of the rest. Our kernel reads {glue:text}`alone_active` % without overlap, {glue:text}`within_active` % with it. Occupancy is not why: a matrix product at {glue:text}`gemm_active` % has as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
 # How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), no GPU of the report nor FlashAttention-3.
 # :::
