@@ -12,7 +12,8 @@ import numpy as np
 
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.random_inputs import ExactNormal
-from labkernels.measure.peers import flashinfer, torch_sdpa
+from labkernels.measure.peers import flash_attention_2, flashinfer, torch_sdpa
+from labkernels.measure.peers.peer import Tensors
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation.running_max import attend, blocks
@@ -24,6 +25,7 @@ KERNEL = "prefill_mma"
 SCALE = 1 / math.sqrt(HEAD_DIM)
 SCALE_LOG2 = math.log2(math.e) / math.sqrt(HEAD_DIM)
 FLASH = "FLASH_ATTENTION"
+LEAD = 10  # log2 units, by which recent keys lead where most samples then have equal bits
 
 
 @dataclass(frozen=True)
@@ -350,6 +352,25 @@ def torch_last_of_copies(given: Samples, copies: int):
 def _dense(given: Samples):
     """Return q, k and v of one sample. Shapes: [1, HEADS, length, HEAD_DIM]."""
     return (x.transpose(0, 1)[None] for x in given.qkv.unbind(1))
+
+
+def flash_attention_whole(given: Samples):
+    """Run FlashAttention-2's full pass on all tokens; return the outputs of the last ones."""
+    how = {"longest": max(given.lengths), "scale": SCALE}
+    return flash_attention_2.packed(given.qkv, given.ends, **how)[given.last_tokens]
+
+
+def flash_attention_last(given: Samples, *, num_splits: int = 0):
+    """Append the last tokens to FlashAttention-2's cache, which has room for the longest sample."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    q, k, v = (x[given.last_tokens, None] for x in given.qkv.unbind(1))
+    caches = pad_sequence(given.qkv.split(given.lengths), batch_first=True).unbind(2)
+    before = torch.tensor(given.lengths, dtype=torch.int32, device=q.device) - 1
+    cache = Tensors(q, caches[1].contiguous(), caches[2].contiguous(), SCALE, True)
+    how = {"new": (k, v), "kv_len": before, "num_splits": num_splits}
+    return flash_attention_2.kvcache(cache, **how)[:, 0]
 
 
 def flashinfer_whole(given: Samples):

@@ -15,7 +15,7 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.measure import timing
-from labkernels.measure.peers import flashinfer, peer
+from labkernels.measure.peers import flash_attention_2, flashinfer, peer
 from labkernels.numerics import metrics
 from labkernels.numerics.arrays import as_float64
 from labkernels.records import schema
@@ -63,6 +63,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         our_outputs(given, found)
         recording.progress(f"{len(found.outs)} roads of ours")
         peer_outputs(given, found)
+        flash_attention_outputs(given, found)
         times = _times(given, recording.options.repeats)
     recording.tell(f"{len(found.outs)} roads; refused: {found.reasons}")
     yield from ((DATA_FILE, row) for row in rows_of(given, found, times))
@@ -121,6 +122,28 @@ def peer_outputs(given: Samples, found: Found) -> None:
         if name in found.outs:
             alone = two_roads.flashinfer_step(given.one(0), among[1], **how)()
             found.alone[name] = int(two_roads.differing(found.outs[name][:1], alone).sum())
+
+
+def flash_attention_outputs(given: Samples, found: Found) -> None:
+    """Run FlashAttention-2's roads, on the samples and with scores that lead with recent keys."""
+    if flash_attention_2.missing() is not None:
+        return
+    version = flash_attention_2.version()
+    led = two_roads.with_recent_lead(given, two_roads.LEAD)
+    for inputs, words in ((given, ""), (led, f", lead {two_roads.LEAD}")):
+        whole = f"{version} varlen{words}"
+        found.add(whole, "flash-attn", whole, lambda x=inputs: two_roads.flash_attention_whole(x))
+        for knob, splits in (("", 0), (", num_splits=1", 1)):
+            found.add(
+                f"{version} kvcache{knob}{words}",
+                "flash-attn",
+                whole,
+                lambda x=inputs, n=splits: two_roads.flash_attention_last(x, num_splits=n),
+            )
+    name = f"{version} kvcache"
+    if name in found.outs:
+        alone = two_roads.flash_attention_last(given.one(0))
+        found.alone[name] = int(two_roads.differing(found.outs[name][:1], alone).sum())
 
 
 def _full_cache(given: Samples):

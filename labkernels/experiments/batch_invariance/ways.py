@@ -7,7 +7,13 @@ from typing import Any
 
 from labkernels.kernels.call import Plan
 from labkernels.kernels.checks import INVARIANT_KEYS_PER_SPLIT
-from labkernels.measure.peers import flash_attention, flashinfer, peer, torch_sdpa
+from labkernels.measure.peers import (
+    flash_attention,
+    flash_attention_2,
+    flashinfer,
+    peer,
+    torch_sdpa,
+)
 from labkernels.measure.peers.peer import Tensors
 from labkernels.planners import Batch, Cut
 from labkernels.planners import flash_attention as flash_attention_cuts
@@ -74,6 +80,7 @@ def ways(operation: str) -> Iterator[Way]:
         run, cut = peer.backends()[f"torch_{name}"].run, getattr(torch_cuts, name)
         run = partial(_plain, run=run, version=torch_sdpa.version)
         yield Way(f"torch {name}", "torch", run, cut, torch_sdpa.missing, repeats_kv=True)
+    yield from _flash_attention_2(operation)
     run = partial(_plain, run=_flash_attention_4, version=flash_attention.version)
     cut, missing = flash_attention_cuts.flash_attention_4, flash_attention.missing
     yield Way("FlashAttention-4", flash_attention.PACKAGE, run, cut, missing)
@@ -139,6 +146,19 @@ def _flashinfer_decode(t: Tensors, **how) -> Ran:
 def _flashinfer_prefill(t: Tensors, **how) -> Ran:
     step = flashinfer.prefill_step(*ragged(t), causal=t.causal, scale=t.scale, **how)
     return Ran(step.out.view(t.q.shape), step.version, plan_info=step.plan_info)
+
+
+def _flash_attention_2(operation: str) -> Iterator[Way]:
+    """Yield FlashAttention-2's plain call, and of a decode the same as one split of a cache."""
+    library, cut = flash_attention_2.PACKAGE, flash_attention_cuts.flash_attention_2
+    knobs: dict[str, tuple[Callable, dict]] = {"": (flash_attention_2.attention, {})}
+    if operation == "decode":
+        one = {"num_splits": 1}
+        knobs[", num_splits=1"] = partial(flash_attention_2.kvcache, **one), one
+    for name, (call, knob) in knobs.items():
+        run = partial(_plain, run=call, version=flash_attention_2.version)
+        planned = partial(cut, **knob)
+        yield Way(f"FlashAttention-2{name}", library, run, planned, flash_attention_2.missing)
 
 
 def _plain(t: Tensors, *, run: Callable, version: Callable[[], str]) -> Ran:
