@@ -12,6 +12,7 @@ import numpy as np
 from labkernels.chapters import two_roads
 from labkernels.chapters.two_roads import Samples
 from labkernels.experiments import rows as measured
+from labkernels.experiments.accuracy import two_roads_peers as peers
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.measure import timing
@@ -94,14 +95,14 @@ def our_outputs(given: Samples, found: Found) -> None:
 def peer_outputs(given: Samples, found: Found) -> None:
     """Run torch's and FlashInfer's roads, each compared with the library's own whole prefill."""
     whole = "torch flash, whole"
-    found.add(whole, "torch", whole, lambda: two_roads.torch_whole(given))
-    found.add("torch flash, last", "torch", whole, lambda: two_roads.torch_last(given))
-    alone, copies = (two_roads.torch_last_of_copies(given, n)[:1] for n in (1, 16))
+    found.add(whole, "torch", whole, lambda: peers.torch_whole(given))
+    found.add("torch flash, last", "torch", whole, lambda: peers.torch_last(given))
+    alone, copies = (peers.torch_last_of_copies(given, n)[:1] for n in (1, 16))
     found.alone["torch flash, last"] = int(two_roads.differing(copies, alone).sum())
     if flashinfer.missing() is not None:
         return
     whole = "flashinfer prefill fa2"
-    found.add(whole, "flashinfer", whole, lambda: two_roads.flashinfer_whole(given))
+    found.add(whole, "flashinfer", whole, lambda: peers.flashinfer_whole(given))
     ways = {
         "flashinfer decode, CUDA cores": {"tensor_cores": False},
         "flashinfer decode, fa2": {"tensor_cores": True},
@@ -117,10 +118,10 @@ def peer_outputs(given: Samples, found: Found) -> None:
             name,
             "flashinfer",
             whole,
-            lambda how=how: two_roads.flashinfer_step(given, among[0], **how)().clone(),
+            lambda how=how: peers.flashinfer_step(given, among[0], **how)().clone(),
         )
         if name in found.outs:
-            alone = two_roads.flashinfer_step(given.one(0), among[1], **how)()
+            alone = peers.flashinfer_step(given.one(0), among[1], **how)()
             found.alone[name] = int(two_roads.differing(found.outs[name][:1], alone).sum())
 
 
@@ -132,17 +133,17 @@ def flash_attention_outputs(given: Samples, found: Found) -> None:
     led = two_roads.with_recent_lead(given, two_roads.LEAD)
     for inputs, words in ((given, ""), (led, f", lead {two_roads.LEAD}")):
         whole = f"{version} varlen{words}"
-        found.add(whole, "flash-attn", whole, lambda x=inputs: two_roads.flash_attention_whole(x))
+        found.add(whole, "flash-attn", whole, lambda x=inputs: peers.flash_attention_whole(x))
         for knob, splits in (("", 0), (", num_splits=1", 1)):
             found.add(
                 f"{version} kvcache{knob}{words}",
                 "flash-attn",
                 whole,
-                lambda x=inputs, n=splits: two_roads.flash_attention_last(x, num_splits=n),
+                lambda x=inputs, n=splits: peers.flash_attention_last(x, num_splits=n),
             )
     name = f"{version} kvcache"
     if name in found.outs:
-        alone = two_roads.flash_attention_last(given.one(0))
+        alone = peers.flash_attention_last(given.one(0))
         found.alone[name] = int(two_roads.differing(found.outs[name][:1], alone).sum())
 
 
