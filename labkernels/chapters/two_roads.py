@@ -258,7 +258,8 @@ def with_recent_lead(given: Samples, lead_log2: float, *, half: int = 16) -> Sam
     qkv = given.qkv.clone()
     for first, end in zip(given.ends[:-1].tolist(), given.ends[1:].tolist(), strict=True):
         q = qkv[end - 1, 0].double()
-        gain = lead_log2 * 0.5 ** (torch.arange(end - first - 1, -1, -1).double() / half)
+        back = torch.arange(end - first - 1, -1, -1, device=qkv.device)
+        gain = lead_log2 * 0.5 ** (back.double() / half)
         along = q / (q.square().sum(-1, keepdim=True) * SCALE_LOG2)
         raised = qkv[first:end, 1].double() + gain[:, None, None] * along
         qkv[first:end, 1] = raised.to(qkv.dtype)
