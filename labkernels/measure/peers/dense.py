@@ -1,6 +1,10 @@
 """Requests of one length as one dense tensor, which several libraries take."""
 
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.inputs import DecodeInputs
+from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import sums
 from labkernels.measure.peers.peer import Refused
 
 
@@ -21,6 +25,29 @@ def dense_batch(work: Prefill) -> int:
     if work.group != 1:
         raise Refused("dense kernels are timed with one query head per KV head")
     return work.batch
+
+
+def as_prefill(inputs: DecodeInputs) -> PrefillInputs:
+    """Return a decode as a prefill of one token per request, whose keys left their pages.
+
+    Raises: Refused if the requests hold different numbers of keys, or none.
+    """
+    work, cache = inputs.workload, inputs.cache
+    length = work.kv_lens[0]
+    if {*work.kv_lens} != {length} or not length:
+        raise Refused("kv_len differs between requests or is 0, and it takes one dense tensor")
+    k, v = (gathered(pool, cache.page_table, length).flatten(0, 1) for pool in (cache.k, cache.v))
+    ones, heads = (1,) * work.batch, (work.q_heads, work.kv_heads, work.head_dim)
+    of = Prefill(ones, work.kv_lens, *heads, dtype=work.dtype, variant=work.variant)
+    q_ends, kv_ends = (sums(lengths, inputs.q) for lengths in (ones, work.kv_lens))
+    kv = RaggedKV(k, v, kv_ends)
+    return PrefillInputs(of, inputs.q, kv, q_ends, inputs.scale, inputs.options)
+
+
+def gathered(pool, page_table, length: int):
+    """Return contiguous keys or values [B, length, Hkv, D] from a pool of pages."""
+    pages = page_table[:, : -(-length // pool.shape[1])].long()
+    return pool[pages].flatten(1, 2)[:, :length].contiguous()
 
 
 def tokens(x):

@@ -6,7 +6,9 @@ from typing import Any
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
+from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure.peers.dense import as_prefill
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
 
 PACKAGE = "flash-attn-4"
@@ -36,7 +38,7 @@ def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
 
     work = inputs.workload
     how = {"softmax_scale": inputs.scale, "causal": inputs.variant.causal} | _variant(inputs) | how
-    if len({*work.q_lens, *work.kv_lens}) == 1:
+    if len({*work.q_lens}) == len({*work.kv_lens}) == 1:
         out, _ = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
         return out.flatten(0, 1)
     lengths = {
@@ -79,6 +81,10 @@ def _prefill(inputs: PrefillInputs) -> Step:
     return Step(run, lambda: Attention(newest[0]), version=version())
 
 
+def _decode(inputs: DecodeInputs) -> Step:
+    return _prefill(as_prefill(inputs))
+
+
 def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
     """Return a function that prepares its gradients; preparing also runs the forward pass."""
 
@@ -115,7 +121,7 @@ PEERS = (
         PACKAGE,
         "flash_attn.cute's kernels for sm_90",
         PEER_POLICY,
-        {"prefill": _prefill, "backward": _backward(deterministic=False)},
+        {"prefill": _prefill, "decode": _decode, "backward": _backward(deterministic=False)},
         missing,
         features=("window", "soft_cap", "sinks"),
     ),

@@ -144,11 +144,11 @@ def decode_step(
 
 
 def prefill_step(
-    q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: str, **knobs
+    q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: str, sinks=None, **knobs
 ) -> PlannedStep:
     """Plan FlashInfer's prefill, ragged or paged, and return its step; knobs go to its plan.
 
-    Shapes: q [total_q, Hq, D]; kv a RaggedKV or PagedKV; cu_seqlens_q [B + 1]
+    Shapes: q [total_q, Hq, D]; kv a RaggedKV or PagedKV; cu_seqlens_q [B + 1]; sinks [Hq] or None
     Raises: Refused with FlashInfer's own words.
     """
     import flashinfer
@@ -163,14 +163,35 @@ def prefill_step(
         name, where = "BatchPrefillWithRaggedKVCacheWrapper", (kv.cu_seqlens, *heads)
         options["head_dim_vo"] = kv.v.shape[-1]
         tensors = (q, kv.k, kv.v)
+    more: dict[str, Any] = {}
+    if sinks is not None:
+        tensors, more = (*tensors, sinks, scale), _with_sinks(q, "window_left" in knobs, backend)
     with refusals(Exception):
-        wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend)
+        wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend, **more)
     return _planned(
         wrapper,
         lambda: wrapper.plan(cu_seqlens_q, *where, **options),
         lambda: wrapper.run(*tensors, out=out),
         out,
     )
+
+
+def _with_sinks(q, window: bool, backend: str) -> dict[str, Any]:
+    """Return the options of a wrapper that make it compile FlashInfer's variant with sinks.
+
+    Its own wrapper with sinks reads pages alone, and names its modules without their head_dim.
+    """
+    import torch
+    from flashinfer.jit.attention.variants import attention_sink_decl
+
+    name, dim = f"sinks_{q.dtype}_{q.shape[2]}_{window}_{backend}".replace(".", "_"), q.shape[2]
+    types = (*[q.dtype] * 3, torch.int32, dim, dim)
+    added = (["sink"], ["float"], ["sm_scale"], ["double"])
+    how: dict[str, Any] = {"use_sliding_window": window}
+    if backend == "fa2":  # as that wrapper asks
+        how["paged_kv_stride_mode"] = "independent"
+    args = [name, *types, *added, "AttentionSink", attention_sink_decl[backend]]
+    return {"jit_args": args, "jit_kwargs": how}
 
 
 def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> PlannedStep:
@@ -220,16 +241,27 @@ def workspace(like):
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=like.device)
 
 
-def _decode(tensor_cores: bool, backend: str) -> Callable[[DecodeInputs], Step]:
-    how = {"tensor_cores": tensor_cores, "backend": backend}
+def _asked(inputs: DecodeInputs | PrefillInputs) -> dict[str, Any]:
+    """Return what a plan is told of the inputs' variant."""
+    variant, asked = inputs.variant, dict[str, Any]()
+    if variant.window_left is not None:
+        asked["window_left"] = variant.window_left
+    if variant.soft_cap is not None:
+        asked["logits_soft_cap"] = variant.soft_cap
+    if variant.sinks:
+        asked["sinks"] = inputs.options["sinks"]
+    return asked | {"scale": inputs.scale}
 
+
+def _decode(tensor_cores: bool, backend: str) -> Callable[[DecodeInputs], Step]:
     def prepare(inputs: DecodeInputs) -> Step:
-        variant, asked = inputs.variant, dict[str, Any]()
-        if variant.window_left is not None:
-            asked["window_left"] = variant.window_left
-        if variant.soft_cap is not None:
-            asked["logits_soft_cap"] = variant.soft_cap
-        return decode_step(*inputs.arguments, scale=inputs.scale, **how, **asked)
+        import torch
+
+        how = {"backend": backend, **_asked(inputs)}
+        if inputs.variant.sinks:  # its prefill alone has them
+            ends = torch.arange(len(inputs.q) + 1, dtype=torch.int32, device=inputs.q.device)
+            return prefill_step(*inputs.arguments, ends, causal=False, **how)
+        return decode_step(*inputs.arguments, tensor_cores=tensor_cores, **how)
 
     return prepare
 
@@ -239,7 +271,7 @@ def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
         if inputs.workload.head_dim not in PREFILL_HEAD_DIMS[backend]:
             built = ", ".join(map(str, PREFILL_HEAD_DIMS[backend]))
             raise Refused(f"built for head_dim {built} alone")
-        how = {"causal": inputs.variant.causal, "scale": inputs.scale, "backend": backend}
+        how = {"causal": inputs.variant.causal, "backend": backend, **_asked(inputs)}
         return prefill_step(*inputs.arguments, **how)
 
     return prepare
@@ -295,7 +327,7 @@ def _torch_dtype(dtype: str):
 
 
 def _peer(name: str, idea: str, policy=PEER_POLICY, **steps) -> Peer:
-    features = ("window", "soft_cap") if set(steps) == {"decode"} else ()
+    features = ("window", "soft_cap", *(["sinks"] if "prefill" in steps else []))
     return Peer(name, LIBRARY, idea, policy, steps, missing, features)
 
 

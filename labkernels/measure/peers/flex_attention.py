@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
+from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers import torch_sdpa
-from labkernels.measure.peers.dense import dense, tokens
+from labkernels.measure.peers.dense import as_prefill, dense, tokens
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
 from labkernels.variant import UNMASKED
 
@@ -27,19 +28,20 @@ def attention(inputs: PrefillInputs) -> Callable:
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
     work, variant, slopes = inputs.workload, inputs.variant, inputs.options.get("alibi")
-    if work.page_size is not None or len({*work.q_lens, *work.kv_lens}) != 1:
+    if work.page_size is not None or len({*work.q_lens}) != 1 or len({*work.kv_lens}) != 1:
         raise Refused("lengths differ or K and V are paged, and it takes one dense tensor")
-    length = work.q_lens[0]
+    rows, length = work.q_lens[0], work.kv_lens[0]
     ends = (variant.window_left, 0 if variant.causal else variant.window_right)
     left, right = (length if end is None else end for end in ends)
+    before = length - rows
 
     def seen(batch, head, query, key):
-        return (key <= query + right) & (key >= query - left)
+        return (key <= query + before + right) & (key >= query + before - left)
 
     def shaped(score, batch, head, query, key):
         if variant.soft_cap is not None:
             score = variant.soft_cap * torch.tanh(score / variant.soft_cap)
-        return score if slopes is None else score + slopes[head] * (key - query)
+        return score if slopes is None else score + slopes[head] * (key - query - before)
 
     def attend(q, k, v, sinks=None):
         if sinks is None:
@@ -47,11 +49,31 @@ def attention(inputs: PrefillInputs) -> Callable:
         out, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=True), **how)
         return (out * torch.sigmoid(aux.lse - sinks[:, None])[..., None]).to(out.dtype)
 
-    mask = create_block_mask(seen, None, None, length, length, device=str(inputs.q.device))
+    mask = create_block_mask(seen, None, None, rows, length, device=str(inputs.q.device))
     how = {"block_mask": mask, "scale": inputs.scale, "enable_gqa": work.group > 1}
     if {"soft_cap", "alibi"} & set(variant.features):
         how["score_mod"] = shaped
     return torch.compile(attend)
+
+
+def _prefill(inputs: PrefillInputs) -> Step:
+    import torch
+
+    attend, newest, batch = attention(inputs), [], inputs.workload.batch
+    tensors = [dense(x, batch) for x in (inputs.q, inputs.kv.k, inputs.kv.v)]
+    tensors += [inputs.options["sinks"]] if inputs.variant.sinks else []
+
+    def run() -> None:
+        with torch.no_grad():
+            newest[:] = [attend(*tensors)]
+
+    with refusals(Exception):
+        run()
+    return Step(run, lambda: Attention(tokens(newest[0])), version=torch_sdpa.version())
+
+
+def _decode(inputs: DecodeInputs) -> Step:
+    return _prefill(as_prefill(inputs))
 
 
 def _backward(inputs: BackwardInputs) -> Step:
@@ -84,7 +106,7 @@ PEERS = (
         "torch",
         "torch's FlexAttention, compiled for the variant",
         PEER_POLICY,
-        {"backward": _backward},
+        {"prefill": _prefill, "decode": _decode, "backward": _backward},
         missing,
         features=UNMASKED,
     ),

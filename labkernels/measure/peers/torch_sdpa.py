@@ -6,7 +6,7 @@ from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
-from labkernels.measure.peers.dense import dense, dense_batch, tokens
+from labkernels.measure.peers.dense import dense, dense_batch, gathered, tokens
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
     Backend,
@@ -50,7 +50,8 @@ def _decode(inputs: DecodeInputs) -> Step:
     if len(lengths) != 1 or 0 in lengths:
         raise Refused("kv_len differs between requests or is 0, and SDPA takes one dense tensor")
     (length,) = lengths
-    k, v = (_gathered(pool, cache.page_table, length) for pool in (cache.k, cache.v))
+    pools = (gathered(pool, cache.page_table, length) for pool in (cache.k, cache.v))
+    k, v = (x.transpose(1, 2).contiguous() for x in pools)
     out = torch.full_like(q, float("nan"))
     how = {"scale": inputs.scale, "enable_gqa": q.shape[1] != k.shape[1]}
 
@@ -61,12 +62,6 @@ def _decode(inputs: DecodeInputs) -> Step:
     with refusals(RuntimeError):
         run()
     return Step(run, lambda: Attention(out), version=version())
-
-
-def _gathered(pool, page_table, length: int):
-    """Return contiguous keys or values [B, Hkv, length, D] from a pool of pages."""
-    pages = page_table[:, : -(-length // pool.shape[1])].long()
-    return pool[pages].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
 
 
 def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:

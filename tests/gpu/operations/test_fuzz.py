@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
 @pytest.mark.parametrize("part", range(10))
-@pytest.mark.parametrize("verb", ["backward", "prefill"])
+@pytest.mark.parametrize("verb", ["backward", "decode", "prefill"])
 def test_random_variants(verb, part):
     """A prefill has masks of bits besides."""
     for seed in range(500 * part, 500 * (part + 1)):

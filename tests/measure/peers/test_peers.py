@@ -192,3 +192,18 @@ def test_flex_attention_computes_the_variant_and_its_gradients(variant, monkeypa
     assert ("dsinks" in errors) == ("sinks" in variant)
     # torch rounds more often than the bound allows; a wrong variant errs by more
     assert all(error.max_abs < 0.1 for error in errors.values())
+
+
+@pytest.mark.parametrize("of", ["decode", "prefill"])
+@pytest.mark.parametrize("features", [{}, {"window_left": 9, "soft_cap": 2.0}, {"sinks": True}])
+def test_flex_attention_computes_what_the_inputs_ask(of, features, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    variant = AttentionVariant(causal=of == "prefill", **features)
+    lengths, heads = (70, 70), (4, 2, 64)
+    inputs = (
+        decode_inputs(Decode(lengths, *heads, 16, "fp16", variant=variant), DRAW)
+        if of == "decode"
+        else prefill_inputs(Prefill(*[lengths] * 2, *heads, dtype="fp16", variant=variant), DRAW)
+    )
+    out = peer.peers()["flex_attention"].steps[of](inputs).outputs().out
+    assert abs(out.double().numpy() - oracle.attention(inputs.problem())[0]).max() < 2 * 2**-9
