@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ, as our equation says for {glue:text}`right_heads` of {glue:text}`all_heads`. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
-# How sure: our kernels ran on one H200 (CUDA {glue:text}`cuda`), FlashAttention was only read. *Not reproduced*: most samples of the report agree, of ours {glue:text}`equal_samples` of {glue:text}`samples`; most do if recent keys lead ({doc}`same_bits`).
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ, in FlashAttention's package as our equation says for {glue:text}`right_there` of {glue:text}`all_there`. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
+# How sure: one H200, {glue:text}`package`. Its bits agree in {glue:text}`equal_samples` of {glue:text}`samples` random samples, in {glue:text}`led_samples` if recent keys lead and nothing is split, as most do in the report.
 # :::
 
 # %% tags=["remove-cell"]
@@ -112,7 +112,7 @@ plt.show()
 #
 # How many splits would FlashAttention take?
 # Its heuristic leaves the keys whole if the blocks fill four fifths of twice the SMs, or if the cache has room for one block of keys alone. The report's 16 samples with 4 heads make 64 blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
-# There the keys would have been split if the cache had room for more than 256 of them. Our path *kvcache* without splits is a simplification, which shows what the tiles do alone.
+# There the keys would have been split if the cache had room for more than 256 of them. Our path *kvcache* has no splits, as with `num_splits=1`, and shows what the tiles do alone.
 #
 # `prefill_mma` can have both tiles. A *compute path* is a tile, an order of keys and a number of splits:
 
@@ -178,7 +178,7 @@ plots.table(table, "confusion")
 # %% [markdown]
 # Where the rule of thumb promises equal bits, it is right. Most of the other equal heads have each new maximum in the half of a block of 256 that is taken first, so that $m_j$ agrees; in one, of 129 keys, the roundings differ and move no output.
 # A few channels are counted wrongly, where the order of fp32 sums moved an output across a rounding boundary.
-# So in our kernels it is not chance that decides. That the same holds inside FlashAttention's package, we infer from its source.
+# So in our kernels it is not chance that decides. FlashAttention's own package is asked the same further down.
 #
 # ### From which position
 
@@ -224,7 +224,7 @@ plots.table(table, "real-roads", dict.fromkeys(table.columns[1:], "{:.1f}"))
 # ### Splits
 #
 # A split has a running maximum of its own, and the maxima meet only when the splits are merged.
-# Four splits are nearer to what FlashAttention would do. The same equation, told where they lie, against the kernel:
+# Four splits are what FlashAttention's heuristic takes for these samples on an H200. The same equation, told where they lie, against the kernel:
 
 # %%
 split = two_roads.kvcache(given, SPLIT)
@@ -374,10 +374,41 @@ run = pd.DataFrame(store.select(everything, {"started_utc": started}))
 heads = pd.DataFrame(store.read("two_roads_heads"))
 assert set(heads.started_utc) == {started}
 for path, mine in (("kvcache", found), (SPLIT.name, found_split)):
-    counts = heads[heads.road == path].sort_values(["sample", "head"]).different.to_numpy()
-    print(f"{path}: recorded and live counts equal: {(counts.reshape(mine.shape) == mine).all()}")
+    equal = (two_roads.counts(heads, path) == mine).all()
+    print(f"{path}: recorded and live counts equal: {equal}")
 
 # %% [markdown]
+# ### FlashAttention's own package
+#
+# Does the equation also hold for kernels that we did not write? `flash_attn_varlen_qkvpacked_func` and `flash_attn_with_kvcache` of the package ran on the same 16 samples, and on samples whose scores are raised by {glue:text}`lead` in log2 units for the last key, and half as much every 16 keys back.
+# The cache has room for 8,192 keys. Its source says that its heuristic then takes four splits on an H200, and blocks of 256 keys with or without splits, as our paths:
+
+# %% tags=["hide-input"]
+package = next(x for x in heads.road if x.startswith("flash-attn")).partition(" kvcache")[0]
+led = two_roads.with_recent_lead(given, two_roads.LEAD)
+of_led = {path.name: two_roads.predicted(led, path) for path in (VARLEN, KVCACHE, SPLIT)}
+rows, LED = [], f", lead {two_roads.LEAD}"
+for inputs, of, words in (("random", stored, ""), ("recent lead", of_led, LED)):
+    for knob, path in (("", SPLIT), (", num_splits=1", KVCACHE)):
+        equal = two_roads.counts(heads, f"{package} kvcache{knob}{words}") == 0
+        said = two_roads.differing(of[path.name], of[VARLEN.name]) == 0
+        counted = (equal.sum(), said.sum(), (equal == said).sum(), equal.all(axis=1).sum())
+        rows.append((inputs, f"kvcache{knob}", path.splits, *counted))
+columns = ["inputs", "call", "splits", "equal heads, of 64", "predicted"]
+columns += ["heads predicted rightly", "equal samples, of 16"]
+in_package = pd.DataFrame(rows, columns=columns)
+plots.table(in_package, "in-package")
+
+# %%
+for road, path in (("", SPLIT), (", num_splits=1", KVCACHE)):
+    theirs = two_roads.counts(heads, f"{package} kvcache{road}")
+    same = (theirs == two_roads.counts(heads, path.name)).all()
+    print(f"kvcache{road}: as many channels of each head differ as in ours: {same}")
+
+# %% [markdown]
+# The package's kernels, and ours with the same blocks, differ from their full passes in the same heads and in the same number of channels. What decides is the cut, not who wrote the kernel.
+# In this version `num_splits=1` removes the splits, and still leaves another block of keys than the full pass has: a later one aligns the two {cite:p}`flashattention2680`.
+#
 # ### Other libraries
 #
 # torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
@@ -424,8 +455,10 @@ plt.show()
 # %% tags=["evidence"]
 times_of = price.set_index("name").times
 numbers = {
-    "right_heads": right.sum(), "all_heads": right.size, "samples": len(given.lengths),
-    "equal_samples": (found == 0).all(axis=1).sum(), "cuda": run.cuda.iloc[0],
+    "samples": len(given.lengths),
+    "right_there": in_package["heads predicted rightly"].sum(), "all_there": 64 * len(in_package),
+    "equal_samples": in_package.iloc[1, -1], "led_samples": in_package.iloc[3, -1],
+    "package": package, "lead": two_roads.LEAD,
     "control_over": f"{control.iloc[0, 1] / control.iloc[0, 3]:.0f}",
     "aligned_price": f"{times_of[ALIGNED.name]:.1f}", "fixed_price": f"{times_of[KVCACHE_FIXED.name]:.1f}",
 }  # fmt: skip
@@ -438,8 +471,8 @@ sized.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# - **The author's tensors.** On our random inputs no sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that grow towards the recent keys put the maximum into the block that is taken first, and would leave most samples equal; short samples would, too.
-# - **FlashAttention's package on the author's GPU**, which we did not run. Its number of splits depends on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
+# - **The author's tensors.** On our random inputs no sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that lead with the recent keys put the maximum into the block that is taken first, and leave most samples equal where nothing is split; short samples would, too. That the author's scores had such a lead is a guess that fits, and no finding.
+# - **The author's GPU and version**, which the thread does not name. The number of splits depends on the number of SMs and on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
 #
 # What each library offers for equal bits:
 #
@@ -540,6 +573,6 @@ assert exercises.check("roads-power", np.abs(pair[0] - pair[1]).max())
 # ## Sources
 #
 # The case and its control are from {cite:t}`flashattention1569`, as far as the thread is public to us; the article is named above without its author.
-# FlashAttention's tiles, the case that forces its split kernel, and its heuristic were read in its sources {cite:p}`dao2023`; {cite:t}`flashattention2680` says that `num_splits=1` aligns the tiles since June 2026.
+# FlashAttention's tiles, the case that forces its split kernel, and its heuristic were read in its sources {cite:p}`dao2023`; its package was built from the tag of {glue:text}`package`, forward kernels for bf16 and 64 and 128 channels alone, and ran in the recorded run. {cite:t}`flashattention2680` says that `num_splits=1` aligns the tiles since June 2026.
 # FlashInfer's options were run in the recorded run {cite:p}`ye2025`.
 # The online softmax is from {cite:t}`milakov2018`, and split-KV is from {cite:t}`dao2023`.

@@ -282,6 +282,16 @@ def differing(a, b) -> np.ndarray:
     return (metrics.difference(left, right) != 0).sum(-1)
 
 
+def counts(heads, road: str) -> np.ndarray:
+    """Return how many channels a recorded road's heads differ in, from rows of two_roads_heads.
+
+    heads: a pandas.DataFrame of these rows. Shapes: [samples, HEADS].
+    """
+    rows = heads[heads.road == road].sort_values(["sample", "head"])
+    found: np.ndarray = rows.different.to_numpy().reshape(-1, HEADS)
+    return found
+
+
 def first_block(n_keys: int, **how) -> slice:
     """Return the block of keys that an unsplit row takes first."""
     (split,) = blocks(n_keys, **how)
