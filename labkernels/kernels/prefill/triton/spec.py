@@ -24,7 +24,7 @@ class TritonPrefill(PrefillKernel):
     parent = "reference_prefill"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
-    features = FEATURES[:-1]  # no biases
+    features = FEATURES
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles; `stages` is Triton's num_stages, blocks_per_sm what registers allow.
