@@ -16,7 +16,8 @@ class AttentionVariant:
     and FlashInfer. window_right: nor a key after L - n + i + window_right, as in FlashAttention.
     soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
     each head has a sink score, or a slope by which scores fall with distance. mask: whether each
-    query has a bit for each key, which hides keys that are seen otherwise.
+    query has a bit for each key, which hides keys that are seen otherwise. reach: each head has a
+    bias for each distance up to it, as T5 has; keys farther away have that of the farthest.
     """
 
     causal: bool = False
@@ -26,6 +27,7 @@ class AttentionVariant:
     sinks: bool = False
     alibi: bool = False
     mask: bool = False
+    reach: int | None = None
 
     def begin(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
         """Return the first key that a query of a request sees; takes integers or arrays."""
@@ -58,7 +60,8 @@ class AttentionVariant:
         """What kernels are compiled for, of FEATURES; a causal mask is no feature."""
         on = (self.window_left, self.window_right, self.soft_cap)
         window, cap = on[:2] != (None, None), self.soft_cap is not None
-        asked = dict(zip(FEATURES, (window, cap, self.alibi, self.sinks, self.mask), strict=True))
+        others = (self.alibi, self.sinks, self.mask, self.reach is not None)
+        asked = dict(zip(FEATURES, (window, cap, *others), strict=True))
         return tuple(name for name, is_on in asked.items() if is_on)
 
     @property
@@ -69,19 +72,20 @@ class AttentionVariant:
         """
         left, right = ("all" if x is None else x for x in (self.window_left, self.window_right))
         window = f"window {left}" + ("" if right == "all" else f"/{right}")
-        words = (window, f"soft cap {self.soft_cap or 0:g}", "slopes", "sinks", "bit mask")
+        named = ("slopes", "sinks", "bit mask", f"biases to {self.reach}")
+        words = (window, f"soft cap {self.soft_cap or 0:g}", *named)
         of = dict(zip(FEATURES, words, strict=True))
         return ", ".join(of[feature] for feature in self.features)
 
     @property
     def numbers_per_head(self) -> int:
-        """How many fp32 numbers each query head has: its slope and its sink."""
-        return self.alibi + self.sinks
+        """How many fp32 numbers each query head has: its slope, its sink, its biases."""
+        return self.alibi + self.sinks + (0 if self.reach is None else 2 * self.reach + 1)
 
 
 # As the template arguments of lab::AttentionVariant.
-FEATURES = ("window", "soft_cap", "alibi", "sinks", "mask")
-UNMASKED = FEATURES[:-1]  # of kernels that read no bits
+FEATURES = ("window", "soft_cap", "alibi", "sinks", "mask", "bias")
+UNMASKED = FEATURES[:4]  # of kernels that read no bits and no biases
 FULL, CAUSAL = AttentionVariant(), AttentionVariant(causal=True)
 
 

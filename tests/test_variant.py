@@ -44,6 +44,7 @@ def test_arrays_give_what_numbers_give():
         ("sinks", True, "sinks"),
         ("alibi", True, "alibi"),
         ("mask", True, "mask"),
+        ("reach", 128, "bias"),
     ],
 )
 def test_a_kernel_refuses_the_feature_that_it_does_not_compute(field, value, feature):

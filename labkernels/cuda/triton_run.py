@@ -77,6 +77,8 @@ def variant_arguments(
     return {
         "alibi": tensors.get("alibi"),
         "sinks": tensors.get("sinks"),
+        "bias": tensors.get("bias"),
+        "reach": variant.reach,
         "window_left": variant.window_left,
         "window_right": None if variant.causal else variant.window_right,
         "soft_cap_log2": None if cap is None else cap * LOG2_E,

@@ -26,8 +26,8 @@ def capped(b_s, soft_cap_log2, exponent_of_cap):
 
 
 @triton.jit
-def shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2):
-    """Return products q k as scores in log2 units, after the cap and the slopes."""
+def shaped(b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap, scale_log2):
+    """Return products q k as scores in log2 units, after the cap, the slopes and the biases."""
     if soft_cap_log2 is not None:
         b_s = capped(b_s, soft_cap_log2, exponent_of_cap)
     else:
@@ -35,16 +35,21 @@ def shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log
     if b_slope is not None:
         distance = (key[None, :] - b_place[:, None]).to(tl.float32)
         b_s = tl.fma(b_slope[:, None], distance, b_s)
+    if p_bias is not None:
+        nearest = tl.maximum(tl.minimum(key[None, :] - b_place[:, None], reach), -reach)
+        b_s += tl.load(p_bias[:, None] + nearest) * LOG2_E
     return b_s
 
 
 @triton.jit
-def slopes(alibi, head, m_row):
-    """Return the slope of each row in log2 units, or None."""
-    b_slope = alibi
+def by_distance(alibi, bias, reach, head, m_row):
+    """Return each row's slope in log2 units and where its bias of distance 0 lies, or None."""
+    b_slope, p_bias = alibi, bias
     if alibi is not None:
         b_slope = tl.load(alibi + head, mask=m_row, other=0.0) * LOG2_E
-    return b_slope
+    if bias is not None:
+        p_bias = bias + tl.where(m_row, head, 0) * (2 * reach + 1) + reach
+    return b_slope, p_bias
 
 
 @triton.jit

@@ -82,7 +82,9 @@ class VariantOptions(TypedDict, total=False):
     FlashAttention; query i of n, in a request of L keys, has place L - n + i. None: all of them.
     soft_cap: scores s become c tanh(s / c). alibi [q_heads] fp32: slopes; a score gets slope times
     (key - place) added, as in FlashInfer. sinks [q_heads] fp32: a logit of each query head that
-    counts in the denominator alone. A tensor with torch's negative bit is copied.
+    counts in the denominator alone. bias [q_heads, 2 r + 1] fp32: a score gets the number in column
+    r + key - place added, or in the nearest one, as in T5, whose r is 128; it has no gradient. A
+    tensor with torch's negative bit is copied.
     """
 
     window_left: int | None
@@ -90,9 +92,11 @@ class VariantOptions(TypedDict, total=False):
     soft_cap: float | None
     alibi: torch.Tensor | None
     sinks: torch.Tensor | None
+    bias: torch.Tensor | None
 
 
 VARIANT_OPTIONS = frozenset((*VariantOptions.__annotations__, "mask"))
+OF_HEADS = ("alibi", "sinks", "bias")
 
 
 def variant_of(
@@ -113,21 +117,23 @@ def variant_of(
     if cap is not None and not (number and 0 < cap <= _MAX_CAP):
         raise ValueError(f"soft_cap = {cap!r}, allowed: None, a positive number to {_MAX_CAP:g}")
     tensors: dict[str, torch.Tensor] = {
-        name: resolved(x) for name in ("alibi", "sinks") if (x := options.get(name)) is not None
+        name: resolved(x) for name in OF_HEADS if (x := options.get(name)) is not None
     }
     for name, tensor in tensors.items():
         require_tensor(name, tensor)
-        allowed = (torch.float32, (q.shape[1],), q.device)
+        shape = (q.shape[1], *((tensor.shape[-1:].numel() | 1,) if name == "bias" else ()))
+        allowed = (torch.float32, shape, q.device)
         if (tensor.dtype, tuple(tensor.shape), tensor.device) != allowed:
             found = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-            wanted = f"torch.float32 ({q.shape[1]},) on {q.device}: one for each query head"
+            wanted = f"torch.float32 {shape} on {q.device}: one for each query head"
             raise ValueError(f"{name} is {found}, allowed: {wanted}")
         if not tensor.is_contiguous():
-            raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: (1,)")
+            raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: contiguous")
     if options.get("mask") is not None:
         tensors["mask"] = resolved(options["mask"])  # which only a prefill has, and checks
     ends = {name: options.get(name) for name in ("window_left", "window_right")}
-    on = dict.fromkeys(tensors, True)
+    on: dict[str, Any] = {name: True for name in tensors if name != "bias"}
+    on["reach"] = tensors["bias"].shape[1] // 2 if "bias" in tensors else None
     variant = AttentionVariant(**ends, soft_cap=None if cap is None else float(cap), **on)
     others = {name: x for name, x in options.items() if name not in VARIANT_OPTIONS}
     return variant, tensors, others

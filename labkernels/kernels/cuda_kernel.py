@@ -60,7 +60,7 @@ class CudaKernel(Kernel, Protocol):
         """Return the registers per thread that the algorithm needs, without those of ptxas."""
         title = f"{instance.kernel} {instance.tile.label}: registers per thread"
         lines = self.register_lines(instance)
-        if "alibi" in instance.features:
+        if {"alibi", "bias"} & {*instance.features}:
             of_rows = [line.quantity for line in lines if line.name == "m and l"]
             if of_rows:
                 lines += (Line("slopes", of_rows[0], "a slope and a place of each row"),)

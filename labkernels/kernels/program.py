@@ -84,6 +84,8 @@ class VariantParams(ctypes.Structure):
         ("mask", ctypes.c_void_p),
         ("mask_begins", ctypes.c_void_p),
         ("mask_words", ctypes.c_longlong),
+        ("bias", ctypes.c_void_p),
+        ("reach", ctypes.c_int),
     )
 
 
@@ -104,7 +106,9 @@ def with_variant(
     numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
     made = _with_variant(type(params))()
     ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.variant = VariantParams(None, None, *ends, *numbers, None, None, mask_words)
+    made.variant = VariantParams(
+        None, None, *ends, *numbers, None, None, mask_words, None, variant.reach or 0
+    )
     return made
 
 

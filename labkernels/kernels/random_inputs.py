@@ -177,12 +177,16 @@ def variant_options(variant: AttentionVariant, q_heads: int, draw: Draw) -> dict
         options["alibi"] = torch.exp2(-8 * of_head / q_heads).float().to(draw.device)
     if variant.sinks:
         options["sinks"] = draw.tensor("bf16", q_heads).float()
+    if variant.reach is not None:
+        options["bias"] = draw.tensor("bf16", q_heads, 2 * variant.reach + 1).float()
     return {name: value for name, value in options.items() if value is not None}
 
 
 def variant_tensors(options: Mapping[str, Any]) -> VariantTensors | None:
     """Return the variant of the options of a verb for numerics; None for plain attention."""
     found = {name: as_float64(x) if torch.is_tensor(x) else x for name, x in options.items()}
+    if "bias" in found:
+        found["by_distance"] = found.pop("bias")
     return VariantTensors(**found) if found else None
 
 

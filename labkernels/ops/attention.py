@@ -109,8 +109,9 @@ def _attended(
 def _checked(variant: VariantOptions) -> dict[str, Any]:
     """Return the options of a variant, apart from the sinks, which torch differentiates."""
     require_options("attention", variant, VariantOptions)
-    if torch.is_grad_enabled() and getattr(variant.get("alibi"), "requires_grad", False):
-        raise ValueError("alibi.requires_grad = True, allowed: False, or torch.no_grad()")
+    for name in ("alibi", "bias"):
+        if torch.is_grad_enabled() and getattr(variant.get(name), "requires_grad", False):
+            raise ValueError(f"{name}.requires_grad = True, allowed: False, or torch.no_grad()")
     return {name: value for name, value in variant.items() if name != "sinks"}
 
 

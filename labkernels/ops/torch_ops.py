@@ -35,7 +35,8 @@ KEYS = "int? keys_per_split=None, bool batch_invariant=False"
 SPLITS = f"int? splits=None, {KEYS}"
 WINDOW = "int? window_left=None, int? window_right=None, float? soft_cap=None"
 SLOPES, SINKS = f"{WINDOW}, Tensor? alibi=None", "Tensor? sinks=None"
-VARIANT = f"{SLOPES}, {SINKS}, Tensor? mask=None"
+BIAS = "Tensor? bias=None"
+VARIANT = f"{SLOPES}, {SINKS}, Tensor? mask=None, {BIAS}"
 PACKED = f"bool causal=False, float? scale=None, {SPLITS}, {LENGTHS}, {OPTIONS}"
 
 
@@ -128,7 +129,7 @@ def _prefilled(
 _operator(
     "decode",
     f"Tensor q, Tensor k, Tensor v, {PAGES}",
-    f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {SLOPES}, {SINKS}, {OPTIONS}",
+    f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {SLOPES}, {SINKS}, {BIAS}, {OPTIONS}",
     _decode,
     _attended,
 )
@@ -195,15 +196,16 @@ N_SHARED = 8
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, v, ends_q, ends_k, *options = inputs
     ctx.n_options, ctx.how = len(options), options[:N_SHARED]
-    alibi, sinks, ctx.masked = options[N_SHARED], options[N_SHARED + 1], options[N_SHARED + 2]
+    alibi, sinks, *others = options[N_SHARED : N_SHARED + 4]
+    ctx.undone = [n for n, x in zip(("mask", "bias"), others, strict=True) if x is not None]
     ctx.save_for_backward(q, k, v, *output, ends_q, ends_k, alibi, sinks)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
     del dlse2  # lse2 is not differentiable
-    if ctx.masked is not None:
-        raise ValueError("mask is given, allowed: None with gradients")
+    for name in ctx.undone:
+        raise ValueError(f"{name} is given, allowed: None with gradients")
     *saved, alibi, sinks = ctx.saved_tensors
     how = (*ctx.how, alibi)
     if sinks is None:

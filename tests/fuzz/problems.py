@@ -91,7 +91,8 @@ def variant(choose, features) -> dict[str, object]:
     """Return any features of a variant, with windows that end inside, at and beyond steps."""
     found = {name: choose.pick((None, None, *WINDOWS)) for name in ("window_left", "window_right")}
     found["soft_cap"] = choose.pick((None, None, 0.5, 3.0, 50.0))
-    found |= {name: choose.pick((None, True)) for name in ("alibi", "sinks")}
+    names = ("alibi", "sinks", "bias") if "bias" in features else ("alibi", "sinks")
+    found |= {name: choose.pick((None, True)) for name in names}
     if "mask" in features:
         found["mask"] = choose.pick((None, None, 0.1, 0.5, 0.9))
     return {name: value for name, value in found.items() if value is not None}

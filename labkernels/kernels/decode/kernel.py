@@ -53,7 +53,7 @@ class DecodeKernel(Kernel, Protocol):
 class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     """A decode kernel in CUDA C++."""
 
-    features: tuple[str, ...] = UNMASKED
+    features: tuple[str, ...] = (*UNMASKED, "bias")
     kv_dtypes: tuple[str | None, ...] = (None, *KV_DTYPES)
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"

@@ -85,10 +85,11 @@ LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Rows>& softmax, Slope (&slopes)[Rows:
                            const Params& p, const DecodeWork& w, int first_row = 0) {
 #pragma unroll
   for (int r = 0; r < Rows::rows; ++r) {
-    const int row = first_row + Rows::row(r);
+    const int row = first_row + Rows::row(r), place = load_constant(p.kv_len + w.batch) - 1;
+    if constexpr (V::bias) slopes[r] = slope_of<V>(p, w.first_q_head, place);  // read by all rows
     if (row >= w.n_q_heads) continue;
     const int head = w.first_q_head + row;
-    if constexpr (V::alibi) slopes[r] = slope_of(p, head, load_constant(p.kv_len + w.batch) - 1);
+    if constexpr (V::by_distance) slopes[r] = slope_of<V>(p, head, place);
     if constexpr (V::sinks)
       if (w.split == 0 && thread_x() < 32) begin_with_sink(softmax, r, p, head);
   }

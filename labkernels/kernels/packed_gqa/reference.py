@@ -74,7 +74,7 @@ def softmax(
     A row without keys has only scores of -inf, for which torch's softmax gives NaN; P is then 0.
     """
     n, n_keys = s.shape[-2:]
-    of_heads = {name: x.to(s.dtype).view(*s.shape[:2], 1, 1) for name, x in tensors.items()}
+    of_heads = {name: x.to(s.dtype).view(*s.shape[:2], 1, -1) for name, x in tensors.items()}
     if variant.soft_cap is not None:
         s = variant.soft_cap * torch.tanh(s / variant.soft_cap)
     if variant != FULL:
@@ -84,6 +84,10 @@ def softmax(
         )
         if variant.alibi:
             s = s + of_heads["alibi"] * (key - (n_keys - n + query))
+        if variant.reach is not None:
+            distance = key - (n_keys - n + query)
+            column = distance.clamp(-variant.reach, variant.reach) + variant.reach
+            s = s + of_heads["bias"][:, :, 0, column]
         begin, end = (find(query, n, n_keys) for find in (variant.begin, variant.end))
         s = s.masked_fill((key < begin) | (key >= end), -math.inf)
     if seen is not None:

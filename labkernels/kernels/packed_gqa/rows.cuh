@@ -165,7 +165,7 @@ LAB_DEVICE void begin_rows(OnlineSoftmaxOf<Lanes>& softmax, Slope (&slopes)[Lane
 #pragma unroll
   for (int r = 0; r < Lanes::rows; ++r) {
     const int row = first_row + Lanes::row(r), head = query_head(p, b, row);
-    if constexpr (V::alibi) slopes[r] = slope_of(p, head, place_of(p, b, row));
+    if constexpr (V::by_distance) slopes[r] = slope_of<V>(p, head, place_of(p, b, row));
     if constexpr (V::sinks)
       if (b.split == 0 && first) begin_with_sink(softmax, r, p, head);
   }

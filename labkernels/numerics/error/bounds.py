@@ -224,6 +224,9 @@ def _exponent_errors(rows: Rows, chain: _Chain) -> tuple[Array, Array]:
         common = common + relative * softmax.largest / LOG2_E + absolute * variant.soft_cap
     if variant is not None and variant.alibi is not None:
         common = common + _SLOPE_ROUNDINGS * _U32 * _largest_slope_term(rows, variant)
+    if variant is not None and variant.by_distance is not None:
+        largest = abs(np.asarray(variant.by_distance, np.float64)).max(1)
+        common = common + _SLOPE_ROUNDINGS * _U32 * moved(largest[rows.heads], common)
     per_product = chain.product_error(rows.q_log2.shape[-1]) * abs(rows.q_log2) / LOG2_E
     return per_product, common[..., None]
 

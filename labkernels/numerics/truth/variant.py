@@ -19,7 +19,8 @@ class VariantTensors:
     a score gets slope times (key - place of the query) added, as in FlashInfer, or with
     both_sides minus slope times |key - place|, as in FlashAttention. sinks [Hq]: one logit per head
     that counts in the denominator alone. mask [total_q, longest request]: True where a row sees a
-    key. bias [1 or Hq, total_q, longest request]: is added to scores; -inf hides a key.
+    key. bias [1 or Hq, total_q, longest request]: is added to scores; -inf hides a key. by_distance
+    [Hq, 2 r + 1]: the number in column r + key - place, or in the nearest one, is added to a score.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -31,6 +32,7 @@ class VariantTensors:
     sinks: np.ndarray | None = None
     mask: np.ndarray | None = None
     bias: np.ndarray | None = None
+    by_distance: np.ndarray | None = None
 
     def check(self, total_q: int, q_heads: int, longest: int) -> None:
         """Raise unless the tensors fit a problem."""
@@ -45,6 +47,9 @@ class VariantTensors:
             found = getattr(self, name)
             if found is not None and tuple(found.shape) != allowed:
                 raise ValueError(f"{name}.shape = {tuple(found.shape)}, allowed: {allowed}")
+        table = self.by_distance
+        if table is not None and (len(table.shape) != 2 or table.shape[1] % 2 == 0):
+            raise ValueError(f"by_distance.shape = {tuple(table.shape)}, allowed: [Hq, 2 r + 1]")
         if self.bias is not None and self.bias.shape not in (
             (1, total_q, longest),
             (q_heads, total_q, longest),
@@ -56,7 +61,7 @@ class VariantTensors:
         """Return the variant of some tokens and query heads, with up to `longest` keys each."""
         of_heads = {
             name: np.asarray(getattr(self, name))[heads]
-            for name in ("alibi", "sinks")
+            for name in ("alibi", "sinks", "by_distance")
             if getattr(self, name) is not None
         }
         mask, bias = self.mask, self.bias
@@ -79,7 +84,7 @@ class VariantTensors:
         return score + LOG2_E * moved(added, score)
 
     def shaped(self, score: Array, heads: Array, places: Array, keys: Array) -> Array:
-        """Return scores in log2 units after the cap and the slopes.
+        """Return scores in log2 units after the cap, the slopes and the biases by distance.
 
         Shapes: score [..., R, n]; heads [..., R] and places [R, 1], of each row; keys [n].
         """
@@ -91,6 +96,11 @@ class VariantTensors:
             slopes = float64(moved(np.asarray(self.alibi), score))[heads]
             distance = -abs(keys - places) if self.both_sides else keys - places
             score = score + LOG2_E * slopes[..., None] * distance
+        if self.by_distance is not None:
+            table = float64(moved(np.asarray(self.by_distance), score))
+            reach, of = table.shape[1] // 2, moved(np.asarray(heads), score)[..., None]
+            column = (keys - places).clip(-reach, reach) + reach
+            score = score + LOG2_E * table[of, xp.asarray(column, dtype=xp.int64)]
         return score
 
     def steepness(self, score: Array) -> Array | float:

@@ -47,7 +47,7 @@ _CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "prefill": {"ragged": (_ragged, "causal"), "paged_prefill": (_paged, "causal")},
     "mla": {"mla": (_mla, "causal")},
 }
-_FIELDS = {"window": ("window_left", "window_right")}
+_FIELDS = {"window": ("window_left", "window_right"), "bias": ()}
 _KNOBS = {"paged_decode": {"keys_per_split": (None, 128)}}
 
 

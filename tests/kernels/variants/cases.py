@@ -21,7 +21,8 @@ WINDOWS = (
     {"window_left": 100},
     {"window_left": 1000, "window_right": 70},
 )
-OTHERS = {"soft_cap": 3.0, "alibi": True, "sinks": True, "mask": 0.5}
+OTHERS = {"soft_cap": 3.0, "alibi": True, "sinks": True, "mask": 0.5, "bias": True}
+REACH = 20  # of biases: shorter and longer than the distances of a case
 # Keys before the window that a kernel may read: its copies bring whole steps, or torch reads all.
 READ_BEFORE = {"prefill_wgmma": 192, "triton_prefill": 128}
 READ_BEFORE |= dict.fromkeys(("reference", "reference_prefill"), 2**30)
@@ -33,13 +34,14 @@ CUTS = ({}, {"keys_per_split": 64}, {"splits": 3}, {"keys_per_split": 37})
 def varied(case, kernel: str = "", *, seed: int = 0, **variant):
     """Return a case of a variant, in which keys that a kernel must not read are NaN.
 
-    alibi, sinks: True for random slopes and sinks of each query head. mask: how many of the keys a
-    query sees. The truth is that of the numbers before they became NaN.
+    alibi, sinks, bias: True for random slopes, sinks and biases of each query head. mask: how many
+    of the keys a query sees. The truth is that of the numbers before they became NaN.
     """
     heads, generator = case.q.shape[1], torch.Generator().manual_seed(seed)
     made = {
         "alibi": 2.0 ** -(8 * torch.rand(heads, generator=generator)),
         "sinks": 2 * torch.randn(heads, generator=generator),
+        "bias": 2 * torch.randn(heads, 2 * REACH + 1, generator=generator),
     }
     given = {name: made[name].to(case.q.device) for name in made if variant.get(name)}
     if "mask" in variant:

@@ -9,6 +9,8 @@ from labkernels.audit.verdict import verdict
 from labkernels.kernels.caches.mask import unpacked
 from labkernels.kernels.kernel import Kernel
 from labkernels.measure.mutants.mutant import Edit, mutated
+from labkernels.numerics.verdict.verdict import decide
+from labkernels.policy import NumericPolicy
 from tests.kernels.contract import SPECS, run_checked
 from tests.kernels.decode.cases import decode_case
 from tests.kernels.prefill.cases import prefill_case
@@ -35,6 +37,14 @@ OF_BOTH = {
     "the slope of the head beside": (
         Edit(VARIANT, r"p\.variant\.alibi \+ head", "p.variant.alibi + (head ^ 1)"),
         {"alibi": True},
+    ),
+    "the biases of the head beside": (
+        Edit(VARIANT, r"<i64>\(head\)", "<i64>(head ^ 1)"),
+        {"bias": True},
+    ),
+    "the bias of the key behind": (
+        Edit(VARIANT, r"static_cast<int>\(distance\)", "static_cast<int>(distance) + 1"),
+        {"bias": True},
     ),
     "a slope of the other sign": (
         Edit(VARIANT, r"fma_rn\(slope\.log2,", "fma_rn(-slope.log2,"),
@@ -95,6 +105,10 @@ def judged(case, kernel: str | Kernel):
     found, how = case.run(kernel, keys_per_split=128), dict(case.variant)
     if "mask" in how:
         how["mask"] = unpacked(how["mask"], *case.lengths)
+    if "bias" in how:  # the public verdict takes biases of each pair
+        out, lse2 = (x.double().numpy() for x in (found.out, found.lse2))
+        policy = NumericPolicy("fp16", None, out="fp16")
+        return decide(case.problem(), out, policy=policy, lse2=lse2, named=False)
     keys = {"cache": case.kv}
     if case.verb == "prefill":
         ends = {"cu_seqlens": case.kv.cu_seqlens, "cu_seqlens_q": case.cu_seqlens_q}
@@ -111,7 +125,7 @@ def test_a_wrong_variant_is_found(kernel, edit, variant):
     assert judged(case, wrong).answer == "BUG"
 
 
-RIGHT = (LEFT, CAP, {"alibi": True}, {"sinks": True})
+RIGHT = (LEFT, CAP, {"alibi": True}, {"sinks": True}, {"bias": True})
 RIGHT_ONES = [*product(WRONG, RIGHT), ("prefill_mma", BITS)]
 
 

@@ -34,7 +34,11 @@ REFUSED = [
     ({"alibi": ONES[:7]}, "alibi is torch.float32 (7,) on cpu, allowed: torch.float32 (8,) on cpu"),
     ({"sinks": ONES.double()}, "sinks is torch.float64 (8,) on cpu, allowed: torch.float32 (8,)"),
     ({"sinks": ONES.to("meta")}, "sinks is torch.float32 (8,) on meta, allowed"),
-    ({"alibi": torch.ones(16)[::2]}, "alibi.stride() = (2,), allowed: (1,)"),
+    ({"alibi": torch.ones(16)[::2]}, "alibi.stride() = (2,), allowed: contiguous"),
+    (
+        {"bias": torch.ones(8, 4)},
+        "bias is torch.float32 (8, 4) on cpu, allowed: torch.float32 (8, 5)",
+    ),
     ({"alibi": [0.5] * 8}, "alibi"),
 ]
 
@@ -163,8 +167,8 @@ def test_a_prefill_has_as_many_splits_as_its_window_needs():
 
 
 @pytest.mark.parametrize("kernel", [n for n, s in discover().items() if s.features])
-def test_a_kernel_with_one_feature_has_all_but_perhaps_a_mask(kernel):
-    assert SPECS[kernel].features in (FEATURES, UNMASKED)
+def test_a_kernel_with_one_feature_has_all_but_perhaps_a_mask_or_biases(kernel):
+    assert SPECS[kernel].features in (FEATURES, UNMASKED, (*UNMASKED, "bias"))
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])

@@ -63,7 +63,7 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
   using T = typename C::T;
   using V = typename C::Variant;
   float slope = 0.f;
-  if constexpr (V::alibi) slope = slope_of(p, head, 0).log2;
+  if constexpr (V::alibi) slope = slope_of<V>(p, head, 0).log2;
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int m = 0; m < C::Scores::rows / 16; ++m)

@@ -34,7 +34,7 @@ LAB_DEVICE void shaped_probabilities(typename C::Scores& s, typename C::Fragment
   const Place place;
   const int of_lane = place.warp * 16 + place.lane / 4 - (place.lane & 3) * 2;
   float slope = 0.f;
-  if constexpr (V::alibi) slope = slope_of(p, head, 0).log2;
+  if constexpr (V::alibi) slope = slope_of<V>(p, head, 0).log2;
 #pragma unroll
   for (int j = 0; j < C::rows_at_once / 8; ++j)
 #pragma unroll

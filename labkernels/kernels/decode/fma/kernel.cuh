@@ -231,7 +231,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
   Softmax<C> softmax;
   const int own_head = work.first_q_head + least(own_row<C>(), work.n_q_heads - 1);
   Slope slope = {};
-  if constexpr (V::alibi) slope = slope_of(p, own_head, load_constant(p.kv_len + work.batch) - 1);
+  if constexpr (V::by_distance)
+    slope = slope_of<V>(p, own_head, load_constant(p.kv_len + work.batch) - 1);
   if constexpr (V::sinks)
     if (work.split == 0 && warp == 0) begin_with_sink(softmax, 0, p, own_head);
   Output<C> o = {};

@@ -14,7 +14,7 @@ from labkernels.cuda.triton_online_softmax import (
     rescale_rows,
     update,
 )
-from labkernels.cuda.triton_variant import begin_with_sinks, shaped, slopes
+from labkernels.cuda.triton_variant import begin_with_sinks, by_distance, shaped
 from labkernels.kernels.decode import schedule
 
 SHORTEST_SPLIT = tl.constexpr(schedule.SHORTEST_SPLIT)
@@ -89,7 +89,7 @@ def decode(
     kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
     q_heads, group, keys_per_split, splits, scale_log2,
     k_scale, v_scale, k_scale_stride, v_scale_stride,  # [kv_heads] of 8 bits, else None
-    alibi, sinks, window_left, soft_cap_log2, exponent_of_cap,  # None for what a variant lacks
+    alibi, sinks, bias, reach, window_left, soft_cap_log2, exponent_of_cap,  # None: not asked
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
     BY_LENGTH: tl.constexpr,
@@ -115,8 +115,8 @@ def decode(
             exponent_of_cap *= k_factor
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None)
-    b_slope = slopes(alibi, head, m_row)
+    SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None) or (bias is not None)
+    b_slope, p_bias = by_distance(alibi, bias, reach, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
         key, m_key = start + o_key, start + o_key < end
@@ -127,7 +127,10 @@ def decode(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         if SHAPED:
-            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2)
+            b_s = shaped(
+                b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap,
+                scale_log2,
+            )  # fmt: skip
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)

@@ -20,7 +20,7 @@ class TritonDecode(DecodeKernel):
     parent = "reference"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
-    features = UNMASKED
+    features = (*UNMASKED, "bias")
     kv_dtypes = (None, *KV_DTYPES)
 
     def rows(self, group: int) -> int:

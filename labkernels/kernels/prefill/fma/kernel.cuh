@@ -93,7 +93,8 @@ LAB_DEVICE void begin_rows(Softmax<C>& softmax, Slope (&slopes)[C::lane_rows],
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {
     const int row = tile_row<C>(i), head = query_head(p, b, row);
-    if constexpr (C::Variant::alibi) slopes[i] = slope_of(p, head, place_of(p, b, row));
+    using V = typename C::Variant;
+    if constexpr (V::by_distance) slopes[i] = slope_of<V>(p, head, place_of(p, b, row));
     if constexpr (C::Variant::sinks)
       if (b.split == 0) begin_with_sink(softmax, i, p, head);
   }

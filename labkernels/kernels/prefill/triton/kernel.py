@@ -9,7 +9,7 @@ import triton.language as tl
 
 from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
-from labkernels.cuda.triton_variant import begin_with_sinks, first_bits, seen, shaped, slopes
+from labkernels.cuda.triton_variant import begin_with_sinks, by_distance, first_bits, seen, shaped
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, places, store, window
 
 CHUNK = tl.constexpr(units.CHUNK)
@@ -43,13 +43,16 @@ def consume(
     b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
     page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
-    b_place, from_all, b_slope, window_left, soft_cap_log2, exponent_of_cap, mask, b_bit,
+    b_place, from_all, b_slope, p_bias, reach, window_left, soft_cap_log2, exponent_of_cap,
+    mask, b_bit,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
-    SHAPED: tl.constexpr = (b_slope is not None) or (soft_cap_log2 is not None)
+    SHAPED: tl.constexpr = (
+        (b_slope is not None) or (soft_cap_log2 is not None) or (p_bias is not None)
+    )
     factor = 1.0 if SHAPED else scale_log2
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -79,7 +82,10 @@ def consume(
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
         if SHAPED:
-            b_s = shaped(b_s, key, b_place, b_slope, soft_cap_log2, exponent_of_cap, scale_log2)
+            b_s = shaped(
+                b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap,
+                scale_log2,
+            )  # fmt: skip
         partial = start >= full  # in steps between, every row sees every key
         if window_left is not None:
             partial = partial | (start < from_all)
@@ -149,7 +155,8 @@ def prefill(
     page_table_stride, page_size, page_shift, page_inverse,
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
     # of a variant; None for what it does not have
-    alibi, sinks, window_left, window_right, soft_cap_log2, exponent_of_cap, mask, mask_begins,
+    alibi, sinks, bias, reach, window_left, window_right, soft_cap_log2, exponent_of_cap, mask,
+    mask_begins,
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
@@ -185,11 +192,12 @@ def prefill(
         )
     b_m, b_l, b_o = no_keys(ROWS, D_V)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
+    b_slope, p_bias = by_distance(alibi, bias, reach, head, m_row)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
-        b_place, from_all, slopes(alibi, head, m_row), window_left, soft_cap_log2, exponent_of_cap,
+        b_place, from_all, b_slope, p_bias, reach, window_left, soft_cap_log2, exponent_of_cap,
         mask, first_bits(mask_begins, i_request, cu_seqlens_q, token, o_token, m_row, n_keys),
         D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip

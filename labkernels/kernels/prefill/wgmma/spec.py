@@ -100,9 +100,9 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
         """Return the tiles that fit the registers, the one preferred for rows and pages first."""
         # three consumers leave ptxas no registers for other policies than the default, for slopes,
         # for bits, nor for "none"
-        shaped = {"soft_cap", "alibi", "mask"} & set(shape.variant.features)
+        shaped = {"soft_cap", "alibi", "mask", "bias"} & set(shape.variant.features)
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
-        plain = plain and not shaped & {"alibi", "mask"}
+        plain = plain and shaped <= {"soft_cap"}
         options = (tile_of(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
@@ -172,7 +172,7 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
         room = CONSUMER_REGISTERS[instance.tile.warps] - others
         roomy = (
             instance.tile.overlap != "none"
-            and "alibi" not in instance.features
+            and not {"alibi", "bias"} & {*instance.features}
             and (output.value + scores.value + 2 * probabilities.value <= room)
         )
         steps = number(2 if roomy else 1, "steps")

@@ -56,7 +56,7 @@ struct KernelTraits {
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4);
   static constexpr int others = LAB_OTHER_REGISTERS + Dqk / 16;
   static constexpr bool two_p_buffers =
-      overlap != Overlap::none && fragments + others <= consumer_registers && !Variant::alibi;
+      overlap != Overlap::none && fragments + others <= consumer_registers && !Variant::by_distance;
   // A TMA box of ragged K and V has 64 channels of a tile's keys; a box of a page has all channels.
   static constexpr NextAtom next = Paged ? NextAtom::beside : NextAtom::below;
   using Q = SwizzledTile<T, Rows, Dqk>;

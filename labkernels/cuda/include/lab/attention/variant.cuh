@@ -1,18 +1,20 @@
 // The variant of attention that a kernel is compiled for: a window of keys, a soft cap, slopes,
-// sinks, and a mask of bits. A kernel without them has the machine code of a kernel that knows no
+// sinks, a mask of bits, and biases by distance. A kernel without them has the machine code of a kernel that knows no
 // variants. variant.py says the same in Python, and numerics/truth/variant.py in float64.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
 namespace lab {
 
-template <bool Window, bool SoftCap, bool Alibi, bool Sinks, bool Mask> struct AttentionVariant {
+template <bool Window, bool SoftCap, bool Alibi, bool Sinks, bool Mask, bool Bias>
+struct AttentionVariant {
   static constexpr bool window = Window, soft_cap = SoftCap, alibi = Alibi, sinks = Sinks;
-  static constexpr bool mask = Mask;
-  static constexpr bool plain = !(Window || SoftCap || Alibi || Sinks || Mask);
-  static constexpr bool shapes_scores = SoftCap || Alibi;  // before the softmax
+  static constexpr bool mask = Mask, bias = Bias;
+  static constexpr bool plain = !(Window || SoftCap || Alibi || Sinks || Mask || Bias);
+  static constexpr bool by_distance = Alibi || Bias;
+  static constexpr bool shapes_scores = SoftCap || by_distance;  // before the softmax
 };
-using Plain = AttentionVariant<false, false, false, false, false>;
+using Plain = AttentionVariant<false, false, false, false, false, false>;
 
 // kernels/program.py mirrors this struct.
 struct VariantParams {
@@ -24,6 +26,8 @@ struct VariantParams {
   const u32* mask;                // [mask_words]: bits in little order
   const i64* mask_begins;         // [batch]: the first bit of each request
   i64 mask_words;
+  const float* bias;  // [q_heads, 2 reach + 1]: of a key `reach` before the row's place, and so on
+  int reach;
 };
 
 // The parameter of a kernel with a variant is the plain kernel's, and these fields.
@@ -57,22 +61,33 @@ template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
 }
 
 // A row has this slope, and this place: the number of the last key that it would see under a causal
-// mask. Scores fall by the slope for each key before the place.
+// mask. Scores fall by the slope for each key before the place. bias: of a key at the place.
 struct Slope {
   float log2;
   int place;
+  const float* bias;
 };
-template <class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int place) {
-  return {load_constant(p.variant.alibi + head) * log2_e, place};
+template <class V, class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int place) {
+  Slope found = {0.f, place, nullptr};
+  if constexpr (V::alibi) found.log2 = load_constant(p.variant.alibi + head) * log2_e;
+  if constexpr (V::bias) {
+    const int reach = p.variant.reach;
+    found.bias = p.variant.bias + static_cast<i64>(head) * (2 * reach + 1) + reach;
+  }
+  return found;
 }
 
-// Returns q k as a score in log2 units, after the cap and the slope. distance: key - place.
+// Returns q k as a score in log2 units, after the cap, slope and bias. distance: key - place.
 template <class V, class Params>
 LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float distance) {
   float s = score;
   if constexpr (V::soft_cap) s = capped(s, p);
   else s = s * p.scale_log2;
   if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
+  if constexpr (V::bias) {
+    const int reach = p.variant.reach, at = static_cast<int>(distance);
+    s = fma_rn(load_constant(slope.bias + greatest(least(at, reach), -reach)), log2_e, s);
+  }
   return s;
 }
 // Does this, and finds how steep the cap is there: 1 - tanh^2, a factor of the score's gradient.
@@ -98,7 +113,7 @@ LAB_DEVICE void shape_scores(Scores& scores, const Params& p, const Slope (&slop
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r) {
       float first = 0.f;  // distance of column 0: further columns are constants apart
-      if constexpr (V::alibi) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
+      if constexpr (V::by_distance) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         float& score = s[Rows::at(r, k, n)];
