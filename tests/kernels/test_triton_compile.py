@@ -131,7 +131,9 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, every, launches):
             assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where
 
 
-@pytest.mark.parametrize("attention", [*combined(UNMASKED)[::7], combined(UNMASKED)[-1]], ids=str)
+@pytest.mark.parametrize(
+    "attention", [*combined(UNMASKED)[::7], {**combined(UNMASKED)[-1], "bias": True}], ids=str
+)
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if SPECS[name].features])
 @pytest.mark.one_in(8)
 def test_variants_compile_without_spills(kernel, attention, launches):

@@ -32,22 +32,19 @@ def as_prefill(inputs: DecodeInputs) -> PrefillInputs:
 
     Raises: Refused if the requests hold different numbers of keys, or none.
     """
-    work, cache = inputs.workload, inputs.cache
-    length = work.kv_lens[0]
+    work, table = inputs.workload, inputs.cache.page_table
+    length, ones = work.kv_lens[0], (1,) * work.batch
     if {*work.kv_lens} != {length} or not length:
         raise Refused("kv_len differs between requests or is 0, and it takes one dense tensor")
-    k, v = (gathered(pool, cache.page_table, length).flatten(0, 1) for pool in (cache.k, cache.v))
-    ones, heads = (1,) * work.batch, (work.q_heads, work.kv_heads, work.head_dim)
-    of = Prefill(ones, work.kv_lens, *heads, dtype=work.dtype, variant=work.variant)
+    pages = table[:, : -(-length // work.page_size)].long()
+    pools = (inputs.cache.k, inputs.cache.v)
+    k, v = (x[pages].flatten(1, 2)[:, :length].flatten(0, 1) for x in pools)
+    heads, how = (work.q_heads, work.kv_heads, work.head_dim), {"variant": work.variant}
+    of = Prefill(ones, work.kv_lens, *heads, dtype=work.dtype, **how)
     q_ends, kv_ends = (sums(lengths, inputs.q) for lengths in (ones, work.kv_lens))
-    kv = RaggedKV(k, v, kv_ends)
-    return PrefillInputs(of, inputs.q, kv, q_ends, inputs.scale, inputs.options)
-
-
-def gathered(pool, page_table, length: int):
-    """Return contiguous keys or values [B, length, Hkv, D] from a pool of pages."""
-    pages = page_table[:, : -(-length // pool.shape[1])].long()
-    return pool[pages].flatten(1, 2)[:, :length].contiguous()
+    return PrefillInputs(
+        of, inputs.q, RaggedKV(k, v, kv_ends), q_ends, inputs.scale, inputs.options
+    )
 
 
 def tokens(x):

@@ -6,7 +6,6 @@ from typing import Any
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
-from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers.dense import as_prefill
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
@@ -81,10 +80,6 @@ def _prefill(inputs: PrefillInputs) -> Step:
     return Step(run, lambda: Attention(newest[0]), version=version())
 
 
-def _decode(inputs: DecodeInputs) -> Step:
-    return _prefill(as_prefill(inputs))
-
-
 def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
     """Return a function that prepares its gradients; preparing also runs the forward pass."""
 
@@ -121,7 +116,11 @@ PEERS = (
         PACKAGE,
         "flash_attn.cute's kernels for sm_90",
         PEER_POLICY,
-        {"prefill": _prefill, "decode": _decode, "backward": _backward(deterministic=False)},
+        {
+            "prefill": _prefill,
+            "decode": lambda inputs: _prefill(as_prefill(inputs)),
+            "backward": _backward(deterministic=False),
+        },
         missing,
         features=("window", "soft_cap", "sinks"),
     ),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
-from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers import torch_sdpa
 from labkernels.measure.peers.dense import as_prefill, dense, tokens
@@ -72,10 +71,6 @@ def _prefill(inputs: PrefillInputs) -> Step:
     return Step(run, lambda: Attention(tokens(newest[0])), version=torch_sdpa.version())
 
 
-def _decode(inputs: DecodeInputs) -> Step:
-    return _prefill(as_prefill(inputs))
-
-
 def _backward(inputs: BackwardInputs) -> Step:
     """Prepare its gradients; this also runs the forward pass."""
     import torch
@@ -106,7 +101,11 @@ PEERS = (
         "torch",
         "torch's FlexAttention, compiled for the variant",
         PEER_POLICY,
-        {"prefill": _prefill, "decode": _decode, "backward": _backward},
+        {
+            "prefill": _prefill,
+            "decode": lambda inputs: _prefill(as_prefill(inputs)),
+            "backward": _backward,
+        },
         missing,
         features=UNMASKED,
     ),

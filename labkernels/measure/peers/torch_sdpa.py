@@ -6,12 +6,11 @@ from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
-from labkernels.measure.peers.dense import dense, dense_batch, gathered, tokens
+from labkernels.measure.peers.dense import as_prefill, dense, dense_batch, tokens
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
     Backend,
     Peer,
-    Refused,
     Tensors,
     not_installed,
     refusals,
@@ -45,13 +44,8 @@ def _decode(inputs: DecodeInputs) -> Step:
     """
     import torch
 
-    q, cache = inputs.arguments
-    lengths = {int(length) for length in cache.kv_len}
-    if len(lengths) != 1 or 0 in lengths:
-        raise Refused("kv_len differs between requests or is 0, and SDPA takes one dense tensor")
-    (length,) = lengths
-    pools = (gathered(pool, cache.page_table, length) for pool in (cache.k, cache.v))
-    k, v = (x.transpose(1, 2).contiguous() for x in pools)
+    q, kv = inputs.q, as_prefill(inputs).kv
+    k, v = (dense(x, len(q)).contiguous() for x in (kv.k, kv.v))
     out = torch.full_like(q, float("nan"))
     how = {"scale": inputs.scale, "enable_gqa": q.shape[1] != k.shape[1]}
 

@@ -39,11 +39,11 @@ OF_BOTH = {
         {"alibi": True},
     ),
     "the biases of the head beside": (
-        Edit(VARIANT, r"<i64>\(head\)", "<i64>(head ^ 1)"),
+        Edit(VARIANT, r"found\.bias = head", "found.bias = (head ^ 1)"),
         {"bias": True},
     ),
     "the bias of the key behind": (
-        Edit(VARIANT, r"static_cast<int>\(distance\)", "static_cast<int>(distance) + 1"),
+        Edit(VARIANT, r"key - slope\.place", "key + 1 - slope.place"),
         {"bias": True},
     ),
     "a slope of the other sign": (

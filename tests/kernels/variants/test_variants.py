@@ -115,13 +115,33 @@ def test_a_masks_bits_may_change_between_runs():
         assert_same(step, case.run(mask=bits))
 
 
-@pytest.mark.parametrize("name", ["alibi", "sinks"])
+def test_biases_to_a_reach_of_128_are_those_of_t5():
+    """Its 32 buckets end at a distance of 128; a table of distances holds every one of them."""
+    weights = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+
+    def bucket(distance):  # transformers' T5Attention._relative_position_bucket, of both sides
+        far = distance.abs().clamp(min=1)
+        large = 8 + (torch.log(far / 8) / math.log(128 / 8) * 8).long()
+        within = torch.where(far < 8, distance.abs(), large.clamp(max=15))
+        return torch.where(distance > 0, 16, 0) + within
+
+    case = prefill_case((3, 300), (3, 300), group=4, kv_heads=1)
+    table = weights[bucket(torch.arange(-128, 129))].T.contiguous()
+    found = case.run("prefill_mma", bias=table, scale=1.0, causal=False).out[3:].double()
+    place = torch.arange(300)
+    q, k, v = (x[3:].double().transpose(0, 1) for x in (case.q, case.kv.k, case.kv.v))
+    scores = q @ k.mT + weights[bucket(place - place[:, None])].permute(2, 0, 1)
+    assert torch.allclose(found.transpose(0, 1), scores.softmax(-1) @ v, atol=3e-3)
+
+
+@pytest.mark.parametrize("name", ["alibi", "sinks", "bias"])
 @pytest.mark.parametrize("case", [DECODE, PREFILL], ids=["decode", "prefill"])
 def test_an_output_over_a_variants_tensor_is_refused(name, case):
     heads, rows = case.q.shape[1], case.q.shape[0]
     whole = torch.zeros(rows * heads)
+    given = whole[:heads].view(heads, 1) if name == "bias" else whole[:heads]
     with pytest.raises(ValueError, match=name):
-        case.run(lse2=whole.view(rows, heads), **{name: whole[:heads]})
+        case.run(lse2=whole.view(rows, heads), **{name: given})
 
 
 @pytest.mark.parametrize("kernel", [n for n, s in SPECS.items() if not s.features])

@@ -243,9 +243,11 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     scores<C>(s, q, pipeline.k());
     if constexpr (V::shapes_scores)
 #pragma unroll
-      for (int r = 0; r < C::reductions; ++r)
-        s[r] = shaped<V>(s[r], numbers, slope,
-                         static_cast<float>(pipeline.key + own_key<C>(r) - slope.place));
+      for (int r = 0; r < C::reductions; ++r) {
+        const int at = pipeline.key + own_key<C>(r);
+        s[r] = shaped<V>(s[r], numbers, slope, static_cast<float>(at - slope.place));
+        s[r] = biased<V>(s[r], numbers, slope, at);
+      }
     if (pipeline.ragged())
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)

@@ -140,9 +140,11 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
 #pragma unroll
       for (int i = 0; i < C::lane_rows; ++i)
 #pragma unroll
-        for (int j = 0; j < C::lane_keys; ++j)
-          s[i][j] = shaped<V>(s[i][j], p, slopes[i],
-                              static_cast<float>(key + j * columns + column() - slopes[i].place));
+        for (int j = 0; j < C::lane_keys; ++j) {
+          const int at = key + j * columns + column();
+          s[i][j] = shaped<V>(s[i][j], p, slopes[i], static_cast<float>(at - slopes[i].place));
+          s[i][j] = biased<V>(s[i][j], p, slopes[i], at);
+        }
     if (V::mask || key + C::keys > least(seen_by_all, b.end_key) || (V::window && key < seen_from))
       mask<C>(s, p, b, key);
     const auto rescale = softmax.template update<P, T>(s, scale_of<V>(p));

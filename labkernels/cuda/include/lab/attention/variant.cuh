@@ -61,33 +61,36 @@ template <class Params> LAB_DEVICE float capped(float score, const Params& p) {
 }
 
 // A row has this slope, and this place: the number of the last key that it would see under a causal
-// mask. Scores fall by the slope for each key before the place. bias: of a key at the place.
+// mask. Scores fall by the slope for each key before the place. bias: where that of a key at the
+// place lies.
 struct Slope {
   float log2;
-  int place;
-  const float* bias;
+  int place, bias;
 };
 template <class V, class Params> LAB_DEVICE Slope slope_of(const Params& p, int head, int place) {
-  Slope found = {0.f, place, nullptr};
+  Slope found = {0.f, place, 0};
   if constexpr (V::alibi) found.log2 = load_constant(p.variant.alibi + head) * log2_e;
-  if constexpr (V::bias) {
-    const int reach = p.variant.reach;
-    found.bias = p.variant.bias + static_cast<i64>(head) * (2 * reach + 1) + reach;
-  }
+  if constexpr (V::bias) found.bias = head * (2 * p.variant.reach + 1) + p.variant.reach;
   return found;
 }
+// Adds the bias of a key to a score in log2 units.
+template <class V, class Params>
+LAB_DEVICE float biased(float score, const Params& p, const Slope& slope, int key) {
+  if constexpr (!V::bias) return score;
+  else {
+    const int reach = p.variant.reach;
+    const int nearest = greatest(least(key - slope.place, reach), -reach);
+    return fma_rn(load_constant(p.variant.bias + (slope.bias + nearest)), log2_e, score);
+  }
+}
 
-// Returns q k as a score in log2 units, after the cap, slope and bias. distance: key - place.
+// Returns q k as a score in log2 units, after the cap and the slope. distance: key - place.
 template <class V, class Params>
 LAB_DEVICE float shaped(float score, const Params& p, const Slope& slope, float distance) {
   float s = score;
   if constexpr (V::soft_cap) s = capped(s, p);
   else s = s * p.scale_log2;
   if constexpr (V::alibi) s = fma_rn(slope.log2, distance, s);
-  if constexpr (V::bias) {
-    const int reach = p.variant.reach, at = static_cast<int>(distance);
-    s = fma_rn(load_constant(slope.bias + greatest(least(at, reach), -reach)), log2_e, s);
-  }
   return s;
 }
 // Does this, and finds how steep the cap is there: 1 - tanh^2, a factor of the score's gradient.
@@ -113,12 +116,13 @@ LAB_DEVICE void shape_scores(Scores& scores, const Params& p, const Slope (&slop
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r) {
       float first = 0.f;  // distance of column 0: further columns are constants apart
-      if constexpr (V::by_distance) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
+      if constexpr (V::alibi) first = static_cast<float>(key + Rows::column(0) - slopes[r].place);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         float& score = s[Rows::at(r, k, n)];
         const auto apart = static_cast<float>(Rows::column(k) - Rows::column(0));
         score = shaped<V>(score, p, slopes[r], first + apart);
+        score = biased<V>(score, p, slopes[r], key + Rows::column(k));
       }
     }
   }
