@@ -42,14 +42,21 @@ def shaped(b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of
 
 
 @triton.jit
-def by_distance(alibi, bias, reach, head, m_row):
-    """Return each row's slope in log2 units and where its bias of distance 0 lies, or None."""
-    b_slope, p_bias = alibi, bias
+def slopes(alibi, head, m_row):
+    """Return the slope of each row in log2 units, or None."""
+    b_slope = alibi
     if alibi is not None:
         b_slope = tl.load(alibi + head, mask=m_row, other=0.0) * LOG2_E
+    return b_slope
+
+
+@triton.jit
+def nearest_biases(bias, reach, head, m_row):
+    """Return where each row's bias of distance 0 lies, or None."""
+    p_bias = bias
     if bias is not None:
         p_bias = bias + tl.where(m_row, head, 0) * (2 * reach + 1) + reach
-    return b_slope, p_bias
+    return p_bias
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from labkernels.cuda.triton_online_softmax import (
     rescale_rows,
     update,
 )
-from labkernels.cuda.triton_variant import begin_with_sinks, by_distance, shaped
+from labkernels.cuda.triton_variant import begin_with_sinks, nearest_biases, shaped, slopes
 from labkernels.kernels.decode import schedule
 
 SHORTEST_SPLIT = tl.constexpr(schedule.SHORTEST_SPLIT)
@@ -116,7 +116,8 @@ def decode(
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None) or (bias is not None)
-    b_slope, p_bias = by_distance(alibi, bias, reach, head, m_row)
+    b_slope = slopes(alibi, head, m_row)
+    p_bias = nearest_biases(bias, reach, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
         key, m_key = start + o_key, start + o_key < end

@@ -9,7 +9,14 @@ import triton.language as tl
 
 from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
-from labkernels.cuda.triton_variant import begin_with_sinks, by_distance, first_bits, seen, shaped
+from labkernels.cuda.triton_variant import (
+    begin_with_sinks,
+    first_bits,
+    nearest_biases,
+    seen,
+    shaped,
+    slopes,
+)
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, places, store, window
 
 CHUNK = tl.constexpr(units.CHUNK)
@@ -192,7 +199,8 @@ def prefill(
         )
     b_m, b_l, b_o = no_keys(ROWS, D_V)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    b_slope, p_bias = by_distance(alibi, bias, reach, head, m_row)
+    b_slope = slopes(alibi, head, m_row)
+    p_bias = nearest_biases(bias, reach, head, m_row)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
