@@ -188,6 +188,24 @@ rest = pd.DataFrame(map(row, rest))
 plots.table(rest, "rest", DIGITS)
 
 # %% [markdown]
+# ## Requests that share a prefix
+#
+# `cascade_decode` reads a prefix that all requests share once, and merges it with what each request has of its own, here 256 keys. The table has microseconds, beside FlashInfer's cascade and beside decodes that read the prefix for each request, which then mostly comes from the L2 cache.
+# Where the prefix is short, three launches take longer than that.
+
+# %% tags=["hide-input"]
+shared = pd.DataFrame(store.read("cascade"))
+shared = shared[(shared.metric == "time_graph") & (shared.statistic == "median")]
+shared = shared.assign(us=1e6 * shared.value, prefix=shared.kv_len - 256)
+shared = shared.pivot_table(index=["batch", "prefix"], columns="kernel", values="us")
+names = {"cascade_decode": "ours", "flashinfer_cascade": "FlashInfer's cascade"}
+names |= {"decode_mma_n8": "ours, no cascade", "flashinfer_fa2": "FlashInfer's fa2, no cascade"}
+shared = shared[list(names)].rename(columns=names)
+shared["ratio"] = shared["FlashInfer's cascade"] / shared.ours
+shared = shared.rename_axis(index={"batch": "requests"}, columns=None).reset_index()
+plots.table(shared, "cascade", dict.fromkeys(names.values(), "{:.0f}") | {"ratio": "{:.2f}"})
+
+# %% [markdown]
 # ## What a call costs its caller
 #
 # The table has the microseconds that a warm call spends in Python on the host, with requests so short that the GPU would wait for Python.
