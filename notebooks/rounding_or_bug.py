@@ -144,7 +144,7 @@ prefill_work = Prefill((2048,) * 8, (2048,) * 8, 32, 8, 128, causal=True)
 kernels = ["decode_fma", "decode_mma", "triton_decode"]
 kernels += ["prefill_fma", "prefill_mma", "triton_prefill"]
 bench = Bench(decode_work, prefill_work, kernels=kernels, gpu="a100")
-bench.equations("decode_mma")
+bench.equations("prefill_fma")
 
 # %% mystnb={"figure": {"caption": "What the judged kernels take on an A100. A bug of one line changes nothing in this figure.", "name": "verdict-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
@@ -223,7 +223,7 @@ for name, out in outputs.items():
     verdicts[name] = verdict(out, case.q, cache=case.cache)
     seconds[name] = time.perf_counter() - started
 
-# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head. The right kernel stays below 1 in every cell. Truncating P lifts every cell above 1, though none above 2; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated between 1 and 2, those of padding in the denominator between 1.7 and 3.3, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head. The right kernel stays below 1 in every cell. Truncating P lifts every cell a little above 1; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated between 1 and 2, those of padding in the denominator between 1.7 and 3.3, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for name, judged in verdicts.items():
     errors = elements.rows({name: judged.z}, [1] * len(judged.z)).assign(z=lambda x: x.error**2)

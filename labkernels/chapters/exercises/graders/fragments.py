@@ -50,7 +50,8 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
         return ["Each of the four stores and of the four reads takes one turn per eight lanes."]
     exact, bound = _expected(exercise)
     share = (abs(results["out"] - exact) / bound).max()
-    return [f"All {exact.size} elements are within their bound; the largest error is {share:.0%}."]
+    most = f"the largest error is {100 * share:.0f} %"
+    return [f"All {exact.size} elements are within their bound; {most}."]
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
