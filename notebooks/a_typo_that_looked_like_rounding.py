@@ -147,7 +147,7 @@ tried = {"typo, in float64": misread, "truth, rounded to bf16": rounding.round_t
 signs = [{"": name, **typo.signature(out, exact)} for name, out in tried.items()]
 plots.table(pd.DataFrame(signs), "predicted", typo.SIGNATURE_FORMATS)
 
-# %% mystnb={"figure": {"caption": "No tolerance that a test would use passes the typo: all elements pass only where a tolerance is as large as an output, and 2e-2 refuses nearly as many as 1e-3. Rounding to bf16 passes everywhere long before 1e-2. Float64, computed on this machine.", "name": "typo-tolerance"}, "image": {"alt": "Two falling curves of the percentage of elements beyond a tolerance from 0.0001 to 10 on a logarithmic axis. That of the typo stays above 90 percent to 0.02 and reaches zero above 1; that of rounding to bf16 reaches zero below 0.01.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "No tolerance that a test would use passes the typo: all elements pass only where a tolerance is as large as an output, and 2e-2 refuses nearly as many as 1e-3. Rounding to bf16 passes everywhere long before 1e-2. Float64, computed on this machine.", "name": "typo-tolerance"}, "image": {"alt": "Two falling curves of the percentage of elements beyond a tolerance from 0.0001 to 10 on a logarithmic axis. That of the typo stays above 90 % to 0.02 and reaches zero near 1; that of rounding to bf16 reaches zero below 0.01.", "width": "100%"}} tags=["hide-input"]
 curve = []
 for t in np.geomspace(1e-4, 10, 120):
     for name, out in tried.items():

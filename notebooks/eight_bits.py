@@ -17,7 +17,7 @@
 # ## Question
 #
 # **A cache in 8 bits has half the bytes: is a decode from it twice as fast, and which of its errors are rounding?**
-# {cite:t}`sglang25790` reports that with such a cache the passes that write a text and that read it again part at position 97, and never in bf16.
+# In the thread {cite:t}`sglang25790` the passes that write a text and that read it again part at position 97 with such a cache, and never in bf16.
 #
 # :::{admonition} Answer
 # :class: important

@@ -138,7 +138,7 @@ shown = shown.rename(columns={"gpu": "GPU", "rate": "FLOP per clock, fp32 sums"}
 ratios = dict.fromkeys(shown.columns[2:], "{:g} : 1")
 plots.table(shown, "roof", {"FLOP per clock, fp32 sums": "{:,.0f}"} | ratios)
 
-# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take longer at 64 on B200. On the GeForce parts of the case they need {glue:text}`exp_geforce` % of the products' time or less. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take longer at 64 on B200. On the GeForce parts of the case products take at least {glue:text}`geforce_ratio` times as long. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
 kinds = roof.groupby(["rate", "head_dim"], sort=False).agg(
     gpu=("gpu", lambda names: ", ".join(dict.fromkeys(names))), ratio=("ratio", "first")
 )
@@ -433,7 +433,7 @@ numbers = {
     "geforce_off": (reports["predicted, %"] - reports["counter, %"]).abs().max(),
     "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
     "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
-    "wgmma_waits": waits["prefill_wgmma"], "exp_geforce": 100 / roof[roof.gpu == "RTX 3080"].ratio.min(),
+    "wgmma_waits": waits["prefill_wgmma"], "geforce_ratio": roof[roof.gpu == "RTX 3080"].ratio.min(),
     "alone_active": alone.tensor_pipe.iloc[0],
     "within_active": within.tensor_pipe.iloc[0],
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
@@ -463,11 +463,11 @@ counted_too = "no GPU of the report nor FlashAttention-3"
 said = "FlashAttention-3 is not in the figure: no run of the profiler has counted it so far."
 if fa3:
     counted_too = "with the fa3 of FlashInfer, but no GPU of the report"
-    active = " and ".join(f"{percent:.0f} % at {head_dim}" for head_dim, percent in fa3.items())
+    active = ", ".join(f"{percent:.0f}" for percent in fa3.values())
     said = (
         "FlashAttention-3 stands there as the fa3 of FlashInfer, whose code for Hopper is its own. "
     )
-    said += f"The tensor cores of fa3 are active for {active} channels."
+    said += f"With {', '.join(map(str, fa3))} channels the tensor cores are {active} % active."
 glue("fa3_said", said, display=False)
 glue("fa3_counted", counted_too, display=False)
 

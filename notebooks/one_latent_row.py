@@ -53,7 +53,7 @@ from labkernels.records import recorded, store
 
 h200 = hardware.gpu("h200")
 
-# %% mystnb={"figure": {"caption": "mla_wgmma reaches {glue:text}`latent_roof` % of the roof or more at every number of heads, and FlashInfer's fa3, a kernel for Hopper, nearly so; mla_mma follows to 16 heads and then falls behind. The roof is the time that memory or products need, whichever is longer, at the rates of a copy and of a matrix product. 64 requests of 4096 keys, bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "mla_wgmma reaches {glue:text}`latent_roof` % of the roof or more at every number of heads, and FlashInfer's fa3, a kernel for Hopper, nearly so; mla_mma follows to 16 heads and then falls behind. The roof is the time that memory or products need, whichever is longer, at the rates of a copy and of a matrix product. 64 requests of 4096 keys, bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall where heads are many, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
 rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
 rows = [row for row in rows if row["note"].startswith("64 x 4096,") and row["q_len"] == 1]

@@ -396,7 +396,7 @@ for lead in LEADS:
 equal = pd.DataFrame(equal, columns=["kind", "x", "y"])
 equal["kind"] = equal.kind.str.replace("kvcache", "unsplit")
 
-# %% mystnb={"figure": {"caption": "Scores that lead with the recent keys make most samples equal, as in the report, while some heads still differ; with splits it takes a larger lead. Predicted from the equation, for 16 samples with 4 heads.", "name": "bits-recent"}, "image": {"alt": "Four rising curves over a lead of 0 to 30 in log2 units: the share of heads and of samples with equal bits, unsplit and with 4 splits. Unsplit samples rise from near zero to above ninety percent by a lead of ten.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Scores that lead with the recent keys make most samples equal, as in the report, while some heads still differ; with splits it takes a larger lead. Predicted from the equation, for 16 samples with 4 heads.", "name": "bits-recent"}, "image": {"alt": "Four rising curves over a lead of 0 to 30 in log2 units: the share of heads and of samples with equal bits, unsplit and with 4 splits. Unsplit samples rise from near zero to above 90 % by a lead of ten.", "width": "100%"}} tags=["hide-input"]
 curves(equal, labels=("lead of the last key, log2 units", "equal, %"), mark="o", origin=HERE)
 plt.show()
 

@@ -356,7 +356,7 @@ by_place(cells, label="worst error / allowed", origin="computed on this machine"
 bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "At full size prefill_wgmma is the faster of our kernels, and without tensor cores even the least time is far above all times with them. One recording on an H200.", "name": "ragged-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "At full size prefill_wgmma is the fastest of our kernels, and without tensor cores even the least time is far above all times with them. One recording on an H200.", "name": "ragged-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input"]
 full.plot_timing()
 plt.show()
 

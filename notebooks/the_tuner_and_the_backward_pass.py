@@ -78,7 +78,7 @@ for name, group in search.groupby("search", sort=False):
     found[name] = (ranking.rank_correlation(*pair), len(group), runs, ranking.best_so_far(*pair))
 search["correlation"] = [found[name][0] for name in search.search]
 
-# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A panel for each kernel, and in it a step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 percent after a few runs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A panel for each kernel, and in it a step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 % after a few runs.", "width": "100%"}} tags=["hide-input"]
 curves = [
     {"search": name, "kernel": name.split(",")[0], "run": run, "share": share}
     for name, (_, _, _, shares) in found.items()

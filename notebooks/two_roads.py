@@ -194,7 +194,7 @@ parting = int(np.argmax((apart > 0).any(axis=1)))
 before = int((apart[:128] > 0).sum())
 print(f"first position that differs: {parting}; heads that differ before 128: {before}")
 
-# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and 30 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and nearly 40 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
 position, head = np.indices(apart.shape)
 sweep = {"position": position.ravel(), "head": head.ravel(), "different": apart.ravel()}
 boundaries = range(128, 640, 128)

@@ -62,7 +62,7 @@ ran = {
     "prefill": five.outputs("prefill", prefill, "prefill_mma"),
 }
 
-# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Request 2, which has the fewest keys, changes least. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the row of request 2 has the most cells near 0.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Request 2, which has the fewest keys, changes least. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 %, and the row of request 2 has the most cells near 0.", "width": "100%"}} tags=["hide-input"]
 maps = []
 for name, work in (("decode", decode), ("prefill", prefill)):
     other = 100.0 * (ran[name]["sm_80"] != ran[name]["sm_90"])
