@@ -145,7 +145,7 @@ exact = typo.read_instead(case, np.arange(304))
 misread = typo.read_instead(case, typo.duplicated_index(304))
 tried = {"typo, in float64": misread, "truth, rounded to bf16": rounding.round_to(exact, "bf16")}
 signs = [{"": name, **typo.signature(out, exact)} for name, out in tried.items()]
-plots.table(pd.DataFrame(signs), "predicted", typo.SIGNATURE_FORMATS)
+plots.table(pd.DataFrame(signs), "predicted", typo.FORMS)
 
 # %% mystnb={"figure": {"caption": "No tolerance that a test would use passes the typo: all elements pass only where a tolerance is as large as an output, and 2e-2 refuses nearly as many as 1e-3. Rounding to bf16 passes everywhere long before 1e-2. Float64, computed on this machine.", "name": "typo-tolerance"}, "image": {"alt": "Two falling curves of the percentage of elements beyond a tolerance from 0.0001 to 10 on a logarithmic axis. That of the typo stays above 90 % to 0.02 and reaches zero near 1; that of rounding to bf16 reaches zero below 0.01.", "width": "100%"}} tags=["hide-input"]
 curve = []
@@ -199,7 +199,7 @@ for dtype in ("fp16", "bf16"):
         name = kernel if isinstance(kernel, str) else KERNEL
         row = {"dtype": dtype, "kernel": name, "tile": tile or "", "defect": defect}
         found.append(row | typo.signature(out, true))
-plots.table(pd.DataFrame(found), "report", typo.SIGNATURE_FORMATS)
+plots.table(pd.DataFrame(found), "report", typo.FORMS)
 
 # %% [markdown]
 # In the two larger tiles the defect changes nothing in the table. In the smallest it gives numbers like the report's, in fp16 as in bf16.

@@ -573,7 +573,7 @@ assert exercises.check("error-cheapest", cheapest)
 # ## Sources
 #
 # The case and its answer are from {cite:t}`flashinfer882`, the study that it names is {cite:t}`golden2024`.
-# That the test's keys were 0 was read in FlashInfer's history, in `tests/test_deepseek_mla.py` of that week.
+# That the test allowed 0.001 and that its keys were 0 was read in FlashInfer's history, in `tests/test_deepseek_mla.py` of that week.
 # Which denominator FlashAttention and FlashInfer's fa2 kernels take was read in their sources {cite:p}`dao2024,ye2025`.
 # Independent roundings and their variances are from {cite:t}`higham2019`, bounds for softmax from {cite:t}`blanchard2021`.
 # How tensor cores align and cut was first probed by {cite:t}`fasi2021`.

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
 import pandas as pd
 from pandas.io.formats.style import Styler
@@ -17,10 +16,9 @@ def table(rows: pd.DataFrame, identity: str, formats: Mapping[str, str] | None =
     for column in formats:
         if column not in rows:
             raise ValueError(f"formats has {column!r}, allowed: {', '.join(map(str, rows))}")
-    shown = {column: partial(_written, form) for column, form in formats.items()}
-    return rows.style.hide(axis="index").set_uuid(identity).format(shown, na_rep="–")
-
-
-def _written(form: str, value) -> str:
-    """Return a value in a format; percent stand behind a space, as in all texts of the lab."""
-    return re.sub(r"(?<=\d)%", " %", form.format(value))
+    # Percent stand behind a space, as in all texts of the lab.
+    spaced = {
+        column: lambda value, form=form: re.sub(r"(?<=\d)%", " %", form.format(value))
+        for column, form in formats.items()
+    }
+    return rows.style.hide(axis="index").set_uuid(identity).format(spaced, na_rep="–")

@@ -19,9 +19,8 @@ BOX = re.compile(r"^:::\{admonition\} Answer\n:class: important\n\n(.*?)\n:::$",
 SURE = "How sure: "
 ROLE = re.compile(r"\{glue:text\}`\w+`")
 # A version, or a number with a unit of what is measured. Shapes and formats have no such unit.
-TYPED = re.compile(
-    r"\b\d+\.\d+\.\d+\b|(?<![\w.])\d[\d.,]*(?: ?%|(?: |-)(?:percent|times|[µmn]?s|TFLOP/s|TB/s|nats)\b)"
-)
+UNIT = r" ?%|[ -](?:percent|times|[µmn]?s|TFLOP/s|TB/s|nats)\b"
+TYPED = re.compile(rf"\b\d+\.\d+\.\d+\b|(?<![\w.])\d[\d.,]*(?:{UNIT})")
 GIVEN = {  # numbers that nobody measured
     "98 %": "what a search of the tuner must reach of the best tile, by its definition",
     "2 %": "the rest of it",
