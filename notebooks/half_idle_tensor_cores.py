@@ -462,7 +462,7 @@ fa3 = {head_dim: percent for head_dim, percent in fa3.items() if percent is not 
 counted_too = "no GPU of the report nor FlashAttention-3"
 said = "FlashAttention-3 is not in the figure: no run of the profiler has counted it so far."
 if fa3:
-    counted_too = "with the fa3 of FlashInfer, but no GPU of the report"
+    counted_too = "with fa3 of FlashInfer, no GPU of the report"
     active = ", ".join(f"{percent:.0f}" for percent in fa3.values())
     said = (
         "FlashAttention-3 stands there as the fa3 of FlashInfer, whose code for Hopper is its own. "
