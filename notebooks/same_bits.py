@@ -471,7 +471,7 @@ for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
-sized.log + bench.log
+sized.log + eight.log + bench.log
 
 # %% [markdown]
 # ## Exercises
