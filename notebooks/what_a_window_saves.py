@@ -168,7 +168,7 @@ for name, variant in VARIANTS.items():
     chunk = chapter.prefill(8192, None, HEADS, 4)
     chunk = replace(chunk, variant=replace(variant, causal=True))
     sized[name] = Bench(served, chunk, kernels=KERNELS, gpu="h200")
-sized["slopes"].equations("prefill_wgmma")
+sized["slopes"].equations("decode_fma")
 
 # %% mystnb={"figure": {"caption": "Both budgets of a call with a window of 128 keys and sinks: each term is that of the plain call. A circle is what a thread has after the warps that load have handed registers over. Predicted, and compiled for an H200.", "name": "window-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized["window and sinks"].plot_budget()
