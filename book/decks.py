@@ -11,6 +11,7 @@ import slides
 from nbformat.v4 import new_markdown_cell, new_notebook
 from notebook_io import NOTEBOOKS, ROOT
 from page_figures import MIME
+from plain_roles import Words
 
 from labkernels.chapters.exercises.overlay import region
 
@@ -78,7 +79,8 @@ def _figure(chapter: str, name: str) -> tuple[str, str]:
     if flat:
         image = f"svg+xml;base64,{base64.b64encode(flat.encode()).decode()}"
     alt = html.escape(drawn["image"]["alt"], quote=True)
-    return f'<img alt="{alt}" src="data:image/{image}">', drawn["figure"]["caption"]
+    words = Words(chapter, nbformat.read(NOTEBOOKS / f"{chapter}.ipynb", as_version=4))
+    return f'<img alt="{alt}" src="data:image/{image}">', words.plain(drawn["figure"]["caption"])
 
 
 def _drawn(folder: Path, chapter: str, name: str) -> tuple[dict, dict]:

@@ -22,9 +22,9 @@
 # :class: important
 #
 # Parts that travel in fp32, or once in bf16, give errors that do not grow with the ranks.
-# A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with 64 ranks as with 2, as predicted.
+# A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with {glue:text}`most_ranks` ranks as with 2, as predicted.
 # A merge in the order of the ranks has the bits of one process; a reduce-scatter leaves the order to the library.
-# How sure: ranks on this CPU, by gloo, and up to 64 in one process; no NVLink was measured.
+# How sure: ranks on this CPU, by gloo of torch {glue:text}`torch`, and up to {glue:text}`most_ranks` in one process; no NVLink was measured.
 # :::
 
 # %% tags=["remove-cell"]
@@ -52,6 +52,7 @@ from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import exercises, live
 from labkernels.distributed import decode_in_parts, on_cpus, shard, zigzag
 from labkernels.distributed.decode import Message
+from labkernels.distributed.ranks import TIMEOUT_S
 
 # %% tags=["hide-input"]
 from labkernels.kernels.decode.inputs import problem_of
@@ -138,7 +139,7 @@ shape = Shape("bf16", 128, 128, group=1, rows=1, layout="states")
 Equations(resources(merge.instance(shape, gpu=h200), gpu=h200))
 
 # %% [markdown]
-# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode on CUDA cores; those of `decode_mma_n8`, which the verb chooses here, stand in {doc}`same_bits`:
+# The parts come from the decode and prefill of a single GPU, so that their budgets do not change. Both formulas of the decode on CUDA cores; those of `decode_mma_n8`, which the verb chooses here, stand in {doc}`tensor_cores_on_and_off`:
 
 # %%
 big = dict(q_heads=64, kv_heads=8, head_dim=128, dtype="bf16")
@@ -296,7 +297,7 @@ plots.table(table, "wire-mistakes", {})
 # %% [markdown]
 # ### When a rank is lost
 #
-# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line, on CPUs within milliseconds; if it hangs, after a time-out of 45 seconds.
+# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line; if a rank hangs, they end so after a time-out of {glue:text}`timeout` seconds.
 #
 # ## What would change the answer
 #
@@ -308,6 +309,11 @@ plots.table(table, "wire-mistakes", {})
 # %% tags=["evidence"]
 hops = grown[grown.kind == "bf16 hops"].y
 glue("grown", f"{hops.iloc[-1] / hops.iloc[0]:.1f}", display=False)
+glue("most_ranks", f"{points[-1][1]}", display=False)
+glue("timeout", f"{TIMEOUT_S:.0f}", display=False)
+
+# %% tags=["nbval-ignore-output", "evidence"]
+glue("torch", torch.__version__.partition("+")[0], display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
 sized.log + bench.log

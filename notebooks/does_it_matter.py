@@ -68,7 +68,7 @@ words = [f"{1000 * share:.1f} of 1,000" for share in shown["other next bytes"]]
 names = [chapter.NAMES.get(way, way) for way in shown.index]
 first = pd.DataFrame({"name": names, "value": shown["RMSE of logits"], "words": words})
 
-# %% mystnb={"figure": {"caption": "What a kernel of attention does to the logits is a quarter of what bf16 does in the rest of the model, and all kernels do the same. Distance of logits from attention in fp32 on rounded Q, K and V, all else in fp32; behind each bar, how many most likely next bytes are others. Means over 16 held-out texts of 1,024 bytes.", "name": "effect-logits"}, "image": {"alt": "Seven horizontal bars. The five of attention kernels are alike, near 0.005; that of Q, K and V not rounded is a little longer; that of the rest of the model in bf16 is four times as long.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What a kernel of attention does to the logits is at most {glue:text}`of_model` % of what bf16 does in the rest of the model, and all kernels do the same. Distance of logits from attention in fp32 on rounded Q, K and V, all else in fp32; behind each bar, how many most likely next bytes are others. Means over 16 held-out texts of 1,024 bytes.", "name": "effect-logits"}, "image": {"alt": "Seven horizontal bars. The five of attention kernels are alike, near 0.005; that of Q, K and V not rounded is a little longer; that of the rest of the model in bf16 is four times as long.", "width": "100%"}} tags=["hide-input"]
 bars(first, label="RMSE of logits, nats", origin=origin)
 plt.show()
 
@@ -121,7 +121,7 @@ plt.show()
 # %% [markdown]
 # A training asks for gradients, too, and for equal bits their sums need one order (`deterministic=True`). What this costs was recorded at a larger size:
 
-# %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes a few per cent longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes {glue:text}`ordered_more` % longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
 NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
 timed = pd.DataFrame(store.read("backward_variants"))
 kept = (timed.note == NOTE) & (timed.metric == "time") & (timed.statistic == "median")
@@ -174,7 +174,7 @@ for operation, drawn, n in (("decode", decoded, (3,) * 6), ("prefill", real, (TA
 errors = pd.concat(cells).rename(columns={"way": "kind"})
 errors = errors[errors.kind != "Triton, on"]
 
-# %% mystnb={"figure": {"caption": "With tensor cores on, errors are a few per cent larger; the heads of one token differ by more. Relative L2 error against float64 of each query head and layer; Triton with tensor cores is left out, since its interpreter does not round P to bf16. bf16.", "name": "effect-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over three query heads on the left and six layers on the right; dots of kernels with and without tensor cores lie close together, and layers differ.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "With tensor cores on, errors are a little larger; the heads of one token differ by more. Relative L2 error against float64 of each query head and layer; Triton with tensor cores is left out, since its interpreter does not round P to bf16. bf16.", "name": "effect-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over three query heads on the left and six layers on the right; dots of kernels with and without tensor cores lie close together, and layers differ.", "width": "100%"}} tags=["hide-input"]
 here = "computed on this machine"
 by_place(errors, label="relative L2 error", origin=here, log=False, sample="layer")
 bench.log.drew("errors", "decode", "prefill")
@@ -246,7 +246,7 @@ plt.show()
 #
 # To provoke this, a model of two layers without rotary positions reads texts of two symbols, letter or not. In its first layer all keys of a symbol are equal, and {glue:text}`at_top` % of a row's keys share its maximum. The prediction rounds the weights of exact scores, and then the output:
 
-# %% mystnb={"figure": {"caption": "At step 0, on equal weights, a rounded P biases attention, and the rounded denominator halves the bias; later the bias of every way wanders. Bias of the first layer's output over a training, seed 0.", "name": "effect-bias"}, "image": {"alt": "Three curves over 400 steps. They start at 1.3 for tensor cores, 0.7 for the rounded denominator and 0 for CUDA cores; later all three swing, between about -1.5 and 2.3.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "At step 0, on equal weights, a rounded P biases attention, and less with the rounded denominator; later the bias of every way wanders. Bias of the first layer's output over a training, seed 0.", "name": "effect-bias"}, "image": {"alt": "Three curves over 400 steps. They start at 1.3 for tensor cores, 0.7 for the rounded denominator and 0 for CUDA cores; later all three swing, between about -1.5 and 2.3.", "width": "100%"}} tags=["hide-input"]
 biases = pd.DataFrame(store.read("bias"))
 drawn = biases[biases.metric == "bias of the output"]
 lines = pd.DataFrame({"kind": drawn.way, "x": drawn.step, "y": 1e4 * drawn.value})
@@ -341,9 +341,13 @@ print(f"the four texts part at bytes {first}")
 
 # %% tags=["evidence"]
 own, share = full.loc[KERNELS], full["other next bytes"] * 1000
+free, in_order = (
+    timed.value[timed.kernel == k].item() for k in ("backward_wgmma", "backward_wgmma ordered")
+)
+
+# %% tags=["evidence"]
 numbers = {
-    "flips": f"{share[KERNELS].mean():.1f}",
-    "flips_model": f"{share['torch fp32, model in bf16']:.1f}",
+    "flips": f"{share[KERNELS].mean():.1f}", "flips_model": f"{share['torch fp32, model in bf16']:.1f}",
     "flips_predicted": f"{1000 * own['other next bytes, predicted'].mean():.1f}",
     "explained": f"{100 * (own[ROUNDED] / own[MEASURED]).mean():.0f}",
     "gained": f"{100 * (1 - own[MEASURED]['CUDA cores'] / own[MEASURED]['tensor cores']):.0f}",
@@ -352,6 +356,8 @@ numbers = {
     "spread_ways": f"{losses.mean(axis=1).std():.4f}",
     "spread_seeds": f"{losses.std(axis=1).mean():.4f}",
     "written": f"{16 * 256:,}",
+    "of_model": f"{100 * own[MEASURED].max() / full[MEASURED]['torch fp32, model in bf16']:.0f}",
+    "ordered_more": f"{100 * (in_order / free - 1):.0f}",
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, number, display=False)

@@ -234,7 +234,7 @@ u16, u32 = (formats.named(name).unit_roundoff for name in ("fp16", "fp32"))
 bound = u16 * abs(p) @ abs(v) + 64 * u32 * (abs(q) @ abs(k.T)) @ abs(v)
 error = abs(fragments.two_products(q, k, v)["out"] - p @ v)
 print(
-    f"largest error {(error / bound).max():.0%} of its bound, typical error {np.sqrt((error / bound) ** 2).mean():.0%}"
+    f"largest error {100 * (error / bound).max():.0f} % of its bound, typical error {100 * np.sqrt((error / bound) ** 2).mean():.0f} %"
 )
 
 # %% [markdown]
@@ -245,7 +245,7 @@ print(
 rounded_p = rounding.round_to(p, "fp16")
 left = abs(fragments.two_products(q, k, v)["out"] - rounded_p @ v)
 print(
-    f"what the rounding of P does not explain: {left.max() / error.max():.2%} of the largest error"
+    f"what the rounding of P does not explain: {100 * left.max() / error.max():.2f} % of the largest error"
 )
 
 # %% [markdown]

@@ -25,7 +25,7 @@
 #
 # On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax, without products, takes much of the rest. Our kernel reads {glue:text}`alone_active` % without overlap, {glue:text}`within_active` % with it. Occupancy is not why: a matrix product at {glue:text}`gemm_active` % has as few warps.
 # On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
-# How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), no GPU of the report nor FlashAttention-3.
+# How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), {glue:text}`fa3_counted`.
 # :::
 
 # %% tags=["remove-cell"]
@@ -138,7 +138,7 @@ shown = shown.rename(columns={"gpu": "GPU", "rate": "FLOP per clock, fp32 sums"}
 ratios = dict.fromkeys(shown.columns[2:], "{:g} : 1")
 plots.table(shown, "roof", {"FLOP per clock, fp32 sums": "{:,.0f}"} | ratios)
 
-# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take twice as long at 64 on B200. On the GeForce parts of the case they need an eighth of the products' time or less. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take longer at 64 on B200. On the GeForce parts of the case products take at least {glue:text}`geforce_ratio` times as long. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
 kinds = roof.groupby(["rate", "head_dim"], sort=False).agg(
     gpu=("gpu", lambda names: ", ".join(dict.fromkeys(names))), ratio=("ratio", "first")
 )
@@ -218,19 +218,20 @@ plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 # %% [markdown]
 # ### What our kernels take
 #
-# These are the terms of a kernel that was counted, and below what the kernels take on the report's GPUs:
+# These are the terms of `prefill_mma` at 256 channels, as it was counted; below them stands what the kernels take at 128, and on the report's GPUs:
 
 # %% tags=["hide-output"]
 decode = Decode.uniform(64, 4096, q_heads=16, kv_heads=16)
 names = [*live.EVERY, "prefill_wgmma"]
 whole = Bench(COUNTED[128], decode, kernels=names, gpu="h200")
-whole.equations("prefill_mma")
+large = Bench(COUNTED[256], kernels=["prefill_mma"], gpu="h200")
+large.equations("prefill_mma")
 
 # %% mystnb={"figure": {"caption": "The sums of S and O take most of the registers of a prefill kernel on tensor cores, and fewer of a decode's. A circle is what a thread has after the warps that load have handed registers over. 128 channels, bf16; predicted, and compiled for an H200.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 whole.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Two blocks of prefill_mma fit an SM of the H200, and one fits an SM of each of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs: the blocks of prefill_mma that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "More blocks of prefill_mma fit an SM of the H200 than an SM of the report's GPUs; below each bar stands what one block more would take. Computed from the ledgers.", "name": "halfidle-occupancy"}, "image": {"alt": "A panel for each of four GPUs: the blocks of prefill_mma that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 Bench(COUNTED[128], kernels=["prefill_mma"]).plot_occupancy(*REPORTED)
 whole.log.drew("occupancy", "prefill")
 plt.show()
@@ -332,7 +333,7 @@ plots.table(on[[*names, "TFLOP/s"]], "active-all", digits)
 #
 # ### What the warps waited for
 
-# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. The bars are of head_dim 128 and of the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma {glue:text}`wgmma_waits` % of the warps wait for memory, among them those that do nothing but fetch. The bars are of head_dim 128 and of the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
 at_128 = forward[forward.head_dim.isin([0, 128])]
 plots.waiting_warps(plots.waiting(at_128), origin=origin)
 plt.show()
@@ -432,6 +433,7 @@ numbers = {
     "geforce_off": (reports["predicted, %"] - reports["counter, %"]).abs().max(),
     "serial_geforce": roof[(roof.gpu == "RTX 3080") & (roof.head_dim == 64)].serial.iloc[0],
     "gemm_active": gemm.tensor_pipe, "waits_for_memory": waits["prefill_mma"],
+    "wgmma_waits": waits["prefill_wgmma"], "geforce_ratio": roof[roof.gpu == "RTX 3080"].ratio.min(),
     "alone_active": alone.tensor_pipe.iloc[0],
     "within_active": within.tensor_pipe.iloc[0],
     "fewest_warps": held["occupancy, %"].min(), "most_warps": held["occupancy, %"].max(),
@@ -455,21 +457,33 @@ for name, number in numbers.items():
     glue(name, f"{number:,.0f}", display=False)
 
 # %% tags=["evidence"]
+fa3 = {d: fore.tensor_pipe.get((experiment.FA3, d)) for d in COUNTED}
+fa3 = {head_dim: percent for head_dim, percent in fa3.items() if percent is not None}
+counted_too = "no GPU of the report nor FlashAttention-3"
 said = "FlashAttention-3 is not in the figure: no run of the profiler has counted it so far."
-if (experiment.FA3, 128) in fore.index:
-    said = "FlashAttention-3 stands there as FlashInfer's fa3, whose code for Hopper is its own."
+if fa3:
+    counted_too = "with fa3 of FlashInfer, no GPU of the report"
+    active = ", ".join(f"{percent:.0f}" for percent in fa3.values())
+    said = (
+        "FlashAttention-3 stands there as the fa3 of FlashInfer, whose code for Hopper is its own. "
+    )
+    said += f"With {', '.join(map(str, fa3))} channels the tensor cores are {active} % active."
 glue("fa3_said", said, display=False)
+glue("fa3_counted", counted_too, display=False)
+
+# %% tags=["evidence"]
 for name in ("cuda", "torch"):
-    glue(name, in_figures[0][name].partition("+")[0], display=False)
+    versions = {row[name].partition("+")[0] for row in in_figures}
+    glue(name, " and ".join(sorted(versions)), display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
-whole.log + bench.log
+whole.log + large.log + bench.log
 
 # %% [markdown]
 # ## What would change the answer
 #
 # - **A profile on the report's own GPUs**, which we do not have. They differ from an H200 in their ratio of products to exponentials, their shared memory and their rates.
-# - **Counters of FlashAttention-3**, which we do not have. By its paper it overlaps softmax and products {cite:p}`shah2024`, as `prefill_wgmma` does.
+# - **Counters of FlashAttention-3's own package**, which we do not have. By its paper it overlaps softmax and products {cite:p}`shah2024`, as `prefill_wgmma` does.
 # - **Fewer channels.** On Hopper exponentials take as long as products at 64 channels, and cuDNN's kernel there has its pipe active for {glue:text}`cudnn_64` % and the special-function unit for {glue:text}`mufu_64` %. On a B200 the two tie at 128 channels.
 # - **A causal mask or short sequences**, whose last waves leave SMs empty.
 #

@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# All heads share the cached row, so that more heads are more products per byte. By its peak rate `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_32` times as long as Hopper's `wgmma` at 32 heads, {glue:text}`latent_gain_128` times at 128, and equally long at 16.
+# All heads share the cached row, so that more heads are more products per byte. By its peak rate `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_16` times as long as Hopper's `wgmma` at 16 heads, {glue:text}`latent_gain_32` times at 32, and {glue:text}`latent_gain_128` times at 128.
 # The accumulator of 512 channels takes half of an SM's registers, which leaves one block on it.
 # How sure: one recording on an H200 (CUDA {glue:text}`latent_cuda`), bf16, 64 requests of 4096 keys.
 # :::
@@ -40,6 +40,7 @@ if importlib.util.find_spec("labkernels") is None:
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from myst_nb import glue
 
@@ -52,7 +53,7 @@ from labkernels.records import recorded, store
 
 h200 = hardware.gpu("h200")
 
-# %% mystnb={"figure": {"caption": "mla_wgmma reaches 80 % of the roof or more at every number of heads, and FlashInfer's fa3, a kernel for Hopper, nearly so; mla_mma follows to 16 heads and then falls behind. The roof is the time that memory or products need, whichever is longer, at the rates of a copy and of a matrix product. 64 requests of 4096 keys, bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "mla_wgmma reaches {glue:text}`latent_roof` % of the roof or more at every number of heads, and FlashInfer's fa3, a kernel for Hopper, nearly so; mla_mma follows to 16 heads and then falls behind. The roof is the time that memory or products need, whichever is longer, at the rates of a copy and of a matrix product. 64 requests of 4096 keys, bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall where heads are many, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
 rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
 rows = [row for row in rows if row["note"].startswith("64 x 4096,") and row["q_len"] == 1]
@@ -167,19 +168,24 @@ peak = h200.tensor_fp16_flops * h200.measured_mma_sync_share
 gain["mla_mma, % of mma.sync's peak"] = 100 * flops / (1e-6 * gain.mla_mma) / peak
 gain = gain.rename(columns={name: f"{name}, µs" for name in ("mla_mma", "mla_wgmma")})
 digits = dict.fromkeys(gain.columns[:3], "{:.2f}") | {gain.columns[3]: "{:.0f}"}
-for heads in (32, 128):
+for heads in (16, 32, 128):
     numbers[f"gain_{heads}"] = f"{gain['mma.sync / wgmma'][heads]:.1f}"
     numbers[f"part_{heads}"] = f"{gain.iloc[:, 3][heads]:.0f}"
 plots.table(gain.rename_axis(columns=None).reset_index(), "gain", digits)
 
 # %% tags=["evidence"]
+copy, ours = h200.measured_copy_bytes_per_s, worked[worked.kernel.isin(["mla_mma", "mla_wgmma"])]
+roof_s = np.maximum(ours.bytes / copy, ours.flops / rates["measured"])
+reached, one_head = 100 * roof_s / ours.value, ours.q_heads == 1
+numbers["roof"] = f"{reached[ours.kernel == 'mla_wgmma'].min():.0f}"
+numbers["more"] = f"{(1e4 / reached[one_head] - 100).min():.0f}"
 for name, text in numbers.items():
     glue(f"latent_{name}", text, display=False)
 
 # %% [markdown]
 # At 32 heads `mla_mma` reaches {glue:text}`latent_part_32` % of that peak, and at 128 heads {glue:text}`latent_part_128` %: the instruction's peak is not what it waits for.
 
-# %% mystnb={"figure": {"caption": "At 128 heads the least times of memory and of products are nearly equal, and only kernels for Hopper take less than twice as long. 64 requests of 4096 keys, bf16, one recording; numbers after a kernel's name are those of a tile that was asked for.", "name": "latent-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "At 128 heads the least times of memory and of products are nearly equal, and only kernels for Hopper come near them. 64 requests of 4096 keys, bf16, one recording; numbers after a kernel's name are those of a tile that was asked for.", "name": "latent-timing"}, "image": {"alt": "A mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 latent.plot_timing()
 plt.show()
 
@@ -202,7 +208,7 @@ for heads in (4, 16, 64, 128):
 cells = pd.concat(parts).rename(columns={"way": "kernel"})
 cells["tensor_cores"] = cells.kernel.map(lambda name: "off" if name == "mla_fma" else "on")
 
-# %% mystnb={"figure": {"caption": "The errors of heads stay in one range, however many share a row; tensor cores add the rounding of P to that of the 16-bit output, about a tenth. Requests of 192, 96 and 33 keys, bf16, computed on this machine.", "name": "latent-errors"}, "image": {"alt": "Three panels, one for each request: points of rmse for each head at 4, 16, 64 and 128 heads, and nearly level lines of their means, one for each kernel. The line of tensor cores off lies a little below the others.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The errors of heads stay in one range, however many share a row; tensor cores add the rounding of P to that of the 16-bit output. Requests of 192, 96 and 33 keys, bf16, computed on this machine.", "name": "latent-errors"}, "image": {"alt": "Three panels, one for each request: points of rmse for each head at 4, 16, 64 and 128 heads, and nearly level lines of their means, one for each kernel. The line of tensor cores off lies a little below the others.", "width": "100%"}} tags=["hide-input"]
 plots.errors_by_heads(cells, origin="computed on this machine")
 latent.log.drew("errors", "mla")
 plt.show()
@@ -224,7 +230,7 @@ latent.log + bench.log
 # - **More tokens per request.** A speculative decode, which checks several tokens at once, multiplies the rows that share a latent row, as more heads do; the first exercise asks how many it takes.
 # - **Another ratio of products to bytes.** An H100 has the same tensor cores and slower memory, so that products catch up at more heads; a GPU with faster memory or slower tensor cores needs `wgmma` earlier.
 # - **An 8-bit cache** halves the bytes, and was not measured here.
-# - **Shorter requests.** Already here both kernels take an eighth more at few heads than a copy's rate allows. A shorter step hides less of its beginning and its end.
+# - **Shorter requests.** Already here both kernels on tensor cores take at least {glue:text}`latent_more` % more at one head than a copy's rate allows. A shorter step hides less of its beginning and its end.
 #
 # Where did the model fail?
 # From 32 heads on {eq}`latent-floor` expects too much of `mla_mma`. It has no term for shared memory, from which every operand of `mma.sync` must first be fetched, and none for phases that nothing overlaps.

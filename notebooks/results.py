@@ -326,7 +326,7 @@ plots.table(parts, "parts", digits)
 
 # %% [markdown]
 # At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
-# In $b$ FlashAttention-4 is ahead at head_dim 64, and within one percent of ours at 128 and 256; no other library is ahead.
+# In $b$ FlashAttention-4 is ahead at head_dim 64, and within 1 % of ours at 128 and 256; no other library is ahead.
 # Nsight Compute's samples of the warps at 512 keys say what $a$ is made of: the rows on their way out and the end of their sums; the next tile's $Q$, for which there is no second stage at head_dim 256; the wait for a turn at the tensor cores, at head_dim 64; and the first tile of every multiprocessor, when all ask memory for their keys at once, and for the kernel's own instructions.
 # {doc}`half_idle_tensor_cores` has the counters of longer requests.
 

@@ -144,7 +144,7 @@ prefill_work = Prefill((2048,) * 8, (2048,) * 8, 32, 8, 128, causal=True)
 kernels = ["decode_fma", "decode_mma", "triton_decode"]
 kernels += ["prefill_fma", "prefill_mma", "triton_prefill"]
 bench = Bench(decode_work, prefill_work, kernels=kernels, gpu="a100")
-bench.equations("decode_mma")
+bench.equations("prefill_fma")
 
 # %% mystnb={"figure": {"caption": "What the judged kernels take on an A100. A bug of one line changes nothing in this figure.", "name": "verdict-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each of four kernels: registers per thread above, with a line at 255, and shared memory per block below. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
@@ -223,7 +223,7 @@ for name, out in outputs.items():
     verdicts[name] = verdict(out, case.q, cache=case.cache)
     seconds[name] = time.perf_counter() - started
 
-# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head. The right kernel stays below 1 in every cell. Truncating P lifts every cell above 1, though none above 2; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated between 1 and 2, those of padding in the denominator between 1.7 and 3.3, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Error over what rounding does to an element, by request and head. The right kernel stays below 1 in every cell. Truncating P lifts every cell a little above 1; a wrong merge of splits is beyond doubt. decode_mma in bf16, 1009 keys.", "name": "verdict-maps"}, "image": {"alt": "Four heat maps of 4 requests and 16 heads on a logarithmic scale. The right kernel's cells lie below 1, those of P truncated between 1 and 2, those of padding in the denominator between 1.7 and 3.3, and those of the wrong merge base far above.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for name, judged in verdicts.items():
     errors = elements.rows({name: judged.z}, [1] * len(judged.z)).assign(z=lambda x: x.error**2)
@@ -335,7 +335,7 @@ commits, day = ", ".join(dict.fromkeys(on_gpu.commit.str[:10])), on_gpu.started_
 origin = f"measured on {gpu_name}, {day}, commit {commits}"
 wrong, sound = on_gpu[on_gpu.mutant != ""], on_gpu[on_gpu.mutant == ""]
 
-# %% mystnb={"figure": {"caption": "Each rule in use lets bugs through, refuses right kernels, or both. The verdict lets through some outputs of two bugs. Above: kernels with one bug built in, over two dtypes and four lengths; below: right kernels by dtype.", "name": "detection"}, "image": {"alt": "A matrix of percentages. Rows are 17 bugs, columns the verdict and six rules. The verdict's column is 100 but for the truncated P, 89, and the padding in the denominator, 99; the other columns have gaps, most at these two bugs and at the 16-bit accumulator. Below, two rows for right kernels: close 1e-3 refuses nearly half of those in bf16, the others hardly any.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Each rule in use lets bugs through, refuses right kernels, or both. The verdict lets through some outputs of two bugs. Above: kernels with one bug built in, over two dtypes and four lengths; below: right kernels by dtype.", "name": "detection"}, "image": {"alt": "A matrix of percentages. Rows are 17 bugs, columns the verdict and six rules. The verdict's column is 100 but for the truncated P and the padding in the denominator; the other columns have gaps, most at these two bugs and at the 16-bit accumulator. Below, two rows for right kernels: close 1e-3 refuses nearly half of those in bf16, the others hardly any.", "width": "100%"}} tags=["hide-input"]
 shares = plots.refused_shares(wrong, "mutant")
 shares = shares.loc[shares.mean(axis=1).sort_values(kind="stable").index]
 plots.detection_matrix(shares, plots.refused_shares(sound, "dtype"), origin=origin)

@@ -138,14 +138,17 @@ for operation, kernel in CASES.items():
 #
 # ### What a split costs, and what makes a planner want it
 #
-# A planner splits until the GPU has as many blocks as it holds. Both formulas of `decode_mma_n8`, which the recorded decodes ran, say how many an SM holds:
+# A planner splits until the GPU has as many blocks as it holds. Both formulas say how many an SM holds; these are of `decode_mma` at the 64 channels of the eight requests, and {doc}`tensor_cores_on_and_off` has those of `decode_mma_n8`, which the recorded decodes ran:
 
 # %%
 served = Decode.uniform(1, 131072, q_heads=32, kv_heads=8, head_dim=128, page_size=16)
 chunked = Prefill((64,), (32768,), 32, 8, 128, causal=True)
 KERNELS = ["decode_fma", "decode_mma_n8", "prefill_fma", "prefill_mma", "triton_decode"]
 sized = Bench(served, chunked, kernels=[*KERNELS, "triton_prefill"], gpu="h200")
-sized.equations("decode_mma_n8")
+eight = Bench(
+    Decode.uniform(8, 2048, q_heads=4, kv_heads=4, head_dim=64), kernels=["decode_mma"], gpu="h200"
+)
+eight.equations("decode_mma")
 
 # %% mystnb={"figure": {"caption": "A kernel with splits keeps one maximum, one sum and a row of outputs per head, whatever the number of splits: splits take no registers and no shared memory. 128 channels, bf16; predicted, and compiled for an H200.", "name": "bits-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()
@@ -238,7 +241,7 @@ plots.table(pd.DataFrame(rows, columns=columns), "heads-that-change")
 #
 # Is the invariant plan less accurate? Each request and head is held against float64:
 
-# %% mystnb={"figure": {"caption": "Equal bits are bought with time and hardly with accuracy: over heads and requests the errors of the invariant plan lie near those of the free plan, with tensor cores a few percent higher in the mean. Tensor cores off and on, each request alone; relative L2 error against float64, fp16, CUDA and Triton.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off, and those of the free and of the invariant plan lie beside each other.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Equal bits are bought with time and hardly with accuracy: over heads and requests the errors of the invariant plan lie near those of the free plan, with tensor cores a little higher in the mean. Tensor cores off and on, each request alone; relative L2 error against float64, fp16, CUDA and Triton.", "name": "bits-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right; dots with tensor cores on lie a little above those with tensor cores off, and those of the free and of the invariant plan lie beside each other.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for operation, ways in outs.items():
     exact = same_bits.truth(operation, half).reshape(-1, two_roads.HEADS, two_roads.HEAD_DIM)
@@ -308,7 +311,7 @@ curves(
 sized.log.drew("timing", "decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs a few hundredths in decode, about twice as much in small batches, and hardly anything in prefill; MLA pays most. Geometric mean of the time over the free plan's, and the worst.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Over whole grids the invariant plan costs hardly anything in prefill, little in decode, more in small batches, and most in MLA. Geometric mean of the time over the free plan's, and the worst.", "name": "bits-price-grids"}, "image": {"alt": "Four horizontal bars of relative time: prefill, decode, small batches of decode and MLA, with the worst workload of each in words.", "width": "100%"}} tags=["hide-input"]
 grids = price[price["plan"] == "invariant"].groupby(["operation", "why"]).times
 grids = grids.agg(value=lambda t: float(np.exp(np.log(t).mean())), worst="max", n="size")
 grids = grids.reset_index()
@@ -393,7 +396,7 @@ for lead in LEADS:
 equal = pd.DataFrame(equal, columns=["kind", "x", "y"])
 equal["kind"] = equal.kind.str.replace("kvcache", "unsplit")
 
-# %% mystnb={"figure": {"caption": "Scores that lead with the recent keys make most samples equal, as in the report, while some heads still differ; with splits it takes a larger lead. Predicted from the equation, for 16 samples with 4 heads.", "name": "bits-recent"}, "image": {"alt": "Four rising curves over a lead of 0 to 30 in log2 units: the share of heads and of samples with equal bits, unsplit and with 4 splits. Unsplit samples rise from near zero to above ninety percent by a lead of ten.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Scores that lead with the recent keys make most samples equal, as in the report, while some heads still differ; with splits it takes a larger lead. Predicted from the equation, for 16 samples with 4 heads.", "name": "bits-recent"}, "image": {"alt": "Four rising curves over a lead of 0 to 30 in log2 units: the share of heads and of samples with equal bits, unsplit and with 4 splits. Unsplit samples rise from near zero to above 90 % by a lead of ten.", "width": "100%"}} tags=["hide-input"]
 curves(equal, labels=("lead of the last key, log2 units", "equal, %"), mark="o", origin=HERE)
 plt.show()
 
@@ -468,7 +471,7 @@ for name, number in numbers.items():
     glue(name, f"{number}", display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
-sized.log + bench.log
+sized.log + eight.log + bench.log
 
 # %% [markdown]
 # ## Exercises

@@ -78,7 +78,7 @@ for name, group in search.groupby("search", sort=False):
     found[name] = (ranking.rank_correlation(*pair), len(group), runs, ranking.best_so_far(*pair))
 search["correlation"] = [found[name][0] for name in search.search]
 
-# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A panel for each kernel, and in it a step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 percent after a few runs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A panel for each kernel, and in it a step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 % after a few runs.", "width": "100%"}} tags=["hide-input"]
 curves = [
     {"search": name, "kernel": name.split(",")[0], "run": run, "share": share}
     for name, (_, _, _, shares) in found.items()
@@ -255,7 +255,7 @@ now = timed[timed.started_utc.isin(timed.groupby("head_dim").started_utc.max())]
 place = ["head_dim", "causal", "kv_len"]
 wide = now.pivot_table(index=place, columns="kernel", values="value")
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 about a fifth. FlashAttention-4 pays more at 128 and 256; at 64 neither pays much, and FlashAttention-4 is ahead at 2048 tokens under the causal mask.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs at most {glue:text}`price_128` %, at 256 up to {glue:text}`price` %. FlashAttention-4 pays more at 128 and 256; at 64 neither pays much, and FlashAttention-4 is ahead at 2048 tokens under the causal mask.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
 now = now.assign(tokens=now.kv_len, dashed=now.kernel.str.contains("ordered"))

@@ -140,7 +140,7 @@ sized.equations("prefill_mma")
 sized.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "An SM of an H200 holds twice as many decode blocks as one of an RTX 4090. Computed from the ledgers.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "An SM of an H200 holds more decode blocks than one of an RTX 4090. Computed from the ledgers.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each of two GPUs with a row for each kernel: the blocks that fit an SM, what limits them, and what one block more would take.", "width": "100%"}} tags=["hide-input"]
 sized.plot_occupancy("h200", "rtx4090")
 plt.show()
 
@@ -194,7 +194,7 @@ parting = int(np.argmax((apart > 0).any(axis=1)))
 before = int((apart[:128] > 0).sum())
 print(f"first position that differs: {parting}; heads that differ before 128: {before}")
 
-# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and 30 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and nearly 40 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
 position, head = np.indices(apart.shape)
 sweep = {"position": position.ravel(), "head": head.ravel(), "different": apart.ravel()}
 boundaries = range(128, 640, 128)
@@ -252,7 +252,7 @@ bench = Bench(
 ran = bench.run()
 print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
-# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of one language: without tensor cores hardly any; with them every head parts in CUDA, and every second in Triton. Channels that differ, of 64. fp16, since Triton's interpreter does not round P to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which bits differ between a decode and a prefill of one language: without tensor cores hardly any; with them every head parts in CUDA, and many in Triton. Channels that differ, of 64. fp16, since Triton's interpreter does not round P to bf16. Computed on this machine.", "name": "roads-every-kernel"}, "image": {"alt": "Four grids of six samples and four heads: CUDA and Triton, with tensor cores off and on, with the number of channels that differ in each cell.", "width": "100%"}} tags=["hide-input"]
 half = replace(short, qkv=short.qkv.half())
 outs = two_roads.on_every_kernel(half)
 cells = []
@@ -414,7 +414,7 @@ for road, path in (("", SPLIT), (", num_splits=1", KVCACHE)):
 # torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
 # FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own:
 
-# %% mystnb={"figure": {"caption": "torch's flash backend parts above 1024 keys, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "torch's flash backend parts in longer samples only, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}
 shown = heads[heads.road.isin(names)].assign(kind=lambda rows: rows.road.map(names))
 shown["marked"] = rule[shown["sample"], shown["head"]]

@@ -62,7 +62,7 @@ ran = {
     "prefill": five.outputs("prefill", prefill, "prefill_mma"),
 }
 
-# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Request 2, which has the fewest keys, changes least. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 percent, and the row of request 2 has the most cells near 0.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The bits that change: the share of outputs that the tensor cores of sm_80 and sm_89 compute otherwise than those of sm_90, sm_100 and sm_120. Request 2, which has the fewest keys, changes least. A cell of the decode has 128 outputs. By CPU builds.", "name": "five-bits"}, "image": {"alt": "Two heat maps of three requests and eight heads, for a decode and for a prefill. Every cell lies between 0 and 2 %, and the row of request 2 has the most cells near 0.", "width": "100%"}} tags=["hide-input"]
 maps = []
 for name, work in (("decode", decode), ("prefill", prefill)):
     other = 100.0 * (ran[name]["sm_80"] != ran[name]["sm_90"])
@@ -202,7 +202,7 @@ bench.equations("prefill_mma")
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same kernels on three GPUs: an SM of an RTX 4090 has less shared memory, and holds one block of either kernel where an H200 holds three of decode_mma and two of prefill_mma.", "name": "core-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of blocks for each kernel and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same kernels on three GPUs: an SM of an RTX 4090 has less shared memory, and holds fewer blocks of either kernel than one of an H200.", "name": "core-occupancy"}, "image": {"alt": "Three panels, one for each GPU, with a bar of blocks for each kernel and the words of what one block more would take.", "width": "100%"}} tags=["hide-input"]
 own = Bench(decode, prefill, kernels=["decode_mma", "prefill_mma"], gpu="a100")
 own.plot_occupancy("a100", "rtx4090", "h200")
 plt.show()
@@ -400,7 +400,7 @@ plots.table(dots[["kernel", "dtype", "channels", "instruction", *whole]], "trito
 # The widths, 26, 16 and 10 bits, are those of an interpolator published twenty years ago {cite:p}`oberman2005`.
 # For a negative $x$ the unit inverts every bit of $n$ and $f$.
 
-# %% mystnb={"figure": {"caption": "Sixty-four parabolas: the error of 2^x is a wave with a jump at every border, and never reaches 1.5 ulp. Line: mean; area: all values. Above: x from 0 to 1. Below: the first four segments.", "name": "ex2-error"}, "image": {"alt": "Two panels. Above, the error in ulps over 64 segments, a jagged band between about minus 1 and plus 1.4. Below, the first four segments, each a smooth wave of third degree that jumps at the border to the next.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Sixty-four parabolas: the error of 2^x is a wave with a jump at every border, and stays within {glue:text}`computes_ulp` ulp. Line: mean; area: all values. Above: x from 0 to 1. Below: the first four segments.", "name": "ex2-error"}, "image": {"alt": "Two panels. Above, the error in ulps over 64 segments, a jagged band between about minus 1 and plus 1.4. Below, the first four segments, each a smooth wave of third degree that jumps at the border to the next.", "width": "100%"}} tags=["hide-input"]
 unit = ex2_unit.load()
 fractions = np.arange(ex2_unit.ENTRIES)
 mantissas = unit.mantissa(fractions)
@@ -416,7 +416,7 @@ tried = tried.set_index("metric").value
 print(f"{tried.inputs:,.0f} inputs tried on the H200, {tried.mismatches:.0f} unlike the parabolas")
 print(f"{ex2_unit.DATA_FILE.stat().st_size:,} bytes hold all of them")
 print(f"largest error {np.abs(error_ulp).max():.2f} ulp, mean {error_ulp.mean():+.2f} ulp; "
-      f"correctly rounded {np.mean(np.abs(error_ulp) <= 0.5):.0%}")  # fmt: skip
+      f"correctly rounded {100 * np.mean(np.abs(error_ulp) <= 0.5):.0f} %")  # fmt: skip
 
 # %% tags=["evidence"]
 shares = {name: five.differing(bits)[0]["sm_90"] for name, bits in ran.items()}
@@ -432,8 +432,8 @@ numbers |= {
 # %% tags=["evidence"]
 bias = chains[chains.k == lengths[-1]].set_index("arch").bias
 numbers |= {
-    "outputs": f"{outputs.sum() / 1e6:.0f}", "fma_loop": f"{measured['a loop of FMAs']:.0%}",
-    "once": f"{measured['rounded once']:.0%}", "bias_90": f"{-1e5 * bias['sm_90']:.0f}",
+    "outputs": f"{outputs.sum() / 1e6:.0f}", "fma_loop": f"{100 * measured['a loop of FMAs']:.0f}",
+    "once": f"{100 * measured['rounded once']:.0f}", "bias_90": f"{-1e5 * bias['sm_90']:.0f}",
     "bias_70": f"{-1e5 * bias['sm_70']:.0f}", "bytes": f"{ex2_unit.DATA_FILE.stat().st_size:,}",
     "dots": f"{dots.outputs.sum() / 1e6:.0f}", "ulp": f"{np.abs(error_ulp).max():.2f}",
     "cuda": counts.cuda.iloc[0],
@@ -503,7 +503,7 @@ answers
 #
 # ### Seven beliefs, judged
 #
-# 1. *A tensor core multiplies in 16 bits and adds in fp32, like FMAs.* No: products are exact, and the terms of a sum are cut, not rounded. A loop of FMAs differs in {glue:text}`computes_fma_loop` of the outputs of normal numbers, and the exact sum rounded once in {glue:text}`computes_once`.
+# 1. *A tensor core multiplies in 16 bits and adds in fp32, like FMAs.* No: products are exact, and the terms of a sum are cut, not rounded. A loop of FMAs differs in {glue:text}`computes_fma_loop` % of the outputs of normal numbers, and the exact sum rounded once in {glue:text}`computes_once` %.
 # 2. *A tensor core rounds to nearest, so that errors cancel.* No: it cuts toward zero. A sum of 8192 products of one sign is {glue:text}`computes_bias_90` parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
 # 3. *The order of the products matters.* Not within a chunk, because {eq}`tensor-core-step` has no order. Across chunks it does, as the column of descending channels shows.
 # 4. *Accumulation in fp32 means the same bits everywhere.* No: $F$ is 23, 24 or 25 for 16-bit inputs, and the chunk 4, 8 or 16.

@@ -111,7 +111,7 @@ class Comparison:
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
         far = np.nan_to_num(off, nan=np.inf)  # a NaN beside a number
         return (
-            f"{start}{self.different:.2%} of the elements of {n} tokens differ, by at most "
+            f"{start}{100 * self.different:.2f} % of the elements of {n} tokens differ, by at most "
             f"{float(far.max(initial=0.0)):.3g} standard deviations of a difference by rounding"
         )
 

@@ -12,12 +12,7 @@ from labkernels.numerics import metrics
 from labkernels.records.store import Row
 
 TOLERANCE = 1e-3  # absolute and relative tolerance of the report's test
-SIGNATURE_FORMATS = {
-    "beyond 1e-3": "{:.1%}",
-    "max abs": "{:.3g}",
-    "cosine": "{:.3f}",
-    "rel L2": "{:.2g}",
-}
+FORMS = {"beyond 1e-3": "{:.1%}", "max abs": "{:.3g}", "cosine": "{:.3f}", "rel L2": "{:.2g}"}
 
 
 def signature(out, truth) -> dict[str, float]:

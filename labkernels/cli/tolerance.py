@@ -87,9 +87,8 @@ def _print_unseen(found, options: argparse.Namespace, sizes: tuple[int, ...]) ->
     )
     passed, tried = unseen.mistakes(found, shape, options.dtype, mean=options.mean)
     share = len(passed) / max(1, tried)
-    print(
-        f"  Of {tried} simulated mistakes this tolerance lets {len(passed)} through, {share:.0%}."
-    )
+    lets = f"lets {len(passed)} through, {100 * share:.0f} %"
+    print(f"  Of {tried} simulated mistakes this tolerance {lets}.")
     for error, mistake in passed[:_LISTED]:
         print(f"    an error of {error:.2g} of the output's rms: {mistake.words}")
 

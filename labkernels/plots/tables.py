@@ -1,5 +1,6 @@
 """Tables with reproducible HTML, so that a replayed notebook can be compared."""
 
+import re
 from collections.abc import Mapping
 
 import pandas as pd
@@ -15,4 +16,9 @@ def table(rows: pd.DataFrame, identity: str, formats: Mapping[str, str] | None =
     for column in formats:
         if column not in rows:
             raise ValueError(f"formats has {column!r}, allowed: {', '.join(map(str, rows))}")
-    return rows.style.hide(axis="index").set_uuid(identity).format(formats, na_rep="–")
+    # Percent stand behind a space, as in all texts of the lab.
+    spaced = {
+        column: lambda value, form=form: re.sub(r"(?<=\d)%", " %", form.format(value))
+        for column, form in formats.items()
+    }
+    return rows.style.hide(axis="index").set_uuid(identity).format(spaced, na_rep="–")

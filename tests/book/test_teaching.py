@@ -61,6 +61,7 @@ def test_a_deck_has_one_sentence_and_one_thing_per_slide(week):
     slides = [cell.source for cell in cells if cell.metadata["slideshow"]["slide_type"] == "slide"]
     assert len(slides) == len(deck["slides"]) + 1 <= 20
     assert sum("<img alt=" in slide for slide in slides) >= 3
+    assert not [cell.source for cell in cells if "{glue" in cell.source], "a role in a note"
     for slide in slides[1:]:
         says, below = slide.removeprefix("## ").split("\n\n", 1)
         assert len(says) <= 80

@@ -25,7 +25,8 @@ def packed(qkv, ends, longest, *, softmax_scale, causal):
 
 
 def kvcache(q, k_cache, v_cache, k, v, *, softmax_scale, causal, num_splits, cache_seqlens):
-    assert causal and num_splits in (0, 1)
+    assert causal
+    assert num_splits in (0, 1)
     outs = []
     for i, n in enumerate(cache_seqlens.tolist()):
         k_cache[i, n], v_cache[i, n] = k[i, 0], v[i, 0]

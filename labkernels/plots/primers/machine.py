@@ -76,7 +76,7 @@ def warps_in_time(runs: dict[int, pd.DataFrame], *, origin: str) -> Figure:
         end = run.end.max()
         works = (run.end - run.start)[run.what == "works"].sum()
         name = f"{n_warps} warp{'s' * (n_warps > 1)}"
-        axes.set_title(f"{name}: the unit works {works / end:.0%} of the time", fontsize=9)
+        axes.set_title(f"{name}: the unit works {100 * works / end:.0f} % of the time", fontsize=9)
     looks = [Patch(fc=_WAITS, label="waits"), Patch(fc=_WORKS, label="works")]
     where = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.95), "ncols": 2}
     panels[0].legend(handles=looks, handlelength=1, columnspacing=1, **where)

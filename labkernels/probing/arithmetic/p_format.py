@@ -72,14 +72,14 @@ def policy(c: Case) -> Findings:
     miss = ranked(c)
     share, name, _ = miss[0]
     if share >= KNOWN:
-        ev = f"nearest is {name}, of whose bits {share:.1%} differ"
+        ev = f"nearest is {name}, of whose bits {100 * share:.1f} % differ"
         why = "not read: no known format of P explains the bits"
         return [Fact(x, why, ev, 1) for x in ("P", "denominator")]
     # Formats that explain the bits equally well cannot be told apart by this call.
     names = list(dict.fromkeys(n for m, n, _ in miss if m <= share + 0.002))
     dens = list(dict.fromkeys(d for m, n, d in miss if n == name and m <= share + 0.002))
     other = next((x for x in miss if x[1] not in names), miss[-1])
-    ev = f"{share:.2%} of bits differ; next is {other[1]}, {other[0]:.1%}"
+    ev = f"{100 * share:.2f} % of bits differ; next is {other[1]}, {100 * other[0]:.1f} %"
     denominator = "fp32" if name == "fp32" else " or ".join(dens)
     facts: Findings = [
         Fact("P", " or ".join(names), ev, 1),
@@ -98,5 +98,5 @@ def coarse_p(c: Case, rows: np.ndarray) -> Defect | None:
 
 
 def _coarse(share: float, name: str, rows: np.ndarray | None = None) -> Defect:
-    ev = f"{share:.2%} of output bits differ from this prediction"
+    ev = f"{100 * share:.2f} % of output bits differ from this prediction"
     return defect(LESS_EXACT, f"P is {name}", ev, rows)

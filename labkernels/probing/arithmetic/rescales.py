@@ -60,9 +60,9 @@ def _best(c: Case, name: str, scores: np.ndarray, candidates, p_format: str):
         x = rounded(np.nan_to_num(p * np.exp(now - top) / total), c.kernel.out_dtype)
         said.append((float((x != c.raw[name])[at].mean()), tile, part))
     (share, *found), *others = sorted(said)
-    ev, clear = f"{share:.1%} of weights' bits differ", True
+    ev, clear = f"{100 * share:.1f} % of weights' bits differ", True
     if others:
-        ev, clear = f"{ev}, next {others[0][0]:.1%}", share < CLEAR * others[0][0]
+        ev, clear = f"{ev}, next {100 * others[0][0]:.1f} %", share < CLEAR * others[0][0]
     return (found if share <= FITS and clear else None), ev
 
 

@@ -139,7 +139,7 @@ def bounds_used(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -
     worst = max(float(_shares(request, results).max()) for request in requests)
     return [
         f"All {len(requests)} requests are within their error bounds; "
-        f"the largest error is {worst:.1%} of its bound."
+        f"the largest error is {100 * worst:.1f} % of its bound."
     ]
 
 

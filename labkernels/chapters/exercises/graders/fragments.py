@@ -50,7 +50,7 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
         return ["Each of the four stores and of the four reads takes one turn per eight lanes."]
     exact, bound = _expected(exercise)
     share = (abs(results["out"] - exact) / bound).max()
-    return [f"All {exact.size} elements are within their bound; the largest error is {share:.0%}."]
+    return [f"All {exact.size} errors are within their bound, the largest at {100 * share:.0f} %."]
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
