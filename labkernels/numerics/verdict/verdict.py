@@ -26,7 +26,7 @@ from labkernels.numerics.verdict import (
     significance,
     twins,
 )
-from labkernels.numerics.verdict.diagnosis import search, stored
+from labkernels.numerics.verdict.diagnosis import caps, search, stored
 from labkernels.numerics.verdict.diagnosis.match import Match, Region
 from labkernels.numerics.verdict.parts import Errors
 from labkernels.numerics.verdict.significance import Finding
@@ -169,21 +169,23 @@ def decide(
     of, beyond = Errors(problem, policy, truth, error, sigma), found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
         tests = _widened(of, tests)
-    found += tests
+    cap = None if beyond else caps.left_on(of, wrong=any(test.status == "bug" for test in tests))
+    found += [*tests, cap[0]] if cap else tests
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    of_values, ways = less_exact.as_with_values(of), less_exact.ways(policy) if told else []
+    of_values = "" if cap else less_exact.as_with_values(of)
+    ways = less_exact.ways(policy) if told and not cap else []
     honest = functools.cache(lambda: of_values or _as_if(of, ways))
-    faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
+    faint = "" if beyond or of_values or cap else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
     given = problem, policy, (out, truth, sigma, z), filtered
     wrong = search.of_output(*given, shared=any(n.endswith("by all") for n in bugs), honest=honest)
-    matches = wrong.matches
+    matches = (wrong.matches or cap[1:]) if cap else wrong.matches
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest() if matches and _is_factor(matches[0]) else ""
