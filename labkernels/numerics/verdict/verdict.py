@@ -140,13 +140,11 @@ def decide(
     *,
     policy: NumericPolicy,
     lse2: Array | None = None,
-    told: bool = True,
     named: bool = True,
 ) -> Verdict:
     """Judge an output of a problem.
 
-    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the caller named the policy, so
-    that a coarser one is worth naming. named: names are sought; where not, LESS EXACT is BUG.
+    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. named: if not, LESS EXACT is BUG.
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
@@ -169,8 +167,8 @@ def decide(
     of, beyond = Errors(problem, policy, truth, error, sigma), found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
         tests = _widened(of, tests)
-    cap = None if beyond else caps.left_on(of, wrong=any(test.status == "bug" for test in tests))
-    found += [*tests, cap[0]] if cap else tests
+    cap = () if beyond else caps.left_on(of, wrong=any(test.status == "bug" for test in tests))
+    found += [*tests, *cap[:1]]
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
@@ -178,14 +176,14 @@ def decide(
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
     of_values = "" if cap else less_exact.as_with_values(of)
-    ways = less_exact.ways(policy) if told and not cap else []
+    ways = [] if cap else less_exact.ways(policy)
     honest = functools.cache(lambda: of_values or _as_if(of, ways))
-    faint = "" if beyond or of_values or cap else less_exact.faintly(policy, error, sigma)
+    faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
     given = problem, policy, (out, truth, sigma, z), filtered
     wrong = search.of_output(*given, shared=any(n.endswith("by all") for n in bugs), honest=honest)
-    matches = (wrong.matches or cap[1:]) if cap else wrong.matches
+    matches = wrong.matches or cap[1:]
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest() if matches and _is_factor(matches[0]) else ""

@@ -21,31 +21,30 @@ _ODD, _BUG, _MOST_BETA, _LEAST_RATIO = 3.9, 5.4, 1.5, 1.5
 _PAIRS, _NUMBERS = 128, 2**19  # most requests and heads, and most scores, that are looked at
 
 
-def left_on(of: Errors, *, wrong: bool) -> tuple[Finding, Match] | None:
-    """Return the evidence for a cap that nobody asked for, and its name; None without evidence.
+def left_on(of: Errors, *, wrong: bool) -> tuple[Finding, Match] | tuple[()]:
+    """Return the evidence for a cap that nobody asked for, and its name; else nothing.
 
-    wrong: another test says already that the output is.
+    P in fp32 shows a cap in each element. wrong: another test says already that the output is.
     """
     variant, of = of.problem.variant or VariantTensors(), of.part() or of
     if of.policy.p not in twins.SIXTEEN or variant.soft_cap or variant.bias is not None:
-        return None
+        return ()
     beta, deviation = _filtered(of, of.error)
     z, ratio = beta / deviation, (beta - 0.5) / deviation**2  # the log of that of 1 and of 0
     if not (beta <= _MOST_BETA and ratio >= _LEAST_RATIO and (wrong or z > _BUG)):
-        return None
+        return ()
     kinds = (*twins.TWINS, *twins.STEADY, *twins.REFERENCES)
     errors = (out - of.truth for out in twins.outputs(of.problem, of.policy, kinds))
     worst = max(abs(np.divide(*_filtered(of, error))) for error in errors)
     found = significance.widened(Finding("a cap left on", z, _ODD, _BUG), worst)
-    if z <= (worst if wrong else found.bug):
-        return None
     edit = Edit("scores", "capped at", (CAP,))
-    return found, Match(defects.SCORES, edit, Region(), np.nan, np.nan)
+    match = Match(defects.SCORES, edit, Region(), np.nan, np.nan)
+    return (found, match) if z > (worst if wrong else found.bug) else ()
 
 
 def _filtered(of: Errors, error: np.ndarray) -> tuple[float, float]:
     """Return beta of what a cap changes, and its standard deviation by rounding."""
-    along, power, variance = map(sum, zip(*(_of_rows(s) for s in _blocks(of, error)), strict=True))
+    along, power, variance = map(sum, zip(*map(_of_rows, _blocks(of, error)), strict=True))
     return along / max(power, TINY), np.sqrt(max(variance, TINY)) / max(power, TINY)
 
 
@@ -54,11 +53,11 @@ def _blocks(of: Errors, error: np.ndarray) -> Iterator[Block]:
     case = Case(problem, error, of.truth, of.sigma, error, policy.out, policy.p)
     requests = np.flatnonzero(problem.kv_lens * np.diff(problem.q_ends) > 0)
     pairs = [(int(r), h) for r in requests for h in range(error.shape[1])]
-    few = np.unique(np.linspace(0, len(pairs) - 1, min(_PAIRS, len(pairs))).astype(int))
+    few = np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).astype(int))
     rows = max(1, _NUMBERS // (len(few) * int(problem.kv_lens.max())))
     for request, head in (pairs[i] for i in few):
         first, last = problem.q_ends[request : request + 2].tolist()
-        tokens = np.unique(np.linspace(first, last - 1, min(rows, last - first)).astype(int))
+        tokens = np.unique(np.linspace(first, last - 1, rows).astype(int))
         yield Block(case, request, head, tokens, slice(None))
 
 
@@ -67,23 +66,17 @@ def _of_rows(s: Block) -> tuple[float, float, float]:
 
     D: what a cap changes over s, less what an error of the row's largest weight, or of a factor,
     changes, since these may be alike in all rows. The variance: of weights that are each rounded in
-    the largest spacing that they can have, about o, 0 or the mean of V, and of the store.
+    the largest spacing that they can have, about 0, o or the mean of V, and of the store.
     """
     p, o = s.w / s.sums, s.by_weights(s.w).output()
-    per = np.where(s.sigma > 1e-290, 1 / s.sigma, 0.0)[..., None]
+    per = np.where(s.sigma > TINY, 1 / s.sigma, 0.0)
     capped = s.raw - s.products + scores.capped(s.products, CAP * LOG2_E)
-    change = s.by_scores(capped).output() - o
-    known = np.linalg.qr(np.stack([s.v[s.w.argmax(1)] - o, o], -1) * per)[0]
-    x = change[..., None] * per
-    x -= known @ (known.swapaxes(1, 2) @ x)
-    y = (x * per)[..., 0]
-    shown = y @ s.v.T
-    u = formats.named(s.case.p_format).unit_roundoff
-    abouts = (0.0, o, s.v.mean(0) + 0 * o)
-    squares = [p**2 * (shown - (y * c).sum(1, keepdims=True)) ** 2 for c in abouts]
-    variance = u**2 / 3 * max(float(q.sum()) for q in squares)
-    return (
-        float((y * s.out).sum()),
-        float((x**2).sum()),
-        variance + float((y**2 * store(o, s.case.out_format)).sum()),
-    )
+    change = (s.by_scores(capped).output() - o) * per
+    known = np.linalg.qr(np.stack([s.v[s.w.argmax(1)] - o, o], -1) * per[..., None])[0]
+    change -= np.einsum("rdk,rek,re->rd", known, known, change)
+    x = change * per
+    spacings = p * formats.named(s.case.p_format).unit_roundoff * 2
+    shown = [(x @ s.v.T - (x * c).sum(1, keepdims=True)) ** 2 for c in (0, o, s.v.mean(0))]
+    of_weights = max(float((spacings**2 / 12 * y).sum()) for y in shown)
+    of_store = float((x**2 * store(o, s.case.out_format)).sum())
+    return float((x * s.out).sum()), float((change**2).sum()), of_weights + of_store
