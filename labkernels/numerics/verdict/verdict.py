@@ -42,7 +42,7 @@ _NO_MATCH: tuple[Match, ...] = ()
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
-_NO_EDIT = "no edit explains it"
+_NO_EDIT, _NOT_SOUGHT = "no edit explains it", "its name was not sought"
 _ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
 _NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
 _FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
@@ -87,7 +87,8 @@ class Verdict:
             lines.append(f"  where: {self.region.words}")
         for i, match in enumerate(self.matches):
             lines.append(f"  {'equally good' if i else 'named'}: {match}")
-        if self.answer == BUG and not any(match.edit for match in self.matches):
+        sought = not self.why.startswith(_NOT_SOUGHT)
+        if self.answer == BUG and sought and not any(match.edit for match in self.matches):
             lines.append(f"  {_ASK}")
         lines += self._evidence()
         return "\n".join(lines + self._every_test() * verbose)
@@ -174,7 +175,7 @@ def decide(
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
-        return _answered(tuple(found), (), policy, error, bound, sigma)
+        return _answered(tuple(found), (), policy, error, bound, sigma, why=_NOT_SOUGHT)
     of_values = "" if cap else less_exact.as_with_values(of)
     ways = [] if cap else less_exact.ways(policy)
     honest = functools.cache(lambda: of_values or _as_if(of, ways))
