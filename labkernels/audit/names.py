@@ -133,7 +133,7 @@ def may_matter(name: str, value) -> bool:
     """
     known = canonical(name) or _MAY_MATTER.search(_last(name))
     known = known or ("_len" in name.lower() and getattr(value, "ndim", 0))
-    neutral = (0, -1, 1) if "scal" in name.lower() else (0, -1)
+    neutral = (0, -1, 1) if re.search("scal|temp", name.lower()) else (0, -1)
     is_neutral = isinstance(value, int | float) and value in neutral
     return bool(known) and not is_neutral and not re.search("max.*len", name.lower())
 

@@ -1,7 +1,8 @@
 """The command `labkernels`: each module in this folder that has HELP is a command.
 
 A command has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options),
-which returns the exit code. It imports torch only when it runs, not for its help.
+which returns the exit code. It may have WAITING, words for whoever waits for long. It imports torch
+only when it runs, not for its help.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from labkernels.cli.options import DONE, FAILED, INTERRUPTED, USAGE
+from labkernels.cli.options import DONE, FAILED, INTERRUPTED, USAGE, told_to_wait
 
 _TOP = """Attention kernels whose registers, shared memory, time and rounding errors are predicted
 before they are measured.
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a wrong request is one line on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        code = options.command(options)
+        with told_to_wait(options.waiting.format_map(vars(options))):
+            code = options.command(options)
         sys.stdout.flush()
         return code
     except (ValueError, FileNotFoundError) as error:
@@ -80,5 +82,6 @@ def _parser() -> argparse.ArgumentParser:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_options(sub)
-        sub.set_defaults(command=module.run)
+        waiting = getattr(module, "WAITING", f"{name} is at work")
+        sub.set_defaults(command=module.run, waiting=waiting)
     return parser

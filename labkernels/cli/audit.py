@@ -7,6 +7,7 @@ from labkernels.cli.options import DONE, FAILED, LESS_EXACT, USAGE, add_heads, j
 
 CODES = {"ROUNDING": DONE, "BUG": FAILED, "LESS EXACT": LESS_EXACT}  # anything else: USAGE
 HELP = "rounding or bug, for saved tensors"
+WAITING = "judging {file} against float64; --quick seeks no names"
 DESCRIPTION = """\
 Say of saved tensors whether the output differs from float64 by rounding or by a bug.
 

@@ -18,7 +18,7 @@ from labkernels.cli.options import (
     workload_of,
 )
 from labkernels.hardware import Gpu
-from labkernels.units import format_bytes, format_time
+from labkernels.units import format_bytes, format_time, require_choice
 
 if TYPE_CHECKING:
     from labkernels.budget.compiler import Prediction
@@ -93,7 +93,8 @@ def _group(options: argparse.Namespace) -> int:
 
 def _of_others(options: argparse.Namespace, group: int) -> str:
     """Return the ledgers of a published kernel, and what ptxas makes of FlashAttention-2."""
-    head_dim = options.head_dim or DEFAULT_HEAD_DIM
+    head_dim = DEFAULT_HEAD_DIM if options.head_dim is None else options.head_dim
+    require_choice("dtype", options.dtype, ("fp16", "bf16"))
     if options.published == "flashinfer-decode":
         return published.flashinfer_decode(head_dim=head_dim, group=group).table()
     fa2 = options.published == "fa2"

@@ -7,6 +7,7 @@ from labkernels.cli.audit import CODES, add_reading, how_read
 from labkernels.cli.options import DONE, USAGE, judging
 
 HELP = "two outputs of the same tokens: equal, rounding, or a bug"
+WAITING = "judging {a} and {b} against float64; --quick seeks no names"
 DESCRIPTION = """\
 Compare two attention outputs for the same tokens, as of training and of rollout: decode against
 prefill, another batch, other splits. Each is judged by its own inputs; tokens belong together where

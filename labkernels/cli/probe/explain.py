@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkernels.cli.options import add_heads, told_to_wait
+from labkernels.cli.options import add_heads
 from labkernels.cli.probe import add_switches, switches_of
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _files(options: argparse.Namespace, plan: Callable[[Batch], Cut]) -> int:
     from labkernels.audit.comparison import EQUAL, ROUNDING
     from labkernels.probing.parted import parted
 
-    with told_to_wait(f"judging {options.first} and {options.second} against float64"):
-        found, requests = parted(Path(options.first), Path(options.second), plan)
+    found, requests = parted(Path(options.first), Path(options.second), plan)
     if found.answer not in (EQUAL, ROUNDING):
         print(found.summary())
     other = [request for request in requests if request.differs.any()]

@@ -26,7 +26,7 @@ from labkernels.numerics.verdict import (
     significance,
     twins,
 )
-from labkernels.numerics.verdict.diagnosis import search, stored
+from labkernels.numerics.verdict.diagnosis import caps, search, stored
 from labkernels.numerics.verdict.diagnosis.match import Match, Region
 from labkernels.numerics.verdict.parts import Errors
 from labkernels.numerics.verdict.significance import Finding
@@ -42,7 +42,7 @@ _NO_MATCH: tuple[Match, ...] = ()
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
-_NO_EDIT = "no edit explains it"
+_NO_EDIT, _NOT_SOUGHT = "no edit explains it", "its name was not sought"
 _ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
 _NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
 _FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
@@ -87,7 +87,8 @@ class Verdict:
             lines.append(f"  where: {self.region.words}")
         for i, match in enumerate(self.matches):
             lines.append(f"  {'equally good' if i else 'named'}: {match}")
-        if self.answer == BUG and not any(match.edit for match in self.matches):
+        sought = not self.why.startswith(_NOT_SOUGHT)
+        if self.answer == BUG and sought and not any(match.edit for match in self.matches):
             lines.append(f"  {_ASK}")
         lines += self._evidence()
         return "\n".join(lines + self._every_test() * verbose)
@@ -140,13 +141,11 @@ def decide(
     *,
     policy: NumericPolicy,
     lse2: Array | None = None,
-    told: bool = True,
     named: bool = True,
 ) -> Verdict:
     """Judge an output of a problem.
 
-    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the caller named the policy, so
-    that a coarser one is worth naming. named: names are sought; where not, LESS EXACT is BUG.
+    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. named: if not, LESS EXACT is BUG.
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
@@ -169,21 +168,23 @@ def decide(
     of, beyond = Errors(problem, policy, truth, error, sigma), found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
         tests = _widened(of, tests)
-    found += tests
+    cap = () if beyond else caps.left_on(of, wrong=any(test.status == "bug" for test in tests))
+    found += [*tests, *cap[:1]]
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
-        return _answered(tuple(found), (), policy, error, bound, sigma)
-    of_values, ways = less_exact.as_with_values(of), less_exact.ways(policy) if told else []
+        return _answered(tuple(found), (), policy, error, bound, sigma, why=_NOT_SOUGHT)
+    of_values = "" if cap else less_exact.as_with_values(of)
+    ways = [] if cap else less_exact.ways(policy)
     honest = functools.cache(lambda: of_values or _as_if(of, ways))
     faint = "" if beyond or of_values else less_exact.faintly(policy, error, sigma)
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest() or faint)
     given = problem, policy, (out, truth, sigma, z), filtered
     wrong = search.of_output(*given, shared=any(n.endswith("by all") for n in bugs), honest=honest)
-    matches = wrong.matches
+    matches = wrong.matches or cap[1:]
     if not matches and within_an_ulp:
         return _answered(tuple(found), (), policy, error, bound, sigma, why=_NEAR, sound=True)
     even = honest() if matches and _is_factor(matches[0]) else ""

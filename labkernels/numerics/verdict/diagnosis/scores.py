@@ -29,16 +29,16 @@ def numbers(block: Block) -> Iterator[Trial]:
     yield of("times", lambda s, x: s.shaped(x * s.products), SIGNED, "scale")
     if not has_cap:
         caps = np.exp2(np.linspace(-2, 8, 41))
-        yield of("capped at", lambda s, x: _capped(s.raw, x * LOG2_E), caps)
+        yield of("capped at", lambda s, x: capped(s.raw, x * LOG2_E), caps)
     yield of("clamped at", lambda s, x: np.clip(s.raw, -x * LOG2_E, x * LOG2_E), 10 * POWERS)
     if has_cap:
         cap = float(variant.soft_cap or 0) * LOG2_E
-        biased = lambda s, y: y + s.raw - _capped(s.products, cap)
+        biased = lambda s, y: y + s.raw - capped(s.products, cap)
         plain = Edit("soft cap", "left out")
         left_out = lambda s: s.by_scores(biased(s, s.products))
         yield Trial(defects.SCORES, plain, left_out, 0.5)
-        yield of("times", lambda s, x: biased(s, _capped(s.products, cap * x)), POWERS, "soft cap")
-        inside = lambda s, x: biased(s, _capped(x * s.products, cap))
+        yield of("times", lambda s, x: biased(s, capped(s.products, cap * x)), POWERS, "soft cap")
+        inside = lambda s, x: biased(s, capped(x * s.products, cap))
         yield of("inside the cap times", inside, POWERS)
     distance = lambda s: (s.keys - s.places) * LOG2_E
     if not has_slopes:
@@ -64,7 +64,8 @@ def numbers(block: Block) -> Iterator[Trial]:
     yield Trial(defects.SCORES, Edit("slopes", "by the key's number"), zero, 0.9)
 
 
-def _capped(products: Array, cap: float) -> np.ndarray:
+def capped(products: Array, cap: float) -> np.ndarray:
+    """Return capped scores. Units: log2 units."""
     return cap * np.tanh(products / cap)
 
 
