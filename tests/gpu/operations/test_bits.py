@@ -146,7 +146,7 @@ def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
 
 
 @pytest.mark.parametrize("kernel", ["prefill_mma", "prefill_wgmma", "prefill_fma"])
-@pytest.mark.parametrize("more", [{}, {"window_left": 37, "sinks": True}], ids=["alone", "more"])
+@pytest.mark.parametrize("more", [{}, {"window_left": 37, "sinks": True, "bias": True}], ids=str)
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_every_bit_of_a_prefill_with_a_mask(kernel, page_size, more):
     """A mask's words are read alike at every offset of a row within its first word."""
