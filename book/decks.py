@@ -21,11 +21,12 @@ FIGURE = re.compile(r"(\w+) ([\w-]+)")
 REGION = re.compile(r"region: (\S+) (.+)")
 # A room sees these: no words below 18 px, and figures as large as the slide allows.
 STYLE = """
-  .reveal section h2 { font-size: 38px; line-height: 1.2; margin-bottom: 8px; }
+  .reveal section h2 { font-size: 34px; line-height: 1.2; margin-bottom: 8px; }
   .reveal section :is(p, li, table) { font-size: 32px; }
   .reveal section :is(pre, pre code) { font-size: 22px; }
-  .reveal section img { height: 600px; max-height: 600px !important; width: 100%; }
-  .reveal section img { object-fit: contain; }
+  .reveal section img { height: 575px; max-height: 575px !important; width: 100%; }
+  .reveal section img { margin: 0; max-width: 100%; object-fit: contain; }
+  .reveal .jp-InputPrompt { display: none; }
   .reveal .beside { display: block !important; }
 """
 

@@ -135,7 +135,7 @@ def test_a_figure_for_a_slide_is_flat_and_its_rows_do_not_meet(figure):
     drawn = flat(versions(figure)[MIME]["figure"])
     wide, high = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn).groups())
     sizes = [float(x) for x in re.findall(r"font-size: ([\d.]+)px", drawn)]
-    assert min(sizes) * min(1280 / wide, 600 / high) >= 18
+    assert min(sizes) * min(1240 / wide, 575 / high) >= 18
     with plt.rc_context(style.HOUSE):
         tall, panels = style.new_figure(4, 1, height_inches=7)
         for axes in panels:
