@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import answers
+import build
 import chapter_frame
 import decks
 import nbformat
@@ -110,6 +111,8 @@ def main() -> None:
     (folder / "nbgrader_config.py").write_text(CONFIG)
     release(folder)
     slides.write(folder / "slides")
+    with build.one_build():
+        build.execute_notebooks(force=False)  # the decks draw their figures anew
     decks.write(folder / "slides")
     print(f"course: {folder}")
 

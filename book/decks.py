@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import slides
+import versions
 from nbformat.v4 import new_markdown_cell, new_notebook
 from notebook_io import NOTEBOOKS, ROOT
 from page_figures import MIME
@@ -21,11 +22,12 @@ FIGURE = re.compile(r"(\w+) ([\w-]+)")
 REGION = re.compile(r"region: (\S+) (.+)")
 # A room sees these: no words below 18 px, and figures as large as the slide allows.
 STYLE = """
-  .reveal section h2 { font-size: 44px; line-height: 1.2; margin-bottom: 16px; }
+  .reveal section h2 { font-size: 34px; line-height: 1.2; margin-bottom: 8px; }
   .reveal section :is(p, li, table) { font-size: 32px; }
   .reveal section :is(pre, pre code) { font-size: 22px; }
-  .reveal section img { height: 660px; max-height: 660px !important; width: 100%; }
-  .reveal section img { object-fit: contain; }
+  .reveal section img { height: 575px; max-height: 575px !important; width: 100%; }
+  .reveal section img { margin: 0; max-width: 100%; object-fit: contain; }
+  .reveal .jp-InputPrompt { display: none; }
   .reveal .beside { display: block !important; }
 """
 
@@ -68,16 +70,15 @@ def _shown(below: str) -> tuple[str, str]:
 def _figure(chapter: str, name: str) -> tuple[str, str]:
     """Returns a figure of a chapter with its alternative text, and its caption.
 
-    Where the book was built, the figure is the one that was drawn for slides.
+    Where the book was built, the figure is drawn anew for slides.
     Raises: ValueError if the chapter has no figure of that name.
     """
     drawn, data = _drawn(NOTEBOOKS, chapter, name)
     if not drawn:
         raise ValueError(f"figure = {name!r}, allowed: a figure of {chapter}")
-    flat = _drawn(EXECUTED, chapter, name)[1].get(MIME, {}).get("flat", "")
     image = f"png;base64,{''.join(data['image/png'].split())}"
-    if flat:
-        image = f"svg+xml;base64,{base64.b64encode(flat.encode()).decode()}"
+    if kept := _drawn(EXECUTED, chapter, name)[1].get(MIME, {}).get("figure"):
+        image = f"svg+xml;base64,{base64.b64encode(versions.flat(kept).encode()).decode()}"
     alt = html.escape(drawn["image"]["alt"], quote=True)
     words = Words(chapter, nbformat.read(NOTEBOOKS / f"{chapter}.ipynb", as_version=4))
     return f'<img alt="{alt}" src="data:image/{image}">', words.plain(drawn["figure"]["caption"])

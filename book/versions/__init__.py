@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import pickle
 import re
+import zlib
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -29,32 +31,42 @@ _ATTRIBUTE = re.compile(r'="[^"]*"')
 _LONG = re.compile(r"-?\b\d+\.\d{3,}\b")
 
 
-@plt.rc_context({**style.HOUSE, "svg.hashsalt": "labkernels", "svg.fonttype": "none"})
+_LOOK = {**style.HOUSE, "svg.hashsalt": "labkernels", "svg.fonttype": "none"}
+
+
+@plt.rc_context(_LOOK)
 def versions(figure: Figure) -> dict[str, Any]:
-    """Return the figure as SVG, and under MIME a narrow and a flat SVG and the values at places.
+    """Return the figure as SVG, and under MIME a narrow SVG, the values at places, and the figure.
 
     A figure with words in small cells keeps its width; `pixels` is the least width at which these
     words are readable.
     """
-    wide, points = _copy(figure), narrow.least_points(figure)
+    kept, points = _kept(figure), narrow.least_points(figure)
+    wide = pickle.loads(kept)
     dense = points < narrow.DENSE_POINTS
     narrow.lay_out(wide)
-    slim = wide if dense else narrow.made_narrow(_copy(figure))
+    slim = wide if dense else narrow.made_narrow(pickle.loads(kept))
     boxes = _drawn_box(wide), _drawn_box(slim)
     found = values.values(wide, slim, boxes)
     drawn = [_svg(each, box) for each, box in dict(zip((wide, slim), boxes, strict=True)).items()]
     pixels = math.ceil(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
-    flat = room.made_flat(_copy(figure))
     more = {"narrow": drawn[-1], "series": found, "pixels": pixels}
-    more["flat"] = _svg(flat, _drawn_box(flat))
+    more["figure"] = base64.b64encode(zlib.compress(kept)).decode()
     return {"image/svg+xml": drawn[0], MIME: more}
 
 
-def _copy(figure: Figure) -> Figure:
-    """Return another figure of the same artists, which pyplot does not know."""
+@plt.rc_context(_LOOK)
+def flat(kept: str) -> str:
+    """Return the figure that `versions` kept as an SVG for a slide."""
+    figure = room.made_flat(pickle.loads(zlib.decompress(base64.b64decode(kept))))
+    return _svg(figure, _drawn_box(figure))
+
+
+def _kept(figure: Figure) -> bytes:
+    """Return what makes other figures of the same artists, which pyplot does not know."""
     manager, figure.canvas.manager = figure.canvas.manager, None
     try:
-        return pickle.loads(pickle.dumps(figure))
+        return pickle.dumps(figure)
     finally:
         figure.canvas.manager = manager
 

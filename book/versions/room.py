@@ -11,9 +11,9 @@ from matplotlib.gridspec import GridSpec
 
 from versions import narrow
 
-WIDTH_INCHES = 6.6
-HEIGHTS_INCHES = (3.45, 4.2, 5.0)  # more than a slide's share only where rows would meet
-LEAST_POINTS = 7.5  # 18 pixels where a slide shows the figure 1240 pixels wide
+WIDTH_INCHES = 6.2
+HEIGHTS_INCHES = (2.83, 3.4)  # more than a slide's share only where rows would meet
+LEAST_POINTS = 8.0  # 18 pixels where a slide shows the figure 575 pixels high
 
 
 def made_flat(figure: Figure) -> Figure:

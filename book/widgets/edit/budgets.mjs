@@ -29,8 +29,10 @@ export function budgets({ budget, reported, launch }, gpu, compiled) {
   const heads = (/** @type {string} */ unit) => ["line", unit, "formula", "note"];
   const spilled = reported?.spill_bytes ? `${reported.spill_bytes} bytes spilled` : "no spill";
   const gpu_says = reported
-    ? `ptxas gave the unchanged kernel ${reported.registers} (${reported.compiler}, ` +
-      `${reported.arch}, ${spilled}).`
+    ? `ptxas gave the unchanged kernel ${reported.registers}, ` +
+      `${Math.abs(reported.registers - thread.total)} ` +
+      `${reported.registers < thread.total ? "fewer" : "more"} ` +
+      `(${reported.compiler}, ${reported.arch}, ${spilled}).`
     : "No compiler's report on the unchanged kernel is recorded.";
   return element(
     "div",
