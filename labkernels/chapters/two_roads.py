@@ -4,7 +4,6 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.random_inputs import ExactNormal
-from labkernels.measure.peers import flashinfer, torch_sdpa
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation.running_max import attend, blocks
@@ -23,7 +21,6 @@ HEADS, HEAD_DIM, DTYPE, PAGE_SIZE = 4, 64, "bf16", 16
 KERNEL = "prefill_mma"
 SCALE = 1 / math.sqrt(HEAD_DIM)
 SCALE_LOG2 = math.log2(math.e) / math.sqrt(HEAD_DIM)
-FLASH = "FLASH_ATTENTION"
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,6 @@ def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, *
     Shapes: [samples, HEADS, HEAD_DIM]
     """
     from labkernels import ops
-    from labkernels.kernels.caches.ragged import RaggedKV
 
     options = path.options | more | {"causal": True}
     if whole:
@@ -162,41 +158,6 @@ def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
     q, k, v = (x[given.last_tokens] for x in given.qkv.unbind(1))
     tokens = sums([1] * len(given.lengths), q.device)
     return ops.with_kvcache(q, cache_before_the_last(given), k, v, tokens, **path.options | more)
-
-
-def kvcache_step(given: Samples, path: ComputePath):
-    """Return a function that enqueues a step of `kvcache`, and the plan of its attention.
-
-    Each call first sets the lengths to those before the append.
-    """
-    from labkernels import ops
-    from labkernels.kernels.caches.paged import PagedKV
-
-    q, k, v = (x[given.last_tokens] for x in given.qkv.unbind(1))
-    tokens = sums([1] * len(given.lengths), q.device)
-    cache = cache_before_the_last(given)
-    before = cache.kv_len.clone()
-    append = ops.append_step(cache, k, v, tokens)
-    grown = PagedKV(cache.k, cache.v, cache.page_table, before + 1)
-    attend = ops.prefill_step(q, grown, tokens, causal=True, **path.options)
-
-    def run() -> None:
-        cache.kv_len.copy_(before)
-        append.run()
-        attend.run()
-
-    return run, attend.plan
-
-
-def varlen_step(given: Samples, path: ComputePath):
-    """Return a function that enqueues a whole prefill, and its plan."""
-    from labkernels import ops
-    from labkernels.kernels.caches.ragged import RaggedKV
-
-    q, k, v = given.qkv.unbind(1)
-    kv = RaggedKV(k, v, given.ends)
-    step = ops.prefill_step(q, kv, given.ends, causal=True, **path.options)
-    return step.run, step.plan
 
 
 def scores_log2(given: Samples, i: int) -> np.ndarray:
@@ -300,71 +261,18 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     from labkernels import ops
     from labkernels.chapters import live
     from labkernels.kernels.caches.paged import PagedKV
-    from labkernels.kernels.caches.ragged import RaggedKV
     from labkernels.kernels.decode.inputs import DecodeInputs
     from labkernels.kernels.decode.workload import Decode
     from labkernels.kernels.prefill.inputs import PrefillInputs
     from labkernels.kernels.prefill.workload import Prefill
 
     (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
-    tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
+    tokens = sums([1] * n, q.device)
     before = cache_before_the_last(given)
     ops.append_step(before, k[last], v[last], tokens).run()
     cache = PagedKV(before.k, before.v, before.page_table, sums(given.lengths, q.device).diff())
     heads = (HEADS, HEADS, HEAD_DIM)
-    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], cache, scale)
+    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], cache, SCALE)
     work = Prefill((1,) * n, given.lengths, *heads, causal=True)
-    prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, scale)
+    prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, SCALE)
     return {name: live.outputs(name, x) for name, x in (("decode", decode), ("prefill", prefill))}
-
-
-def torch_whole(given: Samples):
-    """Run torch's flash backend on each sample's tokens. Shapes: [samples, HEADS, HEAD_DIM]."""
-    return _torch(given, last=False)
-
-
-def torch_last(given: Samples):
-    """Run the same backend on the last token of each sample and all its keys."""
-    return _torch(given, last=True)
-
-
-def _torch(given: Samples, *, last: bool):
-    import torch
-
-    outs = []
-    for i in range(len(given.lengths)):
-        q, k, v = _dense(given.one(i))
-        rows = q[:, :, -1:] if last else q
-        out = torch_sdpa.attention(FLASH, rows, k, v, is_causal=not last, scale=SCALE)
-        outs.append(out[0, :, -1])
-    return torch.stack(outs)
-
-
-def torch_last_of_copies(given: Samples, copies: int):
-    """Run the first sample's last token in a batch of its copies, whose bits may differ."""
-    q, k, v = _dense(given.one(0))
-    many = [x.expand(copies, -1, -1, -1).contiguous() for x in (q[:, :, -1:], k, v)]
-    return torch_sdpa.attention(FLASH, *many, scale=SCALE)[:, :, 0]
-
-
-def _dense(given: Samples):
-    """Return q, k and v of one sample. Shapes: [1, HEADS, length, HEAD_DIM]."""
-    return (x.transpose(0, 1)[None] for x in given.qkv.unbind(1))
-
-
-def flashinfer_whole(given: Samples):
-    """Run FlashInfer's ragged prefill, fa2, on all tokens; return the outputs of the last ones."""
-    q, k, v = (x.contiguous() for x in given.qkv.unbind(1))
-    how = {"causal": True, "scale": SCALE, "backend": "fa2"}
-    step = flashinfer.prefill_step(q, RaggedKV(k, v, given.ends), given.ends, **how)
-    return step.outputs().out[given.last_tokens]
-
-
-def flashinfer_step(given: Samples, cache, *, tensor_cores: bool, **knobs) -> Callable[[], Any]:
-    """Return FlashInfer's paged decode of the last tokens, over a cache that holds them.
-
-    `knobs` go to its plan: fixed_split_size, disable_split_kv.
-    """
-    q = given.qkv[given.last_tokens, 0].contiguous()
-    how = {"tensor_cores": tensor_cores, "backend": "fa2" if tensor_cores else "auto"}
-    return flashinfer.decode_step(q, cache, scale=SCALE, **how, **knobs).run
