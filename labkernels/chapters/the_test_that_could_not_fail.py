@@ -5,9 +5,7 @@ Source: github.com/flashinfer-ai/flashinfer, tests/attention/test_deepseek_mla.p
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from labkernels.kernels.random_inputs import ExactNormal
@@ -15,7 +13,6 @@ from labkernels.numerics.truth.problem import Problem
 
 # Of the test in February 2025 (K all zeros), of the test since then (V too), and better ones.
 INPUTS = ("K = 0", "K = V = 0", "random")
-SEED = 42  # of the test
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,6 @@ class RaggedTest:
     heads: int = 4
     head_dim: int = 192
     head_dim_v: int = 128
-
-    @classmethod
-    def grid(cls) -> "Iterator[RaggedTest]":
-        """Yield every shape of the test, in both formats; the tests of a shape stand together."""
-        shapes = itertools.product((12, 17), (544, 977), (377, 177), (4, 32, 128))
-        for batch, kv_len, q_len, heads in shapes:
-            for causal, dtype in itertools.product((False, True), ("fp16", "bf16")):
-                yield cls(causal, dtype, batch, q_len, kv_len, heads)
 
     def of_length(self, kv_len: int, q_len: int = 37) -> "RaggedTest":
         """Return the same test on two short requests, which a laptop's CPU build runs at once."""
@@ -84,6 +73,10 @@ def draw(test: RaggedTest, inputs: str, *, seed: int, device: str = "cpu") -> Dr
     """
     if inputs not in INPUTS:
         raise ValueError(f"inputs = {inputs!r}, allowed: {', '.join(INPUTS)}")
+    import torch
+
+    from labkernels.kernels.caches.ragged import RaggedKV
+
     source = ExactNormal(seed, device)
     q = source.tensor(test.dtype, test.batch * test.q_len, test.heads, test.head_dim)
     k = source.tensor(test.dtype, test.batch * test.kv_len, test.heads, test.head_dim)
@@ -92,78 +85,11 @@ def draw(test: RaggedTest, inputs: str, *, seed: int, device: str = "cpu") -> Dr
         k.zero_()
     if inputs == "K = V = 0":
         v.zero_()
-    return _drawn(test, q, k, v, device)
-
-
-def _drawn(test: RaggedTest, q, k, v, device: str) -> Drawn:
-    import torch
-
-    from labkernels.kernels.caches.ragged import RaggedKV
-
     ends = [
         torch.tensor([0, *itertools.accumulate([n] * test.batch)], dtype=torch.int32).to(device)
         for n in (test.q_len, test.kv_len)
     ]
-    scale = 1 / math.sqrt(test.head_dim)
-    return Drawn(test, q, RaggedKV(k, v, ends[1]), ends[0], scale)
-
-
-def draw_upstream(test: RaggedTest, *, device: str) -> Drawn:
-    """Return the inputs that the test itself drew: torch's numbers from its seed, K all zeros."""
-    import torch
-
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[test.dtype]
-    q, v = (x.to(device, dtype) for x in _of_the_seed(replace(test, causal=False, dtype="")))
-    k = torch.zeros(len(v), test.heads, test.head_dim, device=device, dtype=dtype)
-    return _drawn(test, q, k, v, device)
-
-
-@lru_cache(maxsize=1)  # up to 1.7 GB; both masks, both formats and all backends take the same
-def _of_the_seed(test: RaggedTest) -> tuple:
-    import torch
-
-    torch.manual_seed(SEED)
-    q = torch.randn(test.batch * test.q_len, test.heads, test.head_dim)
-    return q, torch.randn(test.batch * test.kv_len, test.heads, test.head_dim_v)
-
-
-def reference(drawn: Drawn):
-    """Return what the test compares with: attention with K = 0 in fp32, in the output's format.
-
-    Shapes: [batch, q_len, heads, 128]
-    """
-    import torch
-
-    test, v = drawn.test, drawn.kv.v
-    weights = torch.ones(test.q_len, test.kv_len, device=v.device)
-    if test.causal:
-        weights.tril_(test.kv_len - test.q_len)
-    weights /= weights.sum(-1, keepdim=True)
-    weights = weights.expand(test.batch, test.heads, -1, -1)
-    values = v.view(test.batch, test.kv_len, test.heads, -1).float()
-    return torch.einsum("bhmn,bnhd->bmhd", weights, values).to(v.dtype)
-
-
-def means(drawn: Drawn):
-    """Return the right output of K = 0 in float64: the mean of the value rows that a query sees.
-
-    Shapes: [batch, q_len, heads, 128]
-    """
-    import torch
-
-    test = drawn.test
-    sums = drawn.kv.v.view(test.batch, test.kv_len, test.heads, -1).double().cumsum_(1)
-    if not test.causal:
-        return (sums[:, -1:] / test.kv_len).expand(-1, test.q_len, -1, -1)
-    seen = keys_seen(test, drawn.kv.v.device)
-    return sums[:, torch.as_tensor(seen - 1)] / seen[:, None, None]
-
-
-def keys_seen(test: RaggedTest, device: str = "cpu"):
-    """Return how many keys each query sees; the causal mask is aligned to the end of the keys."""
-    import torch
-
-    return torch.arange(test.kv_len - test.q_len + 1, test.kv_len + 1, device=device)
+    return Drawn(test, q, RaggedKV(k, v, ends[1]), ends[0], 1 / math.sqrt(test.head_dim))
 
 
 # Bugs of a decode like the ten of the prefill: each stands in the kernels with tensor cores and

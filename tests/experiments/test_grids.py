@@ -154,7 +154,7 @@ def test_every_run_of_every_cell_is_planned(name):
 # Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
 # the first one runs, which takes seconds. What is long has tests of its own, or is interpreted.
 SHORT = ["error_calibration", "kv_append", "two_roads", "prefill_bits"]
-LONG = ["batch_bits", "numeric_policies", "ragged_test"]
+LONG = ["batch_bits", "numeric_policies"]
 ON_A_CPU = [
     *((name, "") for name in SHORT),
     ("detection", f"mutants, {EMPTY_REQUEST}/bf16"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.chapters.the_test_that_could_not_fail import INPUTS, RaggedTest, draw
-from labkernels.experiments.accuracy.detection_runs import DTYPES, Judged
+from labkernels.experiments.accuracy.detection_runs import Judged
 from labkernels.kernels.registry import discover
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, VERDICT, Criteria
 from labkernels.measure.mutants.prefill import MUTANTS
@@ -33,23 +33,6 @@ class Task:
     def family(self) -> str:
         """The inputs and the mask, as the data names them."""
         return f"{self.inputs}, {'causal' if self.test.causal else 'full'}"
-
-    @property
-    def label(self) -> str:
-        """The task in one line without its seed; tasks with the same label fill the same rows."""
-        return f"answers/{self.family}/{self.test.dtype}/{self.test.kv_len}"
-
-
-def tasks(seeds: int) -> list[Task]:
-    """Return two requests of each length, with each mask, dtype, kind of inputs and seed."""
-    return [
-        Task(RaggedTest(causal, dtype).of_length(kv_len, q_len), inputs, seed)
-        for kv_len, (q_len, kinds) in LENGTHS.items()
-        for dtype in DTYPES
-        for causal in (False, True)
-        for inputs in kinds
-        for seed in range(seeds)
-    ]
 
 
 def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[Judged, dict[str, str]]]:
