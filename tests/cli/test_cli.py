@@ -246,7 +246,7 @@ def test_scoreboard_lists_every_target(capsys):
 def test_a_failed_kernel_makes_code_1(capsys, monkeypatch):
     failed = harness.Outcome(0, (), ("decode_mma: error is 3 times its bound",))
     monkeypatch.setattr(harness, "record", lambda experiment, options: failed)
-    code, _, err = call(capsys, "record", "special_functions", "--commit", "abc1234")
+    code, _, err = call(capsys, "record", "register_growth", "--commit", "abc1234")
     assert code == 1
     assert "failed: decode_mma: error is 3 times its bound" in err
 
@@ -287,7 +287,7 @@ def test_an_interruption_is_one_line(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(harness, "record", interrupted)
-    code, _, err = call(capsys, "record", "special_functions")
+    code, _, err = call(capsys, "record", "register_growth")
     assert (code, err.splitlines()) == (130, [err.strip()])
     assert "what was measured before is kept" in err
 
