@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from labkernels.cuda.gpu import device  # noqa: E402
 from labkernels.cuda.host import build as host_build  # noqa: E402
 from labkernels.measure import resources  # noqa: E402
+from labkernels.variant import AttentionVariant  # noqa: E402
 from tests.kernels.backward.cases import (  # noqa: E402
     CUDA_BACKWARDS,
     backward_case,
@@ -156,7 +157,8 @@ def test_every_bit_of_a_prefill_with_a_mask(kernel, page_size, more):
         shape |= {"page_size": page_size, "layout": "padded", "causal": head_dim == 64}
         lengths = (1, 17, 150, 0, 3), (30, 17, 131, 9, 200)
         cases = [varied(prefill_case(*lengths, device=x, **shape), **variant) for x in DEVICES]
-        for tile in spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0]):
+        of = spec.shape(head_dim=head_dim, variant=AttentionVariant(mask=True))
+        for tile in spec.tiles(of, spec.policies[0]):
             steps = [case.run(kernel, tile=tile.label, keys_per_split=100) for case in cases]
             for left, right in zip(*(step.outputs() for step in steps), strict=True):
                 assert torch.equal(bits(left.cpu()), bits(right)), tile.label
