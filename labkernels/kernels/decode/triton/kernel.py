@@ -115,7 +115,9 @@ def decode(
             exponent_of_cap *= k_factor
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None) or (bias is not None)
+    SHAPED: tl.constexpr = ((alibi is not None) or (bias is not None)) or (
+        soft_cap_log2 is not None
+    )
     b_slope, p_bias = by_distance(alibi, bias, reach, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
@@ -127,10 +129,8 @@ def decode(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         if SHAPED:
-            b_s = shaped(
-                b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap,
-                scale_log2,
-            )  # fmt: skip
+            b_s = shaped(b_s, key, b_place, b_slope, p_bias, reach,
+                         soft_cap_log2, exponent_of_cap, scale_log2)  # fmt: skip
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
