@@ -82,9 +82,8 @@ class VariantOptions(TypedDict, total=False):
     FlashAttention; query i of n, in a request of L keys, has place L - n + i. None: all of them.
     soft_cap: scores s become c tanh(s / c). alibi [q_heads] fp32: slopes; a score gets slope times
     (key - place) added, as in FlashInfer. sinks [q_heads] fp32: a logit of each query head that
-    counts in the denominator alone. bias [q_heads, 2 r + 1] fp32: a score gets the number in column
-    r + key - place added, or in the nearest one, as in T5, whose r is 128; it has no gradient. A
-    tensor with torch's negative bit is copied.
+    counts in the denominator alone. bias [q_heads, 2 r + 1] fp32: column r + key - place, or the
+    nearest, is added to a score, as in T5 (r = 128). A tensor with torch's negative bit is copied.
     """
 
     window_left: int | None
@@ -96,7 +95,6 @@ class VariantOptions(TypedDict, total=False):
 
 
 VARIANT_OPTIONS = frozenset((*VariantOptions.__annotations__, "mask"))
-OF_HEADS = ("alibi", "sinks", "bias")
 
 
 def variant_of(
@@ -116,17 +114,15 @@ def variant_of(
     number = isinstance(cap, int | float) and not isinstance(cap, bool)
     if cap is not None and not (number and 0 < cap <= _MAX_CAP):
         raise ValueError(f"soft_cap = {cap!r}, allowed: None, a positive number to {_MAX_CAP:g}")
-    tensors: dict[str, torch.Tensor] = {
-        name: resolved(x) for name in OF_HEADS if (x := options.get(name)) is not None
-    }
+    asked = {name: options.get(name) for name in ("alibi", "sinks", "bias")}
+    tensors = {name: resolved(x) for name, x in asked.items() if x is not None}
     for name, tensor in tensors.items():
         require_tensor(name, tensor)
         shape = (q.shape[1], *((tensor.shape[-1:].numel() | 1,) if name == "bias" else ()))
         allowed = (torch.float32, shape, q.device)
         if (tensor.dtype, tuple(tensor.shape), tensor.device) != allowed:
-            found = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-            wanted = f"torch.float32 {shape} on {q.device}: one for each query head"
-            raise ValueError(f"{name} is {found}, allowed: {wanted}")
+            found = f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+            raise ValueError(f"{found}, allowed: torch.float32 {shape} on {q.device}, by head")
         if not tensor.is_contiguous():
             raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: contiguous")
     if options.get("mask") is not None:

@@ -91,8 +91,7 @@ def decode(
     k_scale, v_scale, k_scale_stride, v_scale_stride,  # [kv_heads] of 8 bits, else None
     alibi, sinks, bias, reach, window_left, soft_cap_log2, exponent_of_cap,  # None: not asked
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
-    BY_LENGTH: tl.constexpr,
+    TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr, BY_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """One program: the query heads of one KV head over one split of one request's keys."""
     i_kv, i_split, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -115,7 +114,8 @@ def decode(
             exponent_of_cap *= k_factor
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    SHAPED: tl.constexpr = (alibi is not None) or (soft_cap_log2 is not None) or (bias is not None)
+    BY_DISTANCE: tl.constexpr = (alibi is not None) or (bias is not None)
+    SHAPED: tl.constexpr = BY_DISTANCE or (soft_cap_log2 is not None)
     b_slope = slopes(alibi, head, m_row)
     p_bias = nearest_biases(bias, reach, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
@@ -128,10 +128,8 @@ def decode(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         if SHAPED:
-            b_s = shaped(
-                b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap,
-                scale_log2,
-            )  # fmt: skip
+            b_s = shaped(b_s, key, b_place, b_slope, p_bias, reach,
+                         soft_cap_log2, exponent_of_cap, scale_log2)  # fmt: skip
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)

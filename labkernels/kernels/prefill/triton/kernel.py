@@ -51,15 +51,13 @@ def consume(
     k_stride_page, k_stride_token, v_stride_page, v_stride_token,
     page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
     b_place, from_all, b_slope, p_bias, reach, window_left, soft_cap_log2, exponent_of_cap,
-    mask, b_bit,
-    D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
+    mask, b_bit, D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
-    SHAPED: tl.constexpr = (
-        (b_slope is not None) or (soft_cap_log2 is not None) or (p_bias is not None)
-    )
+    BY_DISTANCE: tl.constexpr = (b_slope is not None) or (p_bias is not None)
+    SHAPED: tl.constexpr = BY_DISTANCE or (soft_cap_log2 is not None)
     factor = 1.0 if SHAPED else scale_log2
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -89,10 +87,8 @@ def consume(
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
         if SHAPED:
-            b_s = shaped(
-                b_s, key, b_place, b_slope, p_bias, reach, soft_cap_log2, exponent_of_cap,
-                scale_log2,
-            )  # fmt: skip
+            b_s = shaped(b_s, key, b_place, b_slope, p_bias, reach,
+                         soft_cap_log2, exponent_of_cap, scale_log2)  # fmt: skip
         partial = start >= full  # in steps between, every row sees every key
         if window_left is not None:
             partial = partial | (start < from_all)
@@ -161,10 +157,8 @@ def prefill(
     k_stride_page, k_stride_token, k_stride_head, v_stride_page, v_stride_token, v_stride_head,
     page_table_stride, page_size, page_shift, page_inverse,
     q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
-    # of a variant; None for what it does not have
     alibi, sinks, bias, reach, window_left, window_right, soft_cap_log2, exponent_of_cap, mask,
-    mask_begins,
-    D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
+    mask_begins, D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip

@@ -1,6 +1,7 @@
 // The variant of attention that a kernel is compiled for: a window of keys, a soft cap, slopes,
-// sinks, a mask of bits, and biases by distance. A kernel without them has the machine code of a kernel that knows no
-// variants. variant.py says the same in Python, and numerics/truth/variant.py in float64.
+// sinks, a mask of bits, and biases by distance. A kernel without them has the machine code of a
+// kernel that knows no variants. variant.py says the same in Python, and numerics/truth/variant.py
+// in float64.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
