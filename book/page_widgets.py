@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import node
@@ -25,21 +26,31 @@ def write(folder: Path) -> str:
 
     Raises: BitsDiffer; RuntimeError if Python cannot be fetched; what the compiler raises.
     """
-    offers = kernels.offers()
-    assets = kernels.assets(offers)
-    said = check(offers, assets)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lab.js").write_text(bundle(offers))
-    shutil.copyfile(WIDGETS / "widgets.css", folder / "widgets.css")
-    others = {
-        name: json.dumps(make(), separators=(",", ":")) for name, make in program.OTHERS.items()
-    }
-    for name, text in {**assets, **others}.items():
-        (folder / f"{name}.js").write_text(
-            f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
-        )
-    page_assignments.write(folder)
-    said += f"; {page_python.write(folder)}"
+    with ThreadPoolExecutor(1) as pool:
+        by_click = pool.submit(_write_by_click, folder)
+        offers = kernels.offers()
+        assets = kernels.assets(offers)
+        said = check(offers, assets)
+        (folder / "lab.js").write_text(bundle(offers))
+        shutil.copyfile(WIDGETS / "widgets.css", folder / "widgets.css")
+        others = {
+            name: json.dumps(make(), separators=(",", ":")) for name, make in program.OTHERS.items()
+        }
+        for name, text in {**assets, **others}.items():
+            (folder / f"{name}.js").write_text(
+                f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
+            )
+        page_assignments.write(folder)
+        return f"{said}; {by_click.result()}"
+
+
+def _write_by_click(folder: Path) -> str:
+    """Writes Python, the compiler and the editor; returns what was written, in words.
+
+    On a machine without a cache, xz takes one core for a minute.
+    """
+    said = page_python.write(folder)
     if not npm.is_available():
         return f"{said}; no editor and no compiler, since npm is not installed"
     n_bytes = page_compiler.write(folder)

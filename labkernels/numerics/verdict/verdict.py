@@ -9,7 +9,7 @@ fp16, or if an error is like rounding's but larger, and alike everywhere.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from labkernels.numerics.verdict import (
 )
 from labkernels.numerics.verdict.diagnosis import caps, search, stored
 from labkernels.numerics.verdict.diagnosis.match import Match, Region
+from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.numerics.verdict.parts import Errors
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import Twin
@@ -44,6 +45,7 @@ _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same
 _NEAR = "every element is within one ulp of the float64 answer, and no known mistake fits"
 _NO_EDIT, _NOT_SOUGHT = "no edit explains it", "its name was not sought"
 _ASK = "one output does not say more: give me the kernel, labkernels probe module:function"
+_Looks = Callable[[NumericPolicy], tuple[Array, Filters]]
 _NEARLY_ONE = 2.0**-7  # as a scale that is rounded to 16 bits may err
 _FACTORS = ("V", "output")  # a factor of these is as near to rounding as to a mistake
 
@@ -279,37 +281,51 @@ def _as_if(of: Errors, ways: list[list[less_exact.Way]], *, large: bool = False)
     if not (large or small):
         return ""
     part = of.part()
+    look, look_at_part = _looks(of), _looks(part or of)
     for alternatives in ways:
         nearly = []
         for way in alternatives:
             worst = None
             if part is not None:
-                _, words, worst = _as_a_way(part, way, slack=_PART_SLACK)
+                _, words, worst = _as_a_way(part, way, look_at_part, slack=_PART_SLACK)
                 if not words:
                     continue
             if not matched_filters.is_sampled(of.problem):
                 worst = None
-            share, words, _ = _as_a_way(of, way, worst=worst)
-            words *= less_exact.is_everywhere(part or of, way)
-            if words and share == 1:
+            share, words, _ = _as_a_way(of, way, look, worst=worst)
+            if not (words and less_exact.is_everywhere(part or of, way)):
+                continue
+            if share == 1:
                 return words
-            if words and small:
+            if small:
                 nearly.append((share, words))
         if nearly:
             return min(nearly)[1]
     return ""
 
 
+def _looks(of: Errors) -> _Looks:
+    """Return what gives sigma and the filters by a policy; successive ways often share theirs."""
+
+    @functools.lru_cache(maxsize=1)
+    def look(policy: NumericPolicy) -> tuple[Array, Filters]:
+        return first_look.expected(of.problem, policy).over_rows(of.error)
+
+    return look
+
+
 def _as_a_way(
     of: Errors,
     way: less_exact.Way,
+    look: _Looks,
     slack: float = 1.0,
     worst: dict[str, float] | None = None,
 ) -> tuple[float, str, dict[str, float]]:
     """Return how many times a way's error this error is, words, and what its kernels reach.
 
-    There are no words where it differs. slack: a factor by which the share of the way's error may
-    lie outside its limits. worst: what kernels of a part reach, which will do for a large problem.
+    There are no words where it differs. look: as `_looks` returns. slack: a factor by which the
+    share of the way's error may lie outside its limits. worst: what kernels of a part reach, which
+    will do for a large problem.
     """
     none: tuple[float, str, dict[str, float]] = 0.0, "", {}
     problem, policy, truth, error, _ = of
@@ -317,7 +333,7 @@ def _as_a_way(
         bound = to_numpy(bounds.out_bound(problem, way.policy))
         if significance.of_bound(error, bound, "", problem).value > 1:
             return none
-    sigma, filtered = first_look.expected(problem, way.policy).over_rows(error)
+    sigma, filtered = look(way.policy)
     tests = significance.of_error(problem, way.policy, error, sigma, filtered)[1]
     if worst is None:
         given = problem, way.policy, truth, sigma, tests, way.kernels
