@@ -78,12 +78,13 @@ def ledger_line(mine: Takes, reference: Takes) -> str:
     """Return the registers by ledger and by compiler, and shared memory, beside the reference's."""
     parts = ["no lines, since Triton lays out its tiles itself"]
     if mine.ledger is not None:
-        parts = [f"{_several(mine.ledger, 'register')} per thread by its lines"]
+        parts = [f"{mine.ledger} register{'s' * (mine.ledger != 1)} per thread by its lines"]
     if mine.registers is None:
         parts.append(mine.compiler)
     else:
         spills = f", which spills {mine.spill_bytes} bytes" if mine.spill_bytes else ""
-        adds = ", which adds addresses and loads under way" if _adds(mine) else ""
+        more = mine.ledger is not None and mine.registers > mine.ledger
+        adds = ", which adds addresses and loads under way" if more else ""
         parts.append(f"{mine.registers} by the compiler ({mine.compiler}){adds}{spills}")
         parts.append(f"{reference.registers} for the reference")
     if mine.smem_bytes is not None:
@@ -109,11 +110,3 @@ def _sum(turns: list[banks.Turns]) -> str:
     if not taken:
         return "none, since no lane touches shared memory"
     return f"{f'{extra:,}' if extra else 'none'} of {taken:,} turns of shared memory"
-
-
-def _adds(takes: Takes) -> bool:
-    return None not in (takes.ledger, takes.registers) and takes.registers > takes.ledger
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -53,10 +53,10 @@ LAB_DEVICE void put(const Params& p, int i, double y) {
 LAB_KERNEL(32, 1) call_maximum(LAB_GRID_CONSTANT Params p) { put(p, 0, raised(x(p, 0), x(p, 1))); }
 
 LAB_KERNEL(32, 1) call_update(LAB_GRID_CONSTANT Params p) {
-  State state = {x(p, 0), 1.f, 2.f};
-  update(state, x(p, 1));
+  State state = {x(p, 0), thread_x() % 2 ? 1.f : 0.f, 2.f};
+  const float weight = update(state, x(p, 1));
   put(p, 0, state.m);
-  put(p, 1, state.l + state.o);
+  put(p, 1, state.l + state.o + weight);
 }
 
 LAB_KERNEL(32, 1) call_merge(LAB_GRID_CONSTANT Params p) {

@@ -74,7 +74,8 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
     arguments = [*of_lane.split(), *of_call.split()]
     values = [*x[call, : len(of_lane.split()), lane], *n[call]]
     words = ", ".join(f"{a} = {v:.9g}" for a, v in zip(arguments, values, strict=False))
-    parts = {"packing": ("token", "head"), "update": ("m", "l + o, with l = 1 and o = 2 before,")}
+    parts = {"packing": ("token", "head")}
+    parts["update"] = ("m", "l + o + P, with l = lane % 2 and o = 2 before,")
     parts["merge"] = ("m", "o - l, with o - l = 2^31 in a and 1 in b,")
     which = parts.get(region, ("the result",))[part]
     yield (
@@ -98,10 +99,11 @@ def _calls(region: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray 
             x[lane, 0], x[lane, 1] = 4, -300
             x[lane, 1, lane] = (4, 5, 12, above, 300)[lane % 5]
         x[:, 0] = x[:, 0, :1]
+        x[40:, 0], x[40:, 1] = np.finfo(np.float32).min, -300 - np.arange(_LANES)  # the first keys
         before, s = x[:, :1], x[:, 1:]
         top = np.maximum(before, s.max(axis=-1, keepdims=True))
         m = np.where(top > before + np.float32(8), top, before).astype(np.float64)
-        sums = 3 * np.exp2(before - m) + np.exp2(s - m)  # l = 1, o = 2, and one more weight
+        sums = (2 + np.arange(_LANES) % 2) * np.exp2(before - m) + 2 * np.exp2(s - m)
         # A power's argument has 24 bits, of which 18 lie behind the point while it is no zero.
         return x, _no_integers(x), np.hstack([m, sums]), np.hstack([0 * m, sums * 2**-17 + 1e-30])
     if region == "merge":  # sums far apart, so that a factor that is too large is seen
@@ -138,13 +140,15 @@ def _mask() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _causal() -> tuple[np.ndarray, np.ndarray]:
-    n = _product((0, 1, 6, 63), (1, 2, 7, 64), (64, 65, 127, 4097))
+    n = _product((0, 1, 6, 63), (1, 2, 7, 64), (64, 65, 127, 130, 4097))
     n = n[:, n[0] < n[1]]
     return n.T, (n[2:3] - n[1] + n[0] + 1).T
 
 
 def _packing() -> tuple[np.ndarray, np.ndarray]:
-    packed, kv_head, group, _ = n = _product((0, 1, 2, 3, 29, 2**24 + 1), (0, 1, 21), (1, 3, 4, 8))
+    packed, kv_head, group, _ = n = _product(
+        (0, 1, 2, 3, 29, 2**24 + 1), (0, 1, 21), (1, 3, 4, 5, 6, 8, 12)
+    )
     return n.T, np.stack([packed // group, kv_head * group + packed % group], axis=1)
 
 
@@ -154,7 +158,7 @@ def _page_table() -> np.ndarray:
 
 
 def _page() -> tuple[np.ndarray, np.ndarray]:
-    n = _product((0, 1, 15, 16, 100, 65_537), (0, 1, 4), (1, 5, 16, 64), (5, 8))
+    n = _product((0, 1, 15, 16, 191, 65_537), (0, 1, 4), (1, 5, 16, 24, 64), (5, 8))
     key, kv_head, size, kv_heads = n
     page = _page_table().astype(np.int64)[key // size]
     return n.T, (((page * size + key % size) * kv_heads + kv_head) * _LANES)[:, None]

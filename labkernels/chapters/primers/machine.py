@@ -68,6 +68,10 @@ class SmallKernel:
 
 def has_gpu(arch: str = "") -> bool:
     """Return whether this machine has a GPU for the small kernels, or one of this architecture."""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # to import torch takes seconds
+    except OSError:
+        return False
     import torch
 
     if not torch.cuda.is_available():

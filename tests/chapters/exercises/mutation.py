@@ -1,25 +1,36 @@
 """Mutates the solutions of the assignments: operators, constants, order, lines and types.
 
 A mutant of an answer in C++ changes one place of its text, one in Triton changes one node of its
-tree, and a number is another number. Mutants that behave like the solution are named in
-`survivors.toml` with the reason.
+tree, and a number is another number. Mutants that a grader accepts are named in `survivors.toml`
+with the reason. What came of all is in `mutants.json`, which this writes again:
+
+    python -m tests.chapters.exercises.mutation rescale
 """
 
 import ast
 import copy
 import importlib
+import importlib.util
+import json
 import random
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises import Exercise
 from labkernels.chapters.exercises.report import refused
+from labkernels.cuda.compiler import cache
 from labkernels.cuda.host.build import HostKernelError
 
-LEAST = 20  # mutants of an assignment, where its solution is long enough
+LEAST = 20  # mutants of an assignment that change behaviour
+_FILE = Path(__file__).with_name("mutants.json")
+RECORD = json.loads(_FILE.read_text()) if _FILE.exists() else {}
+NAMED = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text(encoding="utf-8"))
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Words, constants and operators, and what takes their place.
 _SWAPS = (
@@ -58,21 +69,34 @@ class Mutant:
     answer: str
 
 
-def mutants(exercise: Exercise) -> list[Mutant]:
-    """Return the mutants of a solution, in an order drawn by the assignment's number."""
+def mutants(exercise: Exercise) -> Iterator[Mutant]:
+    """Yield the mutants of a solution, in an order drawn by the assignment's number.
+
+    Behind those with one change come those with two, of which a short solution needs some.
+    """
     right = solution(exercise.name)
     if exercise.place[0]:
         right = _COMMENT.sub("", right)
-    rng = random.Random(exercise.number)
+    rng, seen = random.Random(exercise.number), {right}
+    once = _shuffled(exercise, right, rng, seen)
+    yield from once
+    for one in once:
+        for two in _shuffled(exercise, one.answer, rng, seen):
+            yield Mutant(f"{one.what}; {two.what}", two.answer)
+
+
+def _shuffled(exercise: Exercise, source: str, rng: random.Random, seen: set) -> list[Mutant]:
+    """Return the mutants with one change that were not seen."""
     if exercise.grader == "triton":
-        found = list(_of_tree(right))
+        found = list(_of_tree(source))
     elif exercise.place[0]:
-        found = [*_of_text(right), *_of_names(right, rng), *_of_lines(right)]
+        found = [*_of_text(source), *_of_names(source, rng), *_of_lines(source)]
     else:
-        found = list(_of_words(exercise))
-    unique = list({mutant.answer: mutant for mutant in found}.values())
-    rng.shuffle(unique)
-    return unique
+        found = list(_of_words(exercise, source))
+    new = list({m.answer: m for m in found if m.answer not in seen}.values())
+    seen.update(mutant.answer for mutant in new)
+    rng.shuffle(new)
+    return new
 
 
 def _of_text(right: str) -> Iterator[Mutant]:
@@ -157,13 +181,13 @@ def _changes(node: ast.AST) -> Iterator[tuple]:
 _NAMES = {"m_new": "b_m", "b_m": "m_new", "b_l": "b_m", "rescale": "m_new", "b_p": "b_s"}
 
 
-def _of_words(exercise: Exercise) -> Iterator[Mutant]:
+def _of_words(exercise: Exercise, right: str) -> Iterator[Mutant]:
     """Return other numbers near a number, and the other names for a name."""
     if exercise.grader == "planted":
         names = importlib.import_module(f"{exercises.__name__}.graders.planted").PHASES
-        yield from (Mutant(name, name) for name in names if name != solution(exercise.name))
+        yield from (Mutant(name, name) for name in names)
         return
-    parts = [int(part) for part in solution(exercise.name).split(",")]
+    parts = [int(part) for part in right.split(",")]
     for i, part in enumerate(parts):
         for other in {part + 1, part - 1, part * 2, part // 2, part + 32, 0, part * 4} - {part}:
             answer = ", ".join(map(str, [*parts[:i], other, *parts[i + 1 :]]))
@@ -188,12 +212,50 @@ def accepted(exercise: Exercise, answer: str) -> bool | None:
     return not list(of_compiled(exercise, answer))
 
 
-def judged(exercise: Exercise, most: int) -> dict[str, bool]:
-    """Return mutant -> whether it is accepted, of the first `most` that compile."""
-    found: dict[str, bool] = {}
+def judged(exercise: Exercise) -> dict:
+    """Return what came of the first mutants that compile, until 20 have changed behaviour.
+
+    of: what they were made from. judged: how many. accepted: what the accepted ones change.
+    """
+    count, accepts, same = 0, [], 0
     for mutant in mutants(exercise):
-        if len(found) == most:
+        if count - same == LEAST:
             break
-        if (passes := accepted(exercise, mutant.answer)) is not None:
-            found[mutant.what] = passes
-    return found
+        if (passes := accepted(exercise, mutant.answer)) is None:
+            continue
+        count += 1
+        if passes:
+            accepts.append(mutant.what)
+            same += is_same(exercise.name, mutant.what)
+    return {"of": made_from(exercise), "judged": count, "accepted": accepts}
+
+
+def is_same(name: str, what: str) -> bool:
+    """Return whether a mutant is known to do what the solution does."""
+    return NAMED.get(name, {}).get(what, "").startswith("same: ")
+
+
+def made_from(exercise: Exercise) -> str:
+    """Return a hash of the solution, of this file, and of the grader with what it is made of."""
+    grader = importlib.import_module(f"{exercises.__name__}.graders.{exercise.grader}")
+    names = {
+        getattr(x, "__module__", None) or getattr(x, "__name__", "") for x in vars(grader).values()
+    }
+    rooms = tuple(f"labkernels.chapters.{room}" for room in ("exercises.graders", "primers"))
+    used = {__spec__.name, grader.__name__, *(n for n in names if str(n).startswith(rooms))}
+    texts = [Path(importlib.util.find_spec(name).origin).read_text() for name in sorted(used)]
+    parts = [solution(exercise.name), exercise.adapter, *map(ast.dump, map(ast.parse, texts))]
+    return cache.content_key(*parts)[:8]
+
+
+def main(names: list[str]) -> None:
+    """Judge the mutants of these assignments, or of all, and record what came of them."""
+    for name in names or exercises.names():
+        RECORD[name] = judged(exercises.get(name))
+        print(name, RECORD[name], flush=True)
+        ordered = {name: RECORD[name] for name in exercises.names() if name in RECORD}
+        _FILE.write_text(json.dumps(ordered, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -87,7 +87,7 @@ REQUESTS = {
         _mla("three full KV tiles", 192),
         _mla("150 keys, so that the last KV tile is ragged", 150),
         _mla("4 query tokens under a causal mask", 130, q_len=4),
-        _mla("4 query tokens and 20 keys", 20, q_len=4),
+        _mla("4 query tokens and 3 keys", 3, q_len=4),
     ),
     "prefill": (
         _prefill("keys of two requests, in a row", (9, 40), (70, 300), None, causal=False),

@@ -10,7 +10,7 @@ from labkernels.chapters.primers import machine, pipeline
 from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 
-LENGTHS = (1, 2, 12, 5)  # tiles
+LENGTHS = (1, 2, 37, 5)  # tiles
 OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
 # Reads its own part of the last tile, which the machine refuses while the copy is on its way.
 _LOOKS_AHEAD = """
