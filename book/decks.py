@@ -28,6 +28,7 @@ STYLE = """
   .reveal section img { height: 575px; max-height: 575px !important; width: 100%; }
   .reveal section img { margin: 0; max-width: 100%; object-fit: contain; }
   .reveal .jp-InputPrompt { display: none; }
+  .reveal .controls { zoom: 0.5; }
   .reveal .beside { display: block !important; }
 """
 

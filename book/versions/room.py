@@ -21,13 +21,12 @@ def made_flat(figure: Figure) -> Figure:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "constrained_layout not applied")
         narrow.with_larger_words(figure, LEAST_POINTS)
-        _lay_out(figure, HEIGHTS_INCHES[0])
-        if _rows_meet(figure) and _beside(figure):
-            _lay_out(figure, HEIGHTS_INCHES[0])
-        for height in HEIGHTS_INCHES[1:]:
-            if not _rows_meet(figure):
-                break
+        for height in HEIGHTS_INCHES:
             _lay_out(figure, height)
+            if not _rows_meet(figure):
+                return figure
+        if _beside(figure):
+            _lay_out(figure, HEIGHTS_INCHES[-1])
     return figure
 
 

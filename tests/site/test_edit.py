@@ -31,6 +31,10 @@ STRAY = [m.says for m in exercises.get("page_lookup").mistakes if m.fault == "bo
 SHORT = "two_stages"  # whose kernel is the smallest
 ASSIGNMENTS = [SHORT]
 ASSIGNMENTS += [pytest.param(name, marks=pytest.mark.long) for name in names() if name != SHORT]
+CHECKED = [
+    name if name == "decode_fma" else pytest.param(name, marks=pytest.mark.long)
+    for name in editing.EDITED
+]
 MISTAKES = [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, len(PARTS) + 1))]
 
 
@@ -152,6 +156,14 @@ def test_small_kernel_runs_and_an_index_beyond_its_dimension_is_found(widget):
     found = widget.get_by_text("is out of bounds of its dimension, 'const float[32]'").first
     playwright.expect(found).to_contain_text(f"{file}:{line}", timeout=SLOW_MS)
     widget.get_by_text("the checks have stopped the kernel").wait_for()
+    assert not widget.page.wrong
+
+
+@pytest.mark.parametrize("kernel", CHECKED)
+def test_checks_find_nothing_in_a_kernel_of_the_lab(widget, kernel):
+    widget.get_by_label("Kernel", exact=True).select_option(kernel)
+    press(widget, "Check")
+    says(widget, "The checks find nothing wrong")
     assert not widget.page.wrong
 
 

@@ -208,8 +208,8 @@ LAB_DEVICE void store_state(Smem<C>& smem, Softmax<C>& softmax, const Output<C>&
 #pragma unroll
         for (int mask = 16; mask >= C::lanes; mask /= 2) o.v[c] = o.v[c] + shfl_xor(o.v[c], mask);
       }
-      float* channels = smem.states.o[warp][row] + lane * chunk_elements + half * 4;
-      if (lane < C::lanes) *reinterpret_cast<f32x4*>(channels) = o;
+      if (lane < C::lanes)
+        *reinterpret_cast<f32x4*>(&smem.states.o[warp][row][lane * chunk_elements + half * 4]) = o;
     }
 }
 
