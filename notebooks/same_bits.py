@@ -73,7 +73,7 @@ names |= {
     f"FlashInfer fa2, {how}": f"fa2, {how}" for how in ("disable_split_kv", "fixed_split_size")
 }
 shown = ordered.assign(way=ordered.way.replace(names).str.replace("labkernels", "ours"))
-plots.batch_map(shown, origin=recorded.origin(store.read("batch_bits")))
+plots.batch_map(shown, origin=recorded.origins(store.read("batch_bits")))
 plt.show()
 
 # %% [markdown]

@@ -60,7 +60,7 @@ def origins(rows: Iterable[Row]) -> str:
     Raises: ValueError unless the rows come from one GPU.
     """
     rows = list(rows)
-    gpus = {str(row["gpu"]) for row in rows}
+    gpus = {str(row.get("gpu") or row["device"]) for row in rows}
     if len(gpus) != 1:
         raise ValueError(f"rows come from {sorted(gpus)}, allowed: one GPU")
     days = sorted({str(row["started_utc"])[:10] for row in rows})
