@@ -64,6 +64,33 @@ def truncated_squares() -> np.ndarray:
     return squares
 
 
+def fit(mantissas: Array) -> Parabolas:
+    """Find the parabolas behind a unit's 2^23 mantissas; they reproduce every mantissa.
+
+    The least-squares parabola of a segment is so near that its coefficients round to those of the
+    unit. Then only one bias fits between all mantissas and their successors. c0 is known up to a
+    multiple of its last place: the bias is chosen in [0, 2^13).
+
+    Shapes: integers [2^23]. Raises: ValueError if the table has no such parabolas.
+    """
+    rows = np.asarray(mantissas, dtype=np.int64).reshape(SEGMENTS, -1)
+    low, squares = np.arange(1 << LOW_BITS), truncated_squares()
+    basis = np.stack([np.ones(len(low)), low / 2**STEP_BITS, squares / 2**STEP_BITS], axis=1)
+    solution = np.linalg.lstsq(basis, (rows + 0.5).T, rcond=None)[0]
+    c1, c2 = (np.rint(line).astype(np.int64)[:, None] for line in solution[1:])
+    rest = (rows << STEP_BITS) - c1 * low - c2 * squares
+    # rest <= 2^13 c0 + bias < rest + 2^15 on a whole segment; all segments share the bias
+    one = 1 << (STEP_BITS - 2)
+    first, end = rest.max(axis=1), rest.min(axis=1) + (1 << STEP_BITS)
+    biases = [set((np.arange(*ends) % one).tolist()) for ends in zip(first, end, strict=True)]
+    shared = set.intersection(*biases)
+    if len(shared) != 1:
+        raise ValueError(f"mantissas leave {len(shared)} biases, allowed: a table of 64 parabolas")
+    bias = shared.pop()
+    c0 = -((bias - first) // one)
+    return Parabolas(c0, c1[:, 0], c2[:, 0], bias)
+
+
 @functools.cache
 def load(path: Path = DATA_FILE) -> Parabolas:
     """Return the coefficients that were measured on an H200; do not write to them.

@@ -125,8 +125,7 @@ def decode(
             k_pool, v_pool, page_table + i_batch * page_table_stride, key, m_key, i_kv, o_dim,
             kv_stride_page, kv_stride_token, kv_stride_head, page_size, WIDE, q.dtype.element_ty,
         )  # fmt: skip
-        # [ROWS, KEYS] fp32
-        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")  # [ROWS, KEYS] fp32
         if SHAPED:
             b_s = shaped(b_s, key, b_place, b_slope, p_bias, reach,
                          soft_cap_log2, exponent_of_cap, scale_log2)  # fmt: skip

@@ -193,13 +193,12 @@ def prefill(
         )
     b_m, b_l, b_o = no_keys(ROWS, D_V)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    b_slope = slopes(alibi, head, m_row)
-    p_bias = nearest_biases(bias, reach, head, m_row)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
-        b_place, from_all, b_slope, p_bias, reach, window_left, soft_cap_log2, exponent_of_cap,
+        b_place, from_all, slopes(alibi, head, m_row), nearest_biases(bias, reach, head, m_row),
+        reach, window_left, soft_cap_log2, exponent_of_cap,
         mask, first_bits(mask_begins, i_request, cu_seqlens_q, token, o_token, m_row, n_keys),
         D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip
