@@ -149,15 +149,17 @@ def _bits_in_a_batch() -> Guess:
     which = {"operation": "decode", "kv_len": 8192, "batch": 64}
     rows = store.select(store.read("batch_bits"), which)
     changed = sum(int(row["heads_differ"]) > 0 for row in rows)
+    libraries = len({row["library"] for row in rows})
     return Guess(
         f"A request of 8,192 keys is decoded alone, and again in a batch of 64, in {len(rows)} "
-        "ways: by kernels of four libraries, with their switches. How many ways give other bits?",
+        f"ways: by kernels of {libraries} libraries, with their switches. How many give other "
+        "bits?",
         f"of {len(rows)} ways",
         len(rows),
         1,
         changed,
         f"{changed} of {len(rows)} ways give other bits.",
-        recorded.origin(rows),
+        recorded.origins(rows),
         "same_bits",
     )
 
