@@ -400,7 +400,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 #
 # - **The picture of the report.** If it shows many elements, or errors of more than one ulp, they are not this rounding.
 # - **Another GPU.** The test ran on an H200 alone. Where the order of sums differs another element may flip, or none.
-# - **Another kernel.** Our bugs are ten of many, and stand in our kernels. No fixed tolerance finds a bug of a few parts in a thousand; {doc}`rounding_or_bug` shows what does.
+# - **Another kernel.** Our bugs are ten of many. {doc}`rounding_or_bug` shows what finds one of a few parts in a thousand.
 # - **Peaked softmaxes.** With few keys that count, {eq}`take-home` comes near the 1e-2 of the report.
 #
 # ## Exercises

@@ -43,7 +43,7 @@ REQUESTS = (
     Request("scores from -300 to 300", kv_len=100, levels=(-300, 300)),
     Request("scores from 300 to -300", kv_len=100, splits=2, levels=(300, -300)),
     Request("scores near -300", kv_len=150, splits=5, levels=(-300, -300)),
-    Request("groups of 1 under a causal mask", kv_len=390, n_queries=7, group=1, causal=True),
+    Request("groups of 1 under a causal mask", kv_len=390, n_queries=12, group=1, causal=True),
     Request("5 query tokens under a causal mask, and 11 splits", **_ODD, causal=True),
     Request("3 KV heads in a pool beyond 2^31 elements", kv_len=40, **_FAR),
     Request("a key with a NaN in KV head 0", kv_len=70, group=2, kv_heads=2, splits=2, nan_key=9),
