@@ -417,7 +417,7 @@ shown["marked"] = rule[shown["sample"], shown["head"]]
 plots.road_maps(shown, origin=recorded.origin(run.to_dict("records")))
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "evidence"]
 facts = run.set_index(["kernel", "metric", "statistic"]).value
 names = [name for name in dict.fromkeys(heads.road) if package not in name]
 rows = pd.DataFrame({"path": names})
@@ -431,7 +431,7 @@ whole = {c: "{:.0f}" for c in ("equal heads, of 64", "channels that differ")}
 plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 
 # %% [markdown]
-# The last column compares the longest sample alone with the same sample in the batch; with `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits.
+# Alone and in the batch, the longest sample has the same bits in FlashInfer's decode with `fixed_split_size` or `disable_split_kv`, and other bits without. {doc}`The evidence </book/evidence>` has each road in numbers.
 #
 # ### The price
 #
