@@ -407,10 +407,10 @@ plots.table(in_package, "in-package")
 #
 # ### Other libraries
 #
-# torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
-# FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own:
+# torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys, so that only longer samples part.
+# FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own, so that it parts from its own prefill nearly everywhere.
 
-# %% mystnb={"figure": {"caption": "torch's flash backend parts in longer samples only, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "torch's flash backend parts in longer samples only, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input", "evidence"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}
 shown = heads[heads.road.isin(names)].assign(kind=lambda rows: rows.road.map(names))
 shown["marked"] = rule[shown["sample"], shown["head"]]
@@ -431,7 +431,7 @@ whole = {c: "{:.0f}" for c in ("equal heads, of 64", "channels that differ")}
 plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 
 # %% [markdown]
-# Alone and in the batch, the longest sample has the same bits in FlashInfer's decode with `fixed_split_size` or `disable_split_kv`, and other bits without. {doc}`The evidence </book/evidence>` has each road in numbers.
+# Alone and in the batch, the longest sample has the same bits in FlashInfer's decode with `fixed_split_size` or `disable_split_kv`, and other bits without. {doc}`The evidence </book/evidence>` maps the heads, and has each road in numbers.
 #
 # ### The price
 #
