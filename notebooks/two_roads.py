@@ -266,7 +266,7 @@ every = pd.concat(cells)
 plots.road_maps(every, origin=HERE)
 plt.show()
 
-# %% tags=["hide-input", "evidence"]
+# %% tags=["hide-input"]
 counted = every.groupby("kind", sort=False).different.agg(["sum", lambda d: (d == 0).sum()])
 counted.columns = ["channels that differ, of 1536", "equal heads, of 24"]
 plots.table(counted.rename_axis("kernels").reset_index(), "every-kernel")
@@ -407,17 +407,17 @@ plots.table(in_package, "in-package")
 #
 # ### Other libraries
 #
-# torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys, so that only longer samples part.
-# FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own, so that it parts from its own prefill nearly everywhere.
+# torch's flash backend descends from FlashAttention, but runs one kernel on both paths until it splits the keys.
+# FlashInfer's decode divides the keys among its warps, and each warp has a running maximum of its own:
 
-# %% mystnb={"figure": {"caption": "torch's flash backend parts in longer samples only, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input", "evidence"]
+# %% mystnb={"figure": {"caption": "torch's flash backend parts in longer samples only, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}
 shown = heads[heads.road.isin(names)].assign(kind=lambda rows: rows.road.map(names))
 shown["marked"] = rule[shown["sample"], shown["head"]]
 plots.road_maps(shown, origin=recorded.origin(run.to_dict("records")))
 plt.show()
 
-# %% tags=["hide-input", "evidence"]
+# %% tags=["hide-input"]
 facts = run.set_index(["kernel", "metric", "statistic"]).value
 names = [name for name in dict.fromkeys(heads.road) if package not in name]
 rows = pd.DataFrame({"path": names})
@@ -431,7 +431,7 @@ whole = {c: "{:.0f}" for c in ("equal heads, of 64", "channels that differ")}
 plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 
 # %% [markdown]
-# Alone and in the batch, the longest sample has the same bits in FlashInfer's decode with `fixed_split_size` or `disable_split_kv`, and other bits without. {doc}`The evidence </book/evidence>` maps the heads, and has each road in numbers.
+# The last column compares the longest sample alone with the same sample in the batch; with `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits.
 #
 # ### The price
 #
