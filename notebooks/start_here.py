@@ -29,7 +29,7 @@
 # | 8 | [Rounding or bug?](rounding_or_bug.ipynb) | 20 | Could rounding have done this? |
 # | 9 | [The test that could not fail](the_test_that_could_not_fail.ipynb) | 20 | Is bf16 at fault, or the tolerance, or the test? |
 # | 10 | [A typo that looked like rounding](a_typo_that_looked_like_rounding.ipynb) | 15 | Why is a kernel right on one GPU and wrong on another? |
-# | 11 | [Two roads to one attention](two_roads.ipynb) | 20 | Why do only some heads differ between a full pass and the KV cache? |
+# | 11 | [Two roads to one attention](two_roads.ipynb) | 25 | Why do only some heads differ between a full pass and the KV cache? |
 # | 12 | [Same bits, whatever the batch](same_bits.ipynb) | 20 | Why did my bits change when only the batch changed? |
 # | 13 | [What a window saves](what_a_window_saves.ipynb) | 20 | What does a window save, and why is it not the length over the window? |
 # | 14 | [Eight bits](eight_bits.ipynb) | 15 | Is a decode from 8 bits twice as fast, and which of its errors are rounding? |

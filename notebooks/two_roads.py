@@ -396,9 +396,8 @@ for inputs, of, words in (("random", stored, ""), ("recent lead", of_led, LED)):
         said = two_roads.differing(of[path.name], of[VARLEN.name]) == 0
         counted = (equal.sum(), said.sum(), (equal == said).sum(), equal.all(axis=1).sum())
         rows.append((inputs, f"kvcache{knob}", path.splits, *counted))
-columns = ["inputs", "call", "splits", "equal heads, of 64", "predicted"]
-columns += ["heads predicted rightly", "equal samples, of 16"]
-in_package = pd.DataFrame(rows, columns=columns)
+columns = ["inputs", "call", "splits", "equal heads, of 64", "predicted", "predicted rightly"]
+in_package = pd.DataFrame(rows, columns=[*columns, "equal samples, of 16"])
 plots.table(in_package, "in-package")
 
 # %% [markdown]
@@ -452,7 +451,7 @@ plt.show()
 times_of = price.set_index("name").times
 numbers = {
     "samples": len(given.lengths),
-    "right_there": in_package["heads predicted rightly"].sum(), "all_there": 64 * len(in_package),
+    "right_there": in_package["predicted rightly"].sum(), "all_there": 64 * len(in_package),
     "equal_samples": in_package.iloc[1, -1], "led_samples": in_package.iloc[3, -1],
     "package": package, "lead": two_roads.LEAD,
     "control_over": f"{control.iloc[0, 1] / control.iloc[0, 3]:.0f}",

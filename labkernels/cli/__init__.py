@@ -11,6 +11,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import ModuleType
 
 from labkernels.cli.options import DONE, FAILED, INTERRUPTED, USAGE, told_to_wait
@@ -51,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a wrong request is one line on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        with told_to_wait(options.waiting.format_map(vars(options))):
+        # Whoever calls main with arguments, as a notebook does, waits knowingly.
+        words = options.waiting.format_map(vars(options))
+        # Whoever calls main with arguments, as a notebook does, waits knowingly.
+        with told_to_wait(words) if arguments is None else nullcontext():
             code = options.command(options)
         sys.stdout.flush()
         return code

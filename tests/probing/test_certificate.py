@@ -62,7 +62,8 @@ def softmax(q, k, v):
 
 def test_a_neighbour_that_leaks_is_counted_by_head():
     def leaks(q, k, v):
-        out = softmax(q, k, v)
+        requests = zip(q, k, v, strict=True)  # one by one, since torch's products look at the batch
+        out = torch.stack([softmax(*request) for request in requests])
         out[:, 1] += 1e-3 * (len(q) - 1)
         return out
 
