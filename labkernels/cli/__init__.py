@@ -54,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Whoever calls main with arguments, as a notebook does, waits knowingly.
         words = options.waiting.format_map(vars(options))
-        # Whoever calls main with arguments, as a notebook does, waits knowingly.
-        with told_to_wait(words) if arguments is None else nullcontext():
+        # Whoever calls main with arguments, as a notebook does, knows which command is at work.
+        words = words or (options.at_work if arguments is None else "")
+        with told_to_wait(words) if words else nullcontext():
             code = options.command(options)
         sys.stdout.flush()
         return code
@@ -86,6 +87,6 @@ def _parser() -> argparse.ArgumentParser:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_options(sub)
-        waiting = getattr(module, "WAITING", f"{name} is at work")
-        sub.set_defaults(command=module.run, waiting=waiting)
+        waiting, at_work = getattr(module, "WAITING", ""), f"{name} is at work"
+        sub.set_defaults(command=module.run, waiting=waiting, at_work=at_work)
     return parser
