@@ -402,7 +402,7 @@ plots.table(in_package, "in-package")
 
 # %% [markdown]
 # On the random samples the package's kernels, and ours with the same blocks, differ from their full passes in the same heads and in as many channels, which the cell asserts. What decides is the cut, not who wrote the kernel.
-# In this version `num_splits=1` removes the splits, and still leaves another block of keys than the full pass has: a later one aligns the two {cite:p}`flashattention2680`.
+# In this version `num_splits=1` removes the splits, and still leaves another block of keys than the full pass has; a later version aligns the two {cite:p}`flashattention2680`.
 #
 # ### Other libraries
 #
