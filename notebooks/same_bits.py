@@ -404,7 +404,7 @@ plt.show()
 # Our kernels run at a lead of 10; the random inputs ran in the recording that {doc}`two_roads` shows, with the same bits:
 
 # %%
-LEAD = 10
+LEAD = two_roads.LEAD
 led = two_roads.with_recent_lead(plain, LEAD)
 full = two_roads.varlen(led)
 heads = pd.DataFrame(store.read("two_roads_heads"))

@@ -52,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a wrong request is one line on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        # Whoever calls main with arguments, as a notebook does, waits knowingly.
         words = options.waiting.format_map(vars(options))
         # Whoever calls main with arguments, as a notebook does, knows which command is at work.
         words = words or (options.at_work if arguments is None else "")

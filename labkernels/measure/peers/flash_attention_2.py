@@ -1,6 +1,6 @@
 """FlashAttention-2: the forward pass of the package flash_attn, whose bits are compared."""
 
-from labkernels.measure.peers.peer import Backend, Tensors, not_installed
+from labkernels.measure.peers.peer import Tensors, not_installed
 
 PACKAGE = "flash-attn"
 
@@ -50,6 +50,3 @@ def kvcache(t: Tensors, *, new=None, kv_len=None, num_splits: int = 0):
     if kv_len is not None:
         how["cache_seqlens"] = kv_len
     return flash_attn_with_kvcache(t.q, t.k, t.v, *(new or ()), **how)
-
-
-BACKENDS = (Backend("flash_attention_2", attention),)

@@ -29,7 +29,8 @@ def race(c: Case, base: np.ndarray, again: list[np.ndarray]) -> Defect | None:
     few = share <= FLIPPED or c.u < 1e-6
     if not wrong.any() or (few and most <= 3 * c.u * mass.max()):
         return None
-    sentence = f"the same call gives {100 * share:.0f} % other numbers, by up to {most:.3g}"
+    of_them = f"{100 * share:.0f} % of them"
+    sentence = f"the same call gives other numbers, {of_them}, by up to {most:.3g}"
     ev = f"{1 + len(again)} equal calls"
     return defect(NONDETERMINISTIC, sentence, ev, wrong.any(-1), channels=wrong.any((0, 1, 2)))
 
