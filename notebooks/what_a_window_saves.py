@@ -254,7 +254,8 @@ plt.show()
 
 # %% tags=["hide-input"]
 timed = {"ours, µs": "{:.1f}", "peer, µs": "{:.1f}", "peer / ours": "{:.2f}"}
-shown = decoded.assign(decode=decoded.decode.str.replace(", page 16, bf16", ""))
+BARE = r" on \d+ x \d+|, causal|, page 16|, bf16"  # what all labels of a table have
+shown = decoded.assign(decode=decoded.decode.str.replace(BARE, "", regex=True))
 plots.table(shown, "variant-decodes", timed)
 
 # %% tags=["evidence"]
@@ -305,7 +306,7 @@ plots.table(peers, "variant-peers", formats)
 # %% tags=["hide-input"]
 beside = chapter.against_peers([row for row in prefills if row not in recording])
 beside.columns = ["prefill", *decoded.columns[1:]]
-beside["prefill"] = beside.prefill.str.replace(r" on \d+ x \d+|, causal, bf16", "", regex=True)
+beside["prefill"] = beside.prefill.str.replace(BARE, "", regex=True)
 plots.table(beside, "variant-prefills", timed | dict.fromkeys(list(timed)[:2], "{:,.0f}"))
 
 # %% [markdown]
@@ -337,6 +338,7 @@ plots.table(learned, "variant-gradients", {"time, µs": "{:.0f}", "gain": "{:.2f
 # %% tags=["hide-input"]
 trained = chapter.against_peers(store.read("backward_variants"))
 trained.columns = ["gradients", *decoded.columns[1:]]
+trained["gradients"] = trained.gradients.str.replace(BARE, "", regex=True)
 plots.table(trained, "gradients-beside", timed)
 
 # %% [markdown]
