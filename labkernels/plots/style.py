@@ -162,6 +162,6 @@ def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: 
 def say_origin(figure: Figure, origin: str) -> Figure:
     """Write the origin of the numbers below a figure, so that it stays with it, and return it."""
     # a longer line would widen the saved picture, in which the axes then shrink
-    lines = textwrap.fill(origin, int(ORIGIN_LETTERS_PER_INCH * figure.get_figwidth()))
+    lines = textwrap.fill(origin, int(ORIGIN_LETTERS_PER_INCH * figure.bbox.width / figure.dpi))
     figure.supxlabel(lines, fontsize=7.5, color="#56606d", x=0.99, ha="right")
     return figure
