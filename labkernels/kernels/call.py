@@ -274,6 +274,7 @@ _KINDS = {
     "causal": _FLAG,
     "checks": _FLAG,
     "deterministic": _FLAG,
+    "interleaved": _FLAG,
     "kernel": (str | Kernel | None, "the name of a kernel, a Kernel, None"),
     "policy": (NumericPolicy | None, "a NumericPolicy, None"),
     "tile": (str | None, "the label of a tile, None"),

@@ -10,11 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from labkernels import ops
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import kernels_of
 from tests.kernels import contract
-from tests.kernels.append.cases import append_case, check_appended
+from tests.kernels.append.cases import (
+    append_case,
+    check_appended,
+    check_untouched,
+    copies,
+    rotated,
+    rotation_of,
+)
 from tests.kernels.backward import cases as backward_cases
 from tests.kernels.decode.cases import LAYOUTS, narrowed
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
@@ -101,16 +110,27 @@ def variant(choose, features) -> dict[str, object]:
 def append(choose) -> None:
     """Check every bit of a cache after an append."""
     growths = [(choose.integer(100), choose.integer(70)) for _ in range(1 + choose.integer(3))]
-    case = append_case(
-        *growths,
-        kv_heads=choose.pick((1, 2, 3)),
-        page_size=choose.pick(PAGE_SIZES),
-        layout=choose.pick(LAYOUTS),
-        head_dim=choose.pick((64, 128)),
-        device=choose.device,
-        seed=choose.integer(2**31),
-    )
-    ops.append(*case.arguments, checks=choose.pick((False, True)))
+    shape = {
+        "kv_heads": choose.pick((1, 2, 3)),
+        "page_size": choose.pick(PAGE_SIZES),
+        "layout": choose.pick(LAYOUTS),
+        "head_dim": choose.pick((64, 128)),
+        "device": choose.device,
+        "seed": choose.integer(2**31),
+    }
+    case = append_case(*growths, **shape)
+    rotary, how = choose.pick((False, True)), {"checks": choose.pick((False, True))}
+    if rotary and len(case.k_new):
+        width = choose.pick((8, 24, case.cache.head_dim // 2))
+        interleaved, table = choose.pick((False, True)), choose.pick((torch.float32, None))
+        given = (*rotation_of(case, width, table or case.k_new.dtype), interleaved)
+        plain = append_case(*growths, **shape)
+        turned = rotated(plain.k_new, *given).to(plain.k_new.dtype)
+        ops.append(plain.cache, turned, plain.v_new, plain.cu_seqlens)
+        ops.append(*case.arguments, rotary=given[:2], interleaved=interleaved, **how)
+        check_untouched(case, copies(plain))
+        return
+    ops.append(*case.arguments, **how)
     check_appended(case)
 
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 import torch
 
 from labkernels.cuda.workspace import Workspace
-from labkernels.kernels.append.call import AppendCall
+from labkernels.kernels.append.call import AppendCall, Rotary
 from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.call import Step, nothing, plan_of
-from labkernels.kernels.checks import changed
-from labkernels.kernels.program import Program, launch_of, with_scales
+from labkernels.kernels.checks import MAX_KEYS, changed
+from labkernels.kernels.program import Program, launch_of, with_field, with_scales
 from labkernels.units import COPY_BYTES
-
-SIDES = 2  # K and V lie along grid y
 
 
 def _side(name: str) -> type[ctypes.Structure]:
@@ -23,6 +21,22 @@ def _side(name: str) -> type[ctypes.Structure]:
     strides = ("row", "row_head", "page", "token", "head")
     numbers = ((of, ctypes.c_longlong) for of in (*strides, "head_chunks"))
     return type("Side", (ctypes.Structure,), {"_fields_": (*pointers, *numbers)})
+
+
+class RotaryParams(ctypes.Structure):
+    """append::Rotary of kernel.cuh, by field."""
+
+    _fields_ = (
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("cos_stride", ctypes.c_longlong),
+        ("sin_stride", ctypes.c_longlong),
+        ("queries", _side("q")),
+        ("positions", ctypes.c_int),
+        ("dim", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("in_order", ctypes.c_int),
+    )
 
 
 class Params(ctypes.Structure):
@@ -47,8 +61,9 @@ class Params(ctypes.Structure):
 
 def prepare(call: AppendCall) -> Step[None]:
     """Plan an append from its shapes, and fix its launch."""
-    cache = call.cache
+    cache, rotary = call.cache, call.rotary
     written = {"k_pool": cache.k, "v_pool": cache.v, "kv_len": cache.kv_len}
+    rotated = rotary and rotary.rotated
     tensors = {
         "k_new": call.k_new,
         "v_new": call.v_new,
@@ -58,7 +73,11 @@ def prepare(call: AppendCall) -> Step[None]:
     }
     if isinstance(cache, QuantizedKV):
         tensors |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
-    step = call.once(_program).step(tensors, nothing)
+    if rotary:
+        tensors |= {"cos": rotary.cos, "sin": rotary.sin}
+    if rotated is not None:
+        tensors |= {"q_new": rotary.q, "q_pool": rotated}
+    step = call.once(_program).step(tensors, nothing if rotated is None else lambda: rotated)
 
     def run() -> None:
         step.run()
@@ -70,12 +89,14 @@ def prepare(call: AppendCall) -> Step[None]:
 
 def _program(call: AppendCall) -> Program:
     tile, total = call.choice.instance.tile, len(call.k_new)
+    with_queries = call.rotary is not None and call.rotary.q is not None
+    sides = 2 + with_queries  # K, V and queries lie along grid y
     # just enough keys per warp that the blocks fill the GPU once, and at most one key per lane
-    keys = min(tile.keys, max(1, math.ceil(SIDES * total / (call.choice.slots * tile.warps))))
+    keys = min(tile.keys, max(1, math.ceil(sides * total / (call.choice.slots * tile.warps))))
     blocks = math.ceil(total / (keys * tile.warps))
     plan = plan_of(
         call,
-        blocks=SIDES * blocks,
+        blocks=sides * blocks,
         keys_per_split=keys * tile.warps,
         batch_invariant=True,
         launches=min(blocks, 1),
@@ -85,8 +106,8 @@ def _program(call: AppendCall) -> Program:
     launch = launch_of(
         call,
         params=_params(call, keys=keys, blocks=plan.blocks),
-        blocks=(blocks, SIDES),
-        written=frozenset(("k_pool", "v_pool", "kv_len", "ticket")),
+        blocks=(blocks, sides),
+        written=frozenset(("k_pool", "v_pool", "q_pool", "kv_len", "ticket")),
     )
     return Program(plan, (launch,), Workspace(call.device, {}, {"ticket": 1}))
 
@@ -104,7 +125,24 @@ def _params(call: AppendCall, *, keys: int, blocks: int) -> ctypes.Structure:
     )
     _describe(params.k, call.k_new, cache.k)
     _describe(params.v, call.v_new, cache.v)
+    if call.rotary:
+        params = with_field(params, "rotary", _rotary(call.rotary))
     return with_scales(params, cache) if isinstance(cache, QuantizedKV) else params
+
+
+def _rotary(rotary: Rotary) -> RotaryParams:
+    cos, sin = rotary.cos, rotary.sin
+    params = RotaryParams(
+        cos_stride=cos.stride(0),
+        sin_stride=sin.stride(0),
+        positions=min(len(cos), MAX_KEYS),
+        dim=2 * cos.shape[1],
+        in_order=rotary.in_order,
+    )
+    if rotary.q is not None:
+        params.heads = rotary.q.shape[1]
+        _describe(params.queries, rotary.q, rotary.rotated[None])
+    return params
 
 
 def _describe(side: ctypes.Structure, rows: torch.Tensor, pool: torch.Tensor) -> None:
