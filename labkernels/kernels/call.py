@@ -181,6 +181,7 @@ class Asked(NamedTuple):
     target: str | None = None
     checks: bool = False
     variant: AttentionVariant = FULL  # apart from causal
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,8 @@ def with_kvcache(
         refuse_kind("cache", cache, "PagedKV")
     q, k_new, v_new, cu_seqlens_q = map(resolved, (q, k_new, v_new, cu_seqlens_q))
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
-    chosen: dict[str, Any] = {
-        name: options[name] for name in ("target", "checks") if name in options
-    }
-    chosen |= {"rotary": rotary, "interleaved": interleaved}
+    chosen: dict[str, Any] = {"rotary": rotary, "interleaved": interleaved}
+    chosen |= {name: x for name, x in options.items() if name in ("target", "checks")}
     if rotary is not None:
         ends = (options.get("window_left"), options.get("window_right"))
         chosen |= {"q": q, "q_in_order": causal or ends != (None, None)}
@@ -63,14 +61,9 @@ def with_kvcache(
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
     after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens, rotary)
+    q = q if rotary is None else append.outputs()
     step = prefill_step(
-        q if rotary is None else append.outputs(),
-        cache,
-        cu_seqlens_q,
-        causal=causal,
-        q_lens=q_lens,
-        kv_lens=after,
-        **options,
+        q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )
     append.run()
     step.run()

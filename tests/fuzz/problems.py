@@ -10,20 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from labkernels import ops
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import kernels_of
 from tests.kernels import contract
-from tests.kernels.append.cases import (
-    append_case,
-    check_appended,
-    check_untouched,
-    copies,
-    rotated,
-    rotation_of,
-)
+from tests.kernels.append import test_rotary
+from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward import cases as backward_cases
 from tests.kernels.decode.cases import LAYOUTS, narrowed
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
@@ -118,19 +110,14 @@ def append(choose) -> None:
         "device": choose.device,
         "seed": choose.integer(2**31),
     }
-    case = append_case(*growths, **shape)
-    rotary, how = choose.pick((False, True)), {"checks": choose.pick((False, True))}
-    if rotary and len(case.k_new):
-        width = choose.pick((8, 24, case.cache.head_dim // 2))
-        interleaved, table = choose.pick((False, True)), choose.pick((torch.float32, None))
-        given = (*rotation_of(case, width, table or case.k_new.dtype), interleaved)
-        plain = append_case(*growths, **shape)
-        turned = rotated(plain.k_new, *given).to(plain.k_new.dtype)
-        ops.append(plain.cache, turned, plain.v_new, plain.cu_seqlens)
-        ops.append(*case.arguments, rotary=given[:2], interleaved=interleaved, **how)
-        check_untouched(case, copies(plain))
+    checks = choose.pick((False, True))
+    if choose.pick((False, True)) and any(new for _, new in growths):
+        dtype, *formats = choose.pick(test_rotary.FORMATS)
+        shape |= {"width": choose.pick((8, 24, 32)), "dtype": dtype, "checks": checks}
+        test_rotary.check_rotary(growths, *formats, choose.pick((False, True)), **shape)
         return
-    ops.append(*case.arguments, **how)
+    case = append_case(*growths, **shape)
+    ops.append(*case.arguments, checks=checks)
     check_appended(case)
 
 

@@ -1,7 +1,6 @@
 """The verb `append`: write new keys and values after the last key of each request in a cache."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +8,10 @@ import torch
 
 from labkernels.cuda.launch import span_bytes
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.append.call import AppendCall, Rotary
+from labkernels.kernels.append.call import AppendCall
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedHeads, PagedKV, QuantizedKV, check_pages
-from labkernels.kernels.call import (
-    Asked,
-    Step,
-    check_option,
-    check_options,
-    in_graph,
-    keep,
-    kept,
-    nothing,
-)
+from labkernels.kernels.call import Asked, Step, check_options, in_graph, keep, kept, nothing
 from labkernels.kernels.checks import (
     DTYPES,
     KV_DTYPES,
@@ -131,52 +121,47 @@ def append_step(
     """
     if not isinstance(cache, PagedHeads):
         arguments.refuse_kind("cache", cache, "PagedKV, QuantizedKV")
-    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks)
-    turns = _rotary_of(rotary, interleaved, q, q_in_order)
-    new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_new": cu_seqlens_new}
-    read = new | (turns.read if turns else {})
+    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks, interleaved=interleaved)
+    read = {"k_new": k_new, "v_new": v_new, **_rotation(rotary, q)}
     arguments.require_no_gradient("append", k=cache.k, v=cache.v, **read)
-    found = arguments.facts(*read.values(), names=tuple(read))
-    facts = ("append", *found, cache.facts, interleaved, q_in_order)
+    found = arguments.facts(*read.values(), cu_seqlens_new, names=(*read, "cu_seqlens_new"))
+    facts = ("append", *found, cache.facts, q_in_order)
     call = kept(facts, asked)
     if call is None:
         _check_rows(cache, k_new, v_new, cu_seqlens_new)
-        call = keep(facts, asked, _checked(cache, k_new, asked, turns))
-    if q is not None:
-        turns = replace(turns, rotated=torch.empty(q.shape, dtype=q.dtype, device=q.device))
-    call = call.on(cache=cache, **new, rotary=turns)
+        call = keep(facts, asked, _checked(cache, read, asked))
+    call = call.on(cache=cache, read=read, cu_seqlens_new=cu_seqlens_new, in_order=q_in_order)
     _check_places(call)
+    if q is not None:
+        call = call.on(rotated=torch.empty(q.shape, dtype=q.dtype, device=q.device))
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, cache, cu_seqlens_new=cu_seqlens_new) if checks else step
 
 
-def _rotary_of(
-    pair: Sequence[torch.Tensor] | None, interleaved: bool, q: torch.Tensor | None, in_order: bool
-) -> Rotary | None:
-    """Return what rotates the new keys and queries, whose tensors are not checked yet."""
-    check_option("interleaved", interleaved)
-    if pair is None:
-        if q is not None:
-            raise ValueError("q is given without rotary, allowed: None")
-        return None
-    if not (isinstance(pair, Sequence) and len(pair) == 2):
-        raise ValueError(f"rotary is a {type(pair).__name__}, allowed: (cos, sin), None")
-    return Rotary(*map(resolved, pair), interleaved, q, in_order=in_order)
+def _rotation(
+    rotary: Sequence[torch.Tensor] | None, q: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Return the tensors that a rotation reads, by name; they are not checked yet."""
+    if rotary is None and q is None:
+        return {}
+    if not (isinstance(rotary, Sequence) and len(rotary) == 2):
+        allowed = "(cos, sin), or None without q"
+        raise ValueError(f"rotary is a {type(rotary).__name__}, allowed: {allowed}")
+    found = dict(zip(("cos", "sin"), map(resolved, rotary), strict=True))
+    return found if q is None else found | {"q": q}
 
 
-def _checked(
-    cache: PagedHeads, k_new: torch.Tensor, asked: Asked, turns: Rotary | None
-) -> AppendCall:
+def _checked(cache: PagedHeads, read: dict[str, torch.Tensor], asked: Asked) -> AppendCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
+    k_new, rotary = read["k_new"], None
     gpu = arguments.target_gpu(k_new.device, asked.target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
     kv_dtype = KV_DTYPES.get(cache.k.dtype)
     kind = DTYPES[k_new.dtype]
-    rotary = None
-    if turns:
-        _check_rotary(cache, k_new, turns)
-        rotary = ("neighbours" if turns.interleaved else "halves", DTYPES[turns.cos.dtype])
+    if "cos" in read:
+        _check_rotation(cache, read)
+        rotary = ("neighbours" if asked.interleaved else "halves", DTYPES[read["cos"].dtype])
     how = {"kv_dtype": kv_dtype, "rotary": rotary}
     shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, **how)
     choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))
@@ -261,9 +246,10 @@ def _check_rows(
     require_cu_seqlens("cu_seqlens_new", cu_seqlens_new, device, cache.batch, "the cache")
 
 
-def _check_rotary(cache: PagedHeads, k_new: torch.Tensor, turns: Rotary) -> None:
+def _check_rotation(cache: PagedHeads, read: dict[str, torch.Tensor]) -> None:
     """Raise ValueError unless cosines, sines and queries fit the new keys."""
-    for name, table in (("cos", turns.cos), ("sin", turns.sin)):
+    k_new, cos, sin = (read[name] for name in ("k_new", "cos", "sin"))
+    for name, table in (("cos", cos), ("sin", sin)):
         if table.dtype not in (torch.float32, k_new.dtype):
             allowed = f"torch.float32, {k_new.dtype}, as k_new"
             raise ValueError(f"{name}.dtype = {table.dtype}, allowed: {allowed}")
@@ -271,24 +257,24 @@ def _check_rotary(cache: PagedHeads, k_new: torch.Tensor, turns: Rotary) -> None
             raise ValueError(f"{name}.shape = {tuple(table.shape)}, allowed: [positions, dim / 2]")
         require_device(name, table, cache.k.device)
         require_rows(name, table)
-    if (turns.sin.dtype, turns.sin.shape) != (turns.cos.dtype, turns.cos.shape):
-        allowed = f"{turns.cos.dtype} {tuple(turns.cos.shape)}, as cos"
-        raise ValueError(f"sin is {turns.sin.dtype} {tuple(turns.sin.shape)}, allowed: {allowed}")
-    width, most = turns.cos.shape[1], cache.head_dim // 2
+    if (sin.dtype, sin.shape) != (cos.dtype, cos.shape):
+        allowed = f"{cos.dtype} {tuple(cos.shape)}, as cos"
+        raise ValueError(f"sin is {sin.dtype} {tuple(sin.shape)}, allowed: {allowed}")
+    width, most = cos.shape[1], cache.head_dim // 2
     if not (0 < width <= most and width % 8 == 0):
         allowed = f"multiples of 8 to {most}, half of the channels"
         raise ValueError(f"cos.shape[1] = {width}, allowed: {allowed}")
-    if turns.q is not None:
-        dims = "[total_new, q_heads, head_dim]"
-        require_query(turns.q, k_new, cache.head_dim, cache.kv_heads, dims, (k_new.dtype,))
-        if len(turns.q) != len(k_new):
-            raise ValueError(f"len(q) = {len(turns.q)}, allowed: {len(k_new)}, len(k_new)")
+    if "q" in read:
+        sizes = (cache.head_dim, cache.kv_heads, "[total_new, q_heads, head_dim]")
+        require_query(read["q"], k_new, *sizes, (k_new.dtype,))
+        if len(read["q"]) != len(k_new):
+            raise ValueError(f"len(q) = {len(read['q'])}, allowed: {len(k_new)}, len(k_new)")
 
 
 def _check_places(call: AppendCall) -> None:
     """Raise ValueError if what is read is not aligned for copies, or lies in the cache."""
     *rows, k_pool, v_pool = call.once(_extents)
-    for (name, tensor), n_bytes in zip(_read(call).items(), rows, strict=True):
+    for (name, tensor), n_bytes in zip(call.read.items(), rows, strict=True):
         require_place(name, tensor)
         for pool, pool_bytes in zip(call.cache.pools, (k_pool, v_pool), strict=True):
             behind = pool.data_ptr() - tensor.data_ptr()
@@ -299,11 +285,5 @@ def _check_places(call: AppendCall) -> None:
 
 def _extents(call: AppendCall) -> list[int]:
     """Return the byte ranges of what is read and the pools; none on torch's meta device."""
-    tensors = (*_read(call).values(), *call.cache.pools)
+    tensors = (*call.read.values(), *call.cache.pools)
     return [0 if x.is_meta else span_bytes(x) for x in tensors]
-
-
-def _read(call: AppendCall) -> dict[str, torch.Tensor]:
-    """Return the tensors of numbers that the kernel reads, by name."""
-    turned = call.rotary.read if call.rotary else {}
-    return {"k_new": call.k_new, "v_new": call.v_new, **turned}

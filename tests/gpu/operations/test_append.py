@@ -27,16 +27,11 @@ def test_every_head_dim(shape):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(("dtype", "table"), rotary.FORMATS)
-@pytest.mark.parametrize(("shape", "width"), rotary.SHAPES)
-def test_rotated_keys_and_queries_have_the_cpus_bits(shape, width, dtype, table, interleaved):
-    rotary.check_rotary(shape, width, dtype, table, interleaved, "cuda", more=[(5, 20_000)])
-
-
-@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_rotated_keys_in_8_bits(kind, interleaved):
-    rotary.check_codes(kind, interleaved, "cuda")
+@pytest.mark.parametrize(("dtype", "table", "kind"), rotary.FORMATS)
+@pytest.mark.parametrize("shape", rotary.SHAPES)
+def test_rotated_keys_and_queries_have_the_bits_of_fp32(shape, dtype, table, kind, interleaved):
+    growths, how = (*on_cpu.GROWTHS, (5, 20_000)), {"dtype": dtype, "device": "cuda"}
+    rotary.check_rotary(growths, table, kind, interleaved, **how, **shape)
 
 
 def test_kv_cache_is_the_append_and_then_the_attention():

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import torch
 
 from labkernels import ops
-from tests.kernels.append.cases import GROWTHS, append_case, check_appended, rotation_of
+from tests.kernels.append.cases import GROWTHS, append_case, check_appended
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES, trials
 
@@ -26,9 +26,6 @@ def append() -> None:
         case = append_case(*GROWTHS, **shape, device="cuda")
         ops.append(*case.arguments)
         check_appended(case)
-        case = append_case(*GROWTHS, **shape, device="cuda")
-        rotary = rotation_of(case, 16, torch.float32)[:2]
-        ops.append_step(*case.arguments, rotary=rotary, q=case.k_new).run()
 
 
 def attention(kernel: str) -> None:

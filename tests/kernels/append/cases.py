@@ -54,33 +54,6 @@ def append_case(*growths, **options) -> AppendCase:
     return AppendCase(cache, k_new, v_new, sums, whole, fresh.storage)
 
 
-def rotated(rows, cos, sin, places, interleaved, kind=torch.float32):
-    """Return rows [total, heads, D] rotated at their places, computed in a format and not rounded.
-
-    With float64 this is the reference; fp32 has the kernel's bits before its last rounding.
-    """
-    turned, width = rows.to(kind, copy=True), cos.shape[1]
-    cos, sin = (table[places].to(kind)[:, None] for table in (cos, sin))
-    first, second = turned[..., :width], turned[..., width : 2 * width]
-    if interleaved:
-        first, second = turned[..., : 2 * width : 2], turned[..., 1 : 2 * width : 2]
-    a, b = first.clone(), second.clone()
-    first.copy_(a * cos - b * sin)
-    second.copy_(b * cos + a * sin)
-    return turned
-
-
-def rotation_of(case, width, dtype):
-    """Return cosines, sines and the new rows' places; beside and between them, tables are NaN."""
-    ends = zip(case.cache.kv_len.tolist(), case.cu_seqlens.diff().tolist(), strict=True)
-    places = torch.cat([torch.arange(old, old + n) for old, n in ends])
-    angles = places[:, None] * 10_000.0 ** (-torch.arange(width) / width)
-    wide = torch.full((int(places.max()) + 1, 2 * width + PAD), math.nan, dtype=dtype)
-    wide[places, : 2 * width] = torch.cat([angles.cos(), angles.sin()], dim=1).to(dtype)
-    cos, sin = wide.to(case.k_new.device)[:, : 2 * width].split(width, 1)
-    return cos, sin, places.to(cos.device)
-
-
 def check_appended(case: AppendCase) -> None:
     """Assert that the cache equals the one that held all keys from the beginning, bit for bit."""
     for found, expected in zip(case.storage, case.whole.storage, strict=True):

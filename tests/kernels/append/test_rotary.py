@@ -1,5 +1,6 @@
 """On the CPU build, append rotates new keys, and queries, as fp32 does, and then rounds once."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -8,124 +9,128 @@ import torch
 
 from labkernels import ops
 from labkernels.cuda.compiler import nvrtc
+from labkernels.kernels.append.copy.spec import ROTARY
 from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.measure import resources
-from tests.kernels.append.cases import (
-    GROWTHS,
-    append_case,
-    check_untouched,
-    copies,
-    rotated,
-    rotation_of,
-)
+from tests.kernels.append.cases import GROWTHS, append_case, check_untouched, copies
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
+from tests.kernels.decode.cases import KV_DTYPES, LAYOUTS, PAD, assert_same, bits
 from tests.kernels.test_compile import check_report
 
-SHAPES = [  # channels, half of those that are rotated, and where the keys go
-    ({"head_dim": 64, "kv_heads": 3, "page_size": 1, "layout": LAYOUTS[0]}, 32),
-    ({"head_dim": 128, "kv_heads": 1, "page_size": 16, "layout": LAYOUTS[1]}, 8),
-    ({"head_dim": 192, "kv_heads": 2, "page_size": 17, "layout": LAYOUTS[2]}, 56),
-    ({"head_dim": 256, "kv_heads": 8, "page_size": 256, "layout": LAYOUTS[3]}, 128),
+NAMES = ("head_dim", "width", "kv_heads", "page_size", "layout")  # width: of cosines and of sines
+SIZES = ((64, 32, 3, 1), (128, 8, 1, 16), (192, 56, 2, 17), (256, 128, 8, 256))
+SHAPES = [dict(zip(NAMES, (*SIZES[i], LAYOUTS[i]), strict=True)) for i in range(4)]
+# formats of the rows, of the tables, and of a cache of 8 bits
+FORMATS = [
+    ("fp16", torch.float32, None),
+    ("bf16", torch.float32, "e4m3"),
+    ("bf16", torch.bfloat16, None),
+    ("fp16", torch.float16, "e5m2"),
 ]
-FORMATS = [("fp16", torch.float32), ("bf16", torch.float32), ("bf16", torch.bfloat16)]
 
 
-def check_rounded(found, rows, cos, sin, places, interleaved):
+def rotated(rows, cos, sin, places, interleaved, kind=torch.float32):
+    """Return rows [total, heads, D] rotated in a format: float64 is the reference."""
+    turned = rows.to(kind, copy=True)
+    pairs = turned[..., : 2 * cos.shape[1]]
+    a, b = (pairs[..., 0::2], pairs[..., 1::2]) if interleaved else pairs.chunk(2, -1)
+    cos, sin = (table[places].to(kind)[:, None] for table in (cos, sin))
+    a[:], b[:] = a * cos - b * sin, b * cos + a * sin
+    return turned
+
+
+def rotation_of(case, width, dtype=torch.float32):
+    """Return cosines, sines and the new rows' places; beside and between them, tables are NaN."""
+    ends = zip(case.cache.kv_len.tolist(), case.cu_seqlens.diff().tolist(), strict=True)
+    places = torch.cat([torch.arange(old, old + n) for old, n in ends])
+    angles = places[:, None] * 10_000.0 ** (-torch.arange(width) / width)
+    wide = torch.full((places.max().item() + 1, 2 * width + PAD), math.nan, dtype=dtype)
+    wide[places, : 2 * width] = torch.cat([angles.cos(), angles.sin()], dim=1).to(dtype)
+    cos, sin = wide.to(case.k_new.device)[:, : 2 * width].split(width, 1)
+    return cos, sin, places.to(cos.device)
+
+
+def check_rounded(found, rows, cos, sin, *given):
     """Assert that rotated rows have the bits of fp32, and are within the bound of float64."""
-    single = rotated(rows, cos, sin, places, interleaved)
+    single, exact = (rotated(rows, cos, sin, *given, x) for x in (torch.float32, torch.float64))
     assert torch.equal(bits(found), bits(single.to(found.dtype)))
-    exact = rotated(rows, cos, sin, places, interleaved, torch.float64)
     sizes, near = [x.abs().double() for x in (rows, cos)], (sin.abs(), -sin.abs())
-    sums = (rotated(*sizes, x, places, interleaved, torch.float64) for x in near)
+    products = torch.maximum(*(rotated(*sizes, x, *given, torch.float64) for x in near))
     u, facts = 2.0**-24, torch.finfo(found.dtype)
     half_a_step = facts.eps / 2 * single.double().abs().clamp(min=facts.smallest_normal)
-    bound = half_a_step + (2 * u + u**2) * torch.maximum(*sums)
+    bound = half_a_step + (2 * u + u**2) * products
     assert not ((found.double() - exact).abs() > bound).any()
 
 
-def check_rotary(shape, width, dtype, table, interleaved, device="cpu", more=()):
+def case_of(growths, kind, **shape):
+    """Return a case whose cache has 8 bits, unless kind is None."""
+    case = append_case(*growths, **shape)
+    if kind is None:
+        return case
+    pools = [x.to(KV_DTYPES[kind]) for x in case.cache.pools]
+    scale = torch.linspace(0.3, 2.0, pools[0].shape[2], device=pools[0].device)
+    cache = QuantizedKV(*pools, case.cache.page_table, case.cache.kv_len, scale, scale)
+    return replace(case, cache=cache, storage=(*case.storage, *pools))
+
+
+def check_rotary(growths, table, kind, interleaved, *, width, checks=False, **shape):
     """Append keys and rotate queries in one launch, beside an append of keys rotated before."""
-    case, plain = (append_case(*GROWTHS, *more, dtype=dtype, device=device, **shape) for _ in "ab")
-    cos, sin, places = rotation_of(case, width, table)
+    case, plain = (case_of(growths, kind, **shape) for _ in "ab")
+    given = (*rotation_of(case, width, table), interleaved)
     q = torch.cat([case.k_new.flip(0), case.k_new], 1)
-    how = {"rotary": (cos, sin), "interleaved": interleaved, "checks": device == "cpu"}
-    step = ops.append_step(*case.arguments, **how, q=q)
+    how = {"rotary": given[:2], "interleaved": interleaved, "q": q, "checks": checks}
+    step = ops.append_step(*case.arguments, **how)
     step.run()
-    assert step.plan.launches == 1
-    k_new = rotated(case.k_new, cos, sin, places, interleaved).to(q.dtype)
+    k_new = rotated(case.k_new, *given).to(q.dtype)
     ops.append(plain.cache, k_new, plain.v_new, plain.cu_seqlens)
     check_untouched(case, copies(plain))
-    check_rounded(step.outputs(), q, cos, sin, places, interleaved)
+    check_rounded(step.outputs(), q, *given)
 
 
-@pytest.mark.few_of_each("shape", 3)
+@pytest.mark.few_of_each("shape", 4)
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(("dtype", "table"), FORMATS)
-@pytest.mark.parametrize(("shape", "width"), SHAPES)
-def test_keys_and_queries_have_the_bits_of_fp32(shape, width, dtype, table, interleaved):
-    check_rotary(shape, width, dtype, table, interleaved)
-
-
-def check_codes(kind, interleaved, device="cpu"):
-    """A cache of 8 bits gets the codes of keys that were rotated to 16 bits."""
-    case = append_case(*GROWTHS, head_dim=128, dtype="bf16", device=device)
-    cos, sin, places = rotation_of(case, 32, torch.float32)
-    rows, found = rotated(case.k_new, cos, sin, places, interleaved).bfloat16(), []
-    for k_new, how in ((case.k_new, {"rotary": (cos, sin)}), (rows, {})):
-        pools = (torch.zeros(x.shape, dtype=kind, device=device) for x in case.cache.pools)
-        scales = torch.tensor([[0.3, 0.01], [1.0, 0.2]], device=device)
-        lengths = case.cache.kv_len.clone()
-        cache = QuantizedKV(*pools, case.cache.page_table, lengths, *scales)
-        how |= {"interleaved": interleaved, "checks": device == "cpu"}
-        ops.append(cache, k_new, case.v_new, case.cu_seqlens, **how)
-        found.append([x.view(torch.uint8) for x in cache.pools])
-    assert all(map(torch.equal, *found))
-
-
-@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-def test_a_cache_of_8_bits(kind):
-    check_codes(kind, interleaved=kind is torch.float8_e5m2)
+@pytest.mark.parametrize(("dtype", "table", "kind"), FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_keys_and_queries_have_the_bits_of_fp32(shape, dtype, table, kind, interleaved):
+    check_rotary(GROWTHS, table, kind, interleaved, checks=True, dtype=dtype, **shape)
 
 
 @pytest.mark.parametrize("how", [{}, {"causal": False}, {"causal": False, "window_left": 4}])
 def test_kv_cache_rotates_queries_too(how):
     case, plain = (append_case((20, 10), (0, 4), (7, 1)) for _ in "ab")
-    cos, sin, places = rotation_of(case, 32, torch.float32)
+    cos, sin, places = rotation_of(case, 32)
     q = torch.randn(15, 4, 64).half()
     at = places if how != {"causal": False} else torch.tensor([20] * 10 + [0] * 4 + [7])
-    rows = (rotated(x, cos, sin, p, False).half() for x, p in ((q, at), (plain.k_new, places)))
-    turned, k_new = rows
+    turned, k_new = (
+        rotated(x, cos, sin, p, False).half() for x, p in ((q, at), (plain.k_new, places))
+    )
     expected = ops.with_kvcache(turned, plain.cache, k_new, plain.v_new, plain.cu_seqlens, **how)
     assert_same(ops.with_kvcache(q, *case.arguments, rotary=(cos, sin), **how), expected)
 
 
 def test_a_step_writes_no_key_beyond_the_table_of_cosines():
-    case, plain = (append_case((30, 6), (3, 2)) for _ in "ab")
-    cos, sin, places = rotation_of(case, 16, torch.float32)
+    case = append_case((30, 6), (3, 2))
+    cos, sin, places = rotation_of(case, 32)
     ops.append_step(*case.arguments, rotary=(cos[:33], sin[:33])).run()
-    new = [rotated(x, cos, sin, places, False).half() for x in (plain.k_new,)] + [plain.v_new]
-    kept = torch.tensor([0, 1, 2, 6, 7])
-    ends = torch.tensor([0, 3, 5], dtype=torch.int32)
-    ops.append(plain.cache, *(x[kept] for x in new), ends)
     assert case.cache.kv_len.tolist() == [36, 5]
-    for mine, other in zip(case.cache.pools, plain.cache.pools, strict=True):
-        assert torch.equal(bits(mine), bits(other))
+    k, v = case.cache.of_request(0)
+    expected = rotated(case.k_new[:3], cos, sin, places[:3], False).half()
+    assert torch.equal(bits(k[30:33]), bits(expected))
+    assert k[33:].isnan().all()
+    assert v[33:].isnan().all()
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="no NVRTC")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
-@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
-def test_nothing_spills(arch, pairs):
-    spec = SPECS["append"]
-    shape = replace(spec.shape(head_dim=128, kv_dtype="e4m3"), rotary=(pairs, "fp32"))
-    (instance,) = spec.instances(shape)
+def test_nothing_spills(arch):
+    (instance,) = SPECS["append"].instances(SPECS["append"].shape(head_dim=128, kv_dtype="e4m3"))
+    instance = replace(instance, tile=ROTARY, rotary=("halves", "fp32"))
     check_report(instance, resources.compile_instance(instance, arch=arch).report)
 
 
 TABLE = torch.zeros(36, 32)
 BAD = [
-    (TABLE, "rotary is a Tensor, allowed: (cos, sin), None"),
+    (TABLE, "rotary is a Tensor, allowed: (cos, sin), or None"),
     ((TABLE, None), "sin is of type NoneType, allowed: torch.Tensor"),
     ((TABLE.double(), TABLE), "cos.dtype = torch.float64, allowed: torch.float32, torch.float16"),
     ((TABLE, TABLE.half()), "sin is torch.float16 (36, 32), allowed: torch.float32 (36, 32)"),

@@ -38,12 +38,10 @@ class Append(AppendKernel):
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
-        lines = (
-            Line("moved", 4 * stages, "a load of 16 B each"),
-            Line("places", 2 * stages, "an offset of 64 bits each"),
-        )
+        moved = Line("moved", 4 * stages, "a load of 16 B each")
         partners = Line("partners", 4 * stages, "the channels that rotate with them")
-        return (*lines, partners) if instance.rotary else lines
+        places = Line("places", 2 * stages, "an offset of 64 bits each")
+        return (moved, partners, places) if instance.rotary else (moved, places)
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
