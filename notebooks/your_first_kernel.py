@@ -438,7 +438,7 @@ print("scores", k @ q)
 # For the keys that it has seen, it keeps their largest score $m$, the sum of their weights $l$, and their weighted values $o$.
 # Weights are taken relative to $m$, as $2^{s - m}$, because $2^s$ itself could be too large for a number of 32 bits.
 #
-# | After | $m$ | $l$ | $o$ |
+# | After | maximum $m$ | sum $l$ | output $o$ |
 # |---|---|---|---|
 # | the first KV tile, scores 1 and 0 | 1 | $1 + \frac12 = 1.5$ | $1 (3, 0) + \frac12 (1, 2) = (3.5, 1)$ |
 # | the second KV tile, scores 3 and 2 | 3 | $\frac14 \cdot 1.5 + 1 + \frac12 = 1.875$ | $\frac14 (3.5, 1) + 1 (1, 3) + \frac12 (0, 1) = (1.875, 3.75)$ |
