@@ -130,7 +130,7 @@ def test_nothing_spills(arch):
 
 TABLE = torch.zeros(36, 32)
 BAD = [
-    (TABLE, "rotary is a Tensor, allowed: (cos, sin), or None"),
+    (TABLE, "rotary is of type Tensor, allowed: (cos, sin), or None"),
     ((TABLE, None), "sin is of type NoneType, allowed: torch.Tensor"),
     ((TABLE.double(), TABLE), "cos.dtype = torch.float64, allowed: torch.float32, torch.float16"),
     ((TABLE, TABLE.half()), "sin is torch.float16 (36, 32), allowed: torch.float32 (36, 32)"),
@@ -149,4 +149,6 @@ def test_bad_tables_are_named_and_nothing_is_written(rotary, message):
     for verb in (ops.append, lambda *given, **how: ops.with_kvcache(case.k_new, *given, **how)):
         with pytest.raises(ValueError, match=re.escape(message)):
             verb(*case.arguments, rotary=rotary)
+        with pytest.raises(ValueError, match="interleaved = 1, allowed: True, False"):
+            verb(*case.arguments, rotary=(TABLE, TABLE), interleaved=1)
     check_untouched(case, before)
