@@ -14,7 +14,7 @@ from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.measure import resources
 from tests.kernels.append.cases import GROWTHS, append_case, check_untouched, copies
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import KV_DTYPES, LAYOUTS, PAD, assert_same, bits
+from tests.kernels.decode.cases import KV_DTYPES, LAYOUTS, PAD, bits
 from tests.kernels.test_compile import check_report
 
 NAMES = ("head_dim", "width", "kv_heads", "page_size", "layout")  # width: of cosines and of sines
@@ -93,19 +93,6 @@ def check_rotary(growths, table, kind, interleaved, *, width, checks=False, **sh
 @pytest.mark.parametrize("shape", SHAPES)
 def test_keys_and_queries_have_the_bits_of_fp32(shape, dtype, table, kind, interleaved):
     check_rotary(GROWTHS, table, kind, interleaved, checks=True, dtype=dtype, **shape)
-
-
-@pytest.mark.parametrize("how", [{}, {"causal": False}, {"causal": False, "window_left": 4}])
-def test_kv_cache_rotates_queries_too(how):
-    case, plain = (append_case((20, 10), (0, 4), (7, 1)) for _ in "ab")
-    cos, sin, places = rotation_of(case, 32)
-    q = torch.randn(15, 4, 64).half()
-    at = places if how != {"causal": False} else torch.tensor([20] * 10 + [0] * 4 + [7])
-    turned, k_new = (
-        rotated(x, cos, sin, p, False).half() for x, p in ((q, at), (plain.k_new, places))
-    )
-    expected = ops.with_kvcache(turned, plain.cache, k_new, plain.v_new, plain.cu_seqlens, **how)
-    assert_same(ops.with_kvcache(q, *case.arguments, rotary=(cos, sin), **how), expected)
 
 
 def test_a_step_writes_no_key_beyond_the_table_of_cosines():
