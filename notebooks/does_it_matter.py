@@ -45,7 +45,7 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from labkernels import Bench, Decode, Prefill, plots
+from labkernels import Bench, Decode, Prefill, plots, widgets
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import exercises, live
 
@@ -330,6 +330,12 @@ for name, wrote in (("on", on), ("off", off)):
     text = PROMPT + chapter.marked(wrote[shortest], first[shortest])
     print(f"tensor cores {name}:\n{text}\n")
 print(f"the four texts part at bytes {first}")
+
+# %% [markdown]
+# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the products of the model's matrices in float64, as the page does. At temperature 0 a model as small as this repeats itself, and its texts seldom part:
+
+# %% tags=["remove-input"]
+widgets.write()
 
 # %% [markdown]
 # ## What would change the answer
