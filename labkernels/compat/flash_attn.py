@@ -5,7 +5,7 @@ or [total, heads, head_dim] with cumulative lengths; a causal mask is aligned to
 a window of -1 has no end, a soft cap of 0 is none; softmax_lse is natural, [batch, heads, tokens]
 or [heads, total], and -inf where a query sees no key. All but flash_attn_with_kvcache can be
 differentiated, but slopes have no gradient.
-A dropout, a rotary embedding, left padding, and slopes [batch, heads] are refused by their names.
+A dropout, left padding, and slopes [batch, heads] are refused by their names.
 max_seqlen_q and max_seqlen_k are not needed: the lab reads the lengths.
 """
 
@@ -129,7 +129,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 @keeps_fixed
 def flash_attn_with_kvcache(
-    q, k_cache, v_cache, k=None, v=None, rotary_cos: Fixed = None, rotary_sin: Fixed = None,
+    q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None,
     cache_seqlens=None, cache_batch_idx=None, cache_leftpad: Fixed = None, block_table=None,
     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True,
     alibi_slopes=None, num_splits=0, return_softmax_lse=False,
@@ -138,6 +138,8 @@ def flash_attn_with_kvcache(
 
     One query token attends by `labkernels.decode`; several, new keys, or num_splits by `prefill`.
     cache_seqlens: the keys before the new ones, by default all that fit; it does not change.
+    rotary_cos, rotary_sin [positions, channels / 2] fp32 or as q: rotate new keys and q, the tokens
+    of q from cache_seqlens on; without causal and window_size, all of q at cache_seqlens.
     Shapes: q [batch, tokens, heads, head_dim]; k_cache, v_cache [batch, keys, kv_heads, head_dim],
     or with block_table [batch, pages] int32 pools [pages, page_size, kv_heads, head_dim] whose
     pages have 1 to 256 keys; k, v [batch, tokens, kv_heads, head_dim]; cache_seqlens a number or
@@ -155,6 +157,9 @@ def flash_attn_with_kvcache(
     batch, tokens = q.shape[:2]
     if cache_seqlens is None:
         cache_seqlens = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    for name, table in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin)):
+        if table is not None and (k is None or rotary_cos is None or rotary_sin is None):
+            raise refusal(name, table, "None, or both tables with k and v")
     if k is None:  # nothing is written
         k_cache, v_cache = resolved(k_cache), resolved(v_cache)
     cache = _cache(batch, k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table)
@@ -168,6 +173,8 @@ def flash_attn_with_kvcache(
         if k.shape[1] != tokens:
             raise refusal("k.shape[1]", k.shape[1], f"{tokens}, as q")
         new = (x.flatten(0, 1) for x in (k, v))
+        if rotary_cos is not None:
+            known |= {"rotary": (rotary_cos, rotary_sin), "interleaved": rotary_interleaved}
         step = with_kvcache(rows, cache, *new, equal_ends(q), **known, **options)
     elif tokens == 1 and not num_splits:
         del options["causal"]  # as a decode is

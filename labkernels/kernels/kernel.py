@@ -56,7 +56,8 @@ class Shape:
 
     group: query heads per KV head. rows: query rows per KV head of the longest request, rounded up
     to a power of two. layout: "ragged" or "paged" K and V; page_size is 0 if ragged. kv_dtype: the
-    format of a cache of 8 bits; None if K and V have the dtype.
+    format of a cache of 8 bits; None if K and V have the dtype. rotary: of an append that rotates,
+    which channels are pairs, "halves" or "neighbours", and the format of its cosines and sines.
     """
 
     dtype: str
@@ -69,6 +70,7 @@ class Shape:
     variant: AttentionVariant = FULL
     positive_strides: bool = True
     kv_dtype: str | None = None
+    rotary: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class Instance:
     """One compiled variant of a kernel: everything that is fixed at compile time.
 
     rows: query rows of the tile, at least as many as the query heads that one decode block serves.
-    features: of the attention variant, as in AttentionVariant.features. kv_dtype: as in Shape.
-    overlay: a folder of files that replace the sources of the same include path, for kernels that
-    are changed on purpose.
+    features: of the attention variant, as in AttentionVariant.features. kv_dtype, rotary: as in
+    Shape. overlay: a folder of files that replace the sources of the same include path, for kernels
+    that are changed on purpose.
     """
 
     kernel: str
@@ -92,6 +94,7 @@ class Instance:
     overlay: Path | None = None
     features: tuple[str, ...] = ()
     kv_dtype: str | None = None
+    rotary: tuple[str, str] | None = None
 
 
 @runtime_checkable
@@ -221,6 +224,7 @@ class Kernel(Protocol):
                 self.overlay,
                 shape.variant.features,
                 shape.kv_dtype,
+                shape.rotary,
             )
             for tile in self.tiles(shape, policy)
         ]

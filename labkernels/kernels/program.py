@@ -90,8 +90,16 @@ class VariantParams(ctypes.Structure):
 
 
 @functools.cache
-def _with_variant(plain: type[Params]) -> type[Params]:
-    return type("WithVariant", (plain,), {"_fields_": (("variant", VariantParams),)})
+def _extended(plain: type[Params], name: str, kind: type) -> type[Params]:
+    return type(f"With_{name}", (plain,), {"_fields_": ((name, kind),)})
+
+
+def with_field(params: Params, name: str, value: ctypes.Structure) -> Params:
+    """Return a kernel's parameter with one more field, as a struct derived from it has in C++."""
+    made = _extended(type(params), name, type(value))()
+    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
+    setattr(made, name, value)
+    return made
 
 
 def with_variant(
@@ -104,12 +112,10 @@ def with_variant(
     ends = [ALL_KEYS if end is None else end for end in (variant.window_left, right)]
     cap = variant.soft_cap
     numbers = (0.0, 0.0) if cap is None else (cap * LOG2_E, -2 * LOG2_E * scale / cap)
-    made = _with_variant(type(params))()
-    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.variant = VariantParams(
+    own = VariantParams(
         None, None, *ends, *numbers, None, None, mask_words, None, variant.reach or 0
     )
-    return made
+    return with_field(params, "variant", own)
 
 
 class CacheScales(ctypes.Structure):
@@ -125,12 +131,5 @@ class CacheScales(ctypes.Structure):
 
 def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
     """Return a kernel's parameter with the strides of a cache's scales."""
-    made = _with_scales(type(params))()
-    ctypes.memmove(ctypes.byref(made), ctypes.byref(params), ctypes.sizeof(params))
-    made.scales = CacheScales(None, None, *cache.k_scale.stride(), *cache.v_scale.stride())
-    return made
-
-
-@functools.cache
-def _with_scales(plain: type[ctypes.Structure]) -> type[ctypes.Structure]:
-    return type("WithScales", (plain,), {"_fields_": (("scales", CacheScales),)})
+    strides = (*cache.k_scale.stride(), *cache.v_scale.stride())
+    return with_field(params, "scales", CacheScales(None, None, *strides))

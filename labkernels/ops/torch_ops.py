@@ -36,6 +36,7 @@ SPLITS = f"int? splits=None, {KEYS}"
 WINDOW = "int? window_left=None, int? window_right=None, float? soft_cap=None"
 SLOPES, SINKS = f"{WINDOW}, Tensor? alibi=None", "Tensor? sinks=None"
 BIAS = "Tensor? bias=None"
+ROTARY = "Tensor[]? rotary=None, bool interleaved=False"
 VARIANT = f"{SLOPES}, {SINKS}, Tensor? mask=None, {BIAS}"
 PACKED = f"bool causal=False, float? scale=None, {SPLITS}, {LENGTHS}, {OPTIONS}"
 
@@ -150,7 +151,8 @@ _operator(
 _operator(
     "append",
     f"{GROWING}, Tensor cu_seqlens_new",
-    "SymInt[]? new_lens=None, SymInt[]? kv_lens=None, str? target=None, bool checks=False",
+    f"{ROTARY}, SymInt[]? new_lens=None, SymInt[]? kv_lens=None, str? target=None,"
+    " bool checks=False",
     _append,
     lambda *_: None,
     returns="()",
@@ -159,7 +161,7 @@ _operator(
 _operator(
     "with_kvcache",
     f"Tensor q, {GROWING}, Tensor cu_seqlens_q",
-    PACKED.replace("causal=False", "causal=True") + f", {VARIANT}",
+    PACKED.replace("causal=False", "causal=True") + f", {ROTARY}, {VARIANT}",
     _with_kvcache,
     _prefilled,
     writes=WRITTEN,

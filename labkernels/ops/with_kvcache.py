@@ -20,6 +20,8 @@ def with_kvcache(
     cu_seqlens_q: torch.Tensor,
     *,
     causal: bool = True,
+    rotary: Sequence[torch.Tensor] | None = None,
+    interleaved: bool = False,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
     **options: Unpack[PrefillStepOptions],
@@ -28,7 +30,9 @@ def with_kvcache(
 
     Shapes: q [total, q_heads, head_dim]; k_new, v_new [total, kv_heads, channels of the cache];
     cu_seqlens_q [batch + 1] int32. Options as in `prefill`; kv_lens are the numbers of keys before
-    the append.
+    the append. rotary, interleaved: as in `append`, for keys and queries; a query is rotated at the
+    position of its token, but without a causal mask and a window, as in flash-attn, at that of its
+    request's first new key.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 
     >>> pages, ends = torch.zeros(2, 1, 16, 1, 64).half(), torch.tensor([0, 2]).int()
@@ -41,19 +45,23 @@ def with_kvcache(
     if torch.compiler.is_compiling():
         given = (q, *cache.tensors.values(), k_new, v_new, cu_seqlens_q)
         asked = {"causal": causal, "q_lens": q_lens, "kv_lens": kv_lens, **options}
+        asked |= {"rotary": rotary and list(rotary), "interleaved": interleaved}
         return in_graph("with_kvcache", Attention, *given, **asked)
     require_options("with_kvcache", options, PrefillStepOptions)
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
     q, k_new, v_new, cu_seqlens_q = map(resolved, (q, k_new, v_new, cu_seqlens_q))
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
-    chosen: dict[str, Any] = {
-        name: options[name] for name in ("target", "checks") if name in options
-    }
+    chosen: dict[str, Any] = {"rotary": rotary, "interleaved": interleaved}
+    chosen |= {name: x for name, x in options.items() if name in ("target", "checks")}
+    if rotary is not None:
+        ends = (options.get("window_left"), options.get("window_right"))
+        chosen |= {"q": q, "q_in_order": causal or ends != (None, None)}
     append = append_step(cache, k_new, v_new, cu_seqlens_q, **chosen)
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
-    after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
+    after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens, rotary)
+    q = q if rotary is None else append.outputs()
     step = prefill_step(
         q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )

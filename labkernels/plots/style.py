@@ -2,6 +2,7 @@
 
 import colorsys
 import re
+import textwrap
 import zlib
 from collections.abc import Sequence
 
@@ -54,6 +55,7 @@ NAMES = {
 CEILING = "#56606d"
 RULE = "#d5dae1"
 ERROR_MAP = "cividis_r"  # large errors stand out: dark on a white page, bright on a dark one
+ORIGIN_LETTERS_PER_INCH = 18  # of text of 7.5 points
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under this style: @plt.rc_context(style.HOUSE).
@@ -159,5 +161,7 @@ def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: 
 
 def say_origin(figure: Figure, origin: str) -> Figure:
     """Write the origin of the numbers below a figure, so that it stays with it, and return it."""
-    figure.supxlabel(origin, fontsize=7.5, color="#56606d", x=0.99, ha="right")
+    # a longer line would widen the saved picture, in which the axes then shrink
+    lines = textwrap.fill(origin, int(ORIGIN_LETTERS_PER_INCH * figure.bbox.width / figure.dpi))
+    figure.supxlabel(lines, fontsize=7.5, color="#56606d", x=0.99, ha="right")
     return figure

@@ -9,6 +9,7 @@ import labkernels
 from labkernels import PagedKV
 from labkernels.compat import flash_attn
 from tests.compat.judged import close, normal
+from tests.kernels.append.test_rotary import rotated
 
 ENDS = torch.tensor([0, 3, 8], dtype=torch.int32)
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
@@ -106,6 +107,26 @@ def test_a_cache_that_grows(tokens, window, block_table):
         keys = caches[0][b, :n] if not block_table else cache.of_request(b)[0]
         values = caches[1][b, :n] if not block_table else cache.of_request(b)[1]
         close(again[b], q[b], keys, values, **mask)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_cache_gets_rotated_keys(is_causal, interleaved):
+    q, k, v, lengths = Q[:, :3], K[:, :3], V[:, :3], torch.tensor([17, 9], dtype=torch.int32)
+    cos, sin = normal(2, 20, 16)
+    caches, plain = ([K.clone(), V.clone()] for _ in "ab")
+    how = {"cache_seqlens": lengths, "causal": is_causal}
+    out = flash_attn.flash_attn_with_kvcache(
+        q, *caches, k, v, cos, sin, rotary_interleaved=interleaved, **how
+    )
+    of_k = lengths[:, None] + torch.arange(3)
+    turned, k_new = (
+        rotated(x.flatten(0, 1), cos, sin, at.flatten(), interleaved).half().view_as(x)
+        for x, at in ((q, of_k if is_causal else lengths[:, None].expand(2, 3)), (k, of_k))
+    )
+    right = flash_attn.flash_attn_with_kvcache(turned, *plain, k_new, v, **how)
+    assert torch.equal(out, right)
+    assert all(map(torch.equal, caches, plain))
 
 
 @pytest.mark.parametrize("keys", [40, 41, 300])

@@ -14,6 +14,7 @@ from labkernels import ops
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import kernels_of
 from tests.kernels import contract
+from tests.kernels.append import test_rotary
 from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward import cases as backward_cases
 from tests.kernels.decode.cases import LAYOUTS, narrowed
@@ -101,16 +102,22 @@ def variant(choose, features) -> dict[str, object]:
 def append(choose) -> None:
     """Check every bit of a cache after an append."""
     growths = [(choose.integer(100), choose.integer(70)) for _ in range(1 + choose.integer(3))]
-    case = append_case(
-        *growths,
-        kv_heads=choose.pick((1, 2, 3)),
-        page_size=choose.pick(PAGE_SIZES),
-        layout=choose.pick(LAYOUTS),
-        head_dim=choose.pick((64, 128)),
-        device=choose.device,
-        seed=choose.integer(2**31),
-    )
-    ops.append(*case.arguments, checks=choose.pick((False, True)))
+    shape = {
+        "kv_heads": choose.pick((1, 2, 3)),
+        "page_size": choose.pick(PAGE_SIZES),
+        "layout": choose.pick(LAYOUTS),
+        "head_dim": choose.pick((64, 128)),
+        "device": choose.device,
+        "seed": choose.integer(2**31),
+    }
+    checks = choose.pick((False, True))
+    if choose.pick((False, True)) and any(new for _, new in growths):
+        dtype, *formats = choose.pick(test_rotary.FORMATS)
+        shape |= {"width": choose.pick((8, 24, 32)), "dtype": dtype, "checks": checks}
+        test_rotary.check_rotary(growths, *formats, choose.pick((False, True)), **shape)
+        return
+    case = append_case(*growths, **shape)
+    ops.append(*case.arguments, checks=checks)
     check_appended(case)
 
 

@@ -104,3 +104,11 @@ def test_an_arrow_past_a_layer_goes_around_it():
 def test_an_import_that_points_up_is_refused(pair):
     with pytest.raises(ValueError, match=f"{pair[0]} imports {pair[1]}; allowed: imports of"):
         plots.rooms_by_layer(rooms(), imports(pair), origin=ORIGIN)
+
+
+def test_a_long_origin_does_not_widen_the_figure():
+    figure, _ = style.new_figure(height_inches=2)
+    commits = ", ".join(["0123456789"] * 12)
+    style.say_origin(figure, f"measured on NVIDIA H200, 2026-11-28, commits {commits}")
+    figure.canvas.draw()
+    assert figure.get_tightbbox().width <= figure.get_figwidth() + 0.2

@@ -31,6 +31,7 @@ DATA_FILE = "accuracy/batch_bits.parquet"
 DTYPE = "bf16"
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
 KV_BYTES_MAX = 12 * GiB  # of a batch's keys and values; larger batches are left out
+SIZES = ("q_len", "kv_len", "q_heads", "kv_heads", "head_dim")
 EMULATED_KEYS_MAX = 2048  # NumPy takes seconds per thousand keys
 
 
@@ -86,7 +87,7 @@ def cells(options: Options) -> Iterator[Cell]:
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run every way alone and in each batch, then predict, and yield a row for each batch."""
     shape: Shape = cell.of
-    missing = recording.once(_build_peers)
+    missing = recording.once(build_peers)
     given = draw(shape, seed=recording.options.seed, device=recording.device)
     found: list[Seen] = []
     with recording.sampling():
@@ -107,7 +108,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     recording.tell(f"{len(found)} batches compared")
 
 
-def _build_peers(recording: Recording) -> dict[str, str]:
+def build_peers(recording: Recording) -> dict[str, str]:
     """Compile the libraries' modules; return why a library cannot run here, by library."""
     shapes = [(DTYPE, QUICK[0].head_dim if recording.options.quick else SHAPES[0].head_dim)]
     return recording.build_peers("decode", shapes)
@@ -121,7 +122,7 @@ def draw(shape: Shape, *, seed: int, device: str) -> Tensors:
     kv = (shape.kv_len, shape.kv_heads)
     q, k, v = (
         torch.empty(
-            max(_batches(shape, 1)), *sizes, shape.head_dim, device=device, dtype=torch.bfloat16
+            max(batches(shape, 1)), *sizes, shape.head_dim, device=device, dtype=torch.bfloat16
         ).normal_(generator=source)
         for sizes in ((shape.q_len, shape.q_heads), kv, kv)
     )
@@ -133,7 +134,7 @@ def first(given: Tensors, n: int) -> Tensors:
     return Tensors(given.q[:n], given.k[:n], given.v[:n], given.scale, given.causal)
 
 
-def _batches(shape: Shape, copies: int) -> tuple[int, ...]:
+def batches(shape: Shape, copies: int) -> tuple[int, ...]:
     """Return the batches whose K and V, in so many copies, are not too large."""
     one = 2 * 2 * shape.kv_len * shape.kv_heads * shape.head_dim * copies
     return tuple(n for n in shape.batches if n * one <= KV_BYTES_MAX)
@@ -154,7 +155,7 @@ def seen(way: Way, given: Tensors, shape: Shape) -> Iterator[Seen]:
             return out, ran, None, str(error)
 
     out, _, alone, _ = run(1)
-    for n in _batches(shape, shape.q_heads // shape.kv_heads if way.repeats_kv else 1):
+    for n in batches(shape, shape.q_heads // shape.kv_heads if way.repeats_kv else 1):
         in_batch, ran, cut, why = run(n)
         differs, ulps = compare(out, in_batch)
         unstable, _ = compare(in_batch, run(n)[0])
@@ -183,11 +184,7 @@ def base_row(item: Seen, shape: Shape) -> Row:
         "version": ran.version,
         "operation": shape.operation,
         "dtype": DTYPE,
-        "q_len": shape.q_len,
-        "kv_len": shape.kv_len,
-        "q_heads": shape.q_heads,
-        "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
+        **{name: getattr(shape, name) for name in SIZES},
         "page_size": flashinfer.PAGE_SIZE if way.paged else 0,
         "batch": item.batch,
         "heads_differ": int(item.differs.sum()),

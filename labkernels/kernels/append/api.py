@@ -1,6 +1,7 @@
 """The verb `append`: write new keys and values after the last key of each request in a cache."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,12 @@ from labkernels.kernels.checks import (
     require_cu_seqlens,
     require_device,
     require_place,
+    require_query,
     require_rows,
     resolved,
 )
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.kernel import Kernel, Shape, head_dim_v
-
-NAMES = ("k_new", "v_new", "cu_seqlens_new")
 
 
 def append(
@@ -34,6 +34,8 @@ def append(
     v_new: torch.Tensor,
     cu_seqlens_new: torch.Tensor,
     *,
+    rotary: Sequence[torch.Tensor] | None = None,
+    interleaved: bool = False,
     new_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
     target: str | None = None,
@@ -46,6 +48,12 @@ def append(
     QuantizedKV, rows of 16 bits are appended: each number is divided by the scale of its KV head,
     in fp32, and rounded to the nearest code, ties to even; beyond the largest finite code it
     becomes that code, and NaN stays NaN.
+    rotary: cosines and sines (cos, sin), [positions, dim / 2] each, in fp32 or as k_new. The new
+    key with place p in its request is rotated by row p before it is written: of its first dim
+    channels, c and c + dim / 2 are a pair (as in Llama and GPT-NeoX), or 2 c and 2 c + 1 if
+    interleaved (GPT-J); a pair (a, b) becomes (a cos - b sin, b cos + a sin). Both products and the
+    sum are rounded to fp32, and the sum to the dtype of k_new: with u = 2^-24, the error is at most
+    half a step of the dtype and (2 u + u^2) (|a cos| + |b sin|). Values are not rotated.
     new_lens, kv_lens: the numbers of new rows and of earlier keys per request, if the caller's host
     knows them. If both are given, nothing is read from a GPU, and the caller must keep the pages in
     range.
@@ -58,16 +66,23 @@ def append(
     >>> _ = append(cache, new, new, ends)
     >>> cache.kv_len.tolist(), cache.k[0, 5, 0, 0].item()
     ([6, 2], 1.0)
+
+    >>> angles = torch.arange(32)[:, None] * 10_000 ** (-torch.arange(0, 64, 2) / 64)  # 32 places
+    >>> _ = append(cache, new, new, ends, rotary=(angles.cos(), angles.sin()))
+    >>> cache.k[0, 6, 0, 0] == (torch.tensor(6.0).cos() - torch.tensor(6.0).sin()).half()
+    tensor(True)
     """
     if torch.compiler.is_compiling():
         if not isinstance(cache, PagedKV):
             arguments.refuse_kind("cache", cache, "PagedKV in a graph of torch.compile")
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
         known = {"new_lens": new_lens, "kv_lens": kv_lens}
+        known |= {"rotary": rotary and list(rotary), "interleaved": interleaved}
         return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
     k_new, v_new, cu_seqlens_new = map(resolved, (k_new, v_new, cu_seqlens_new))
-    step = append_step(cache, k_new, v_new, cu_seqlens_new, target=target, checks=checks)
-    lengths_after(cache, cu_seqlens_new, len(k_new), new_lens, kv_lens)
+    how = {"rotary": rotary, "interleaved": interleaved, "target": target, "checks": checks}
+    step = append_step(cache, k_new, v_new, cu_seqlens_new, **how)
+    lengths_after(cache, cu_seqlens_new, len(k_new), new_lens, kv_lens, rotary)
     step.run()
     return step
 
@@ -78,15 +93,22 @@ def append_step(
     v_new: torch.Tensor,
     cu_seqlens_new: torch.Tensor,
     *,
+    rotary: Sequence[torch.Tensor] | None = None,
+    interleaved: bool = False,
+    q: torch.Tensor | None = None,
+    q_in_order: bool = True,
     kernel: str | Kernel | None = None,
     tile: str | None = None,
     target: str | None = None,
     checks: bool = False,
-) -> Step[None]:
+) -> Step[Any]:
     """Prepare an append that can run many times; like `append`, but contents are not read.
 
     The plan depends only on shapes. The caller must keep room in the pages. A key beyond the
-    page table is not written.
+    page table, or beyond the rows of rotary, is not written.
+    q [total_new, q_heads, head_dim]: queries of the new tokens. The step's outputs() are then these
+    queries, rotated in the same launch at the positions of the new keys; unless q_in_order, all of
+    a request at that of its first new key, as flash-attn does without a mask.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> pages, ends = torch.zeros(2, 1, 16, 1, 64).half(), torch.tensor([0, 2]).int()
@@ -99,28 +121,49 @@ def append_step(
     """
     if not isinstance(cache, PagedHeads):
         arguments.refuse_kind("cache", cache, "PagedKV, QuantizedKV")
-    arguments.require_no_gradient("append", k_new=k_new, v_new=v_new, k=cache.k, v=cache.v)
-    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks)
-    new = arguments.facts(k_new, v_new, cu_seqlens_new, names=NAMES)
-    facts = ("append", *new, cache.facts)
+    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks, interleaved=interleaved)
+    read = {"k_new": k_new, "v_new": v_new, **_rotation(rotary, q)}
+    arguments.require_no_gradient("append", k=cache.k, v=cache.v, **read)
+    found = arguments.facts(*read.values(), cu_seqlens_new, names=(*read, "cu_seqlens_new"))
+    facts = ("append", *found, cache.facts, q_in_order)
     call = kept(facts, asked)
     if call is None:
         _check_rows(cache, k_new, v_new, cu_seqlens_new)
-        call = keep(facts, asked, _checked(cache, k_new, asked))
-    call = call.on(cache=cache, k_new=k_new, v_new=v_new, cu_seqlens_new=cu_seqlens_new)
+        call = keep(facts, asked, _checked(cache, read, asked))
+    call = call.on(cache=cache, read=read, cu_seqlens_new=cu_seqlens_new, in_order=q_in_order)
     _check_places(call)
+    if q is not None:
+        call = call.on(rotated=torch.empty(q.shape, dtype=q.dtype, device=q.device))
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, cache, cu_seqlens_new=cu_seqlens_new) if checks else step
 
 
-def _checked(cache: PagedHeads, k_new: torch.Tensor, asked: Asked) -> AppendCall:
+def _rotation(
+    rotary: Sequence[torch.Tensor] | None, q: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Return the tensors that a rotation reads, by name; they are not checked yet."""
+    if rotary is None and q is None:
+        return {}
+    if not (isinstance(rotary, Sequence) and len(rotary) == 2):
+        allowed = "(cos, sin), or None without q"
+        raise ValueError(f"rotary is a {type(rotary).__name__}, allowed: {allowed}")
+    found = dict(zip(("cos", "sin"), map(resolved, rotary), strict=True))
+    return found if q is None else found | {"q": q}
+
+
+def _checked(cache: PagedHeads, read: dict[str, torch.Tensor], asked: Asked) -> AppendCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
+    k_new, rotary = read["k_new"], None
     gpu = arguments.target_gpu(k_new.device, asked.target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
     kv_dtype = KV_DTYPES.get(cache.k.dtype)
     kind = DTYPES[k_new.dtype]
-    shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, kv_dtype=kv_dtype)
+    if "cos" in read:
+        _check_rotation(cache, read)
+        rotary = ("neighbours" if asked.interleaved else "halves", DTYPES[read["cos"].dtype])
+    how = {"kv_dtype": kv_dtype, "rotary": rotary}
+    shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, **how)
     choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))
     return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=asked.checks)
 
@@ -131,8 +174,9 @@ def lengths_after(
     total_new: int,
     new_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
+    rotary: Sequence[torch.Tensor] | None = None,
 ) -> np.ndarray:
-    """Return the keys of each request after an append, int64 [batch], checked against the pages.
+    """Return the keys of each request after an append, int64 [batch], for which there is room.
 
     Lengths that are not given are read, which waits for a GPU.
     Raises: ValueError naming the first offending entry.
@@ -150,6 +194,9 @@ def lengths_after(
             f"kv_len[{request}] = {before[request]} and {n_new[request]} new keys,"
             f" allowed: {cache.max_kv_len} in all, page_table.shape[1] * page_size"
         )
+    for request in np.flatnonzero((n_new > 0) & (after > len(rotary[0]))) if rotary else ():
+        allowed = f"{after[request]} or more, the keys of request {request} after the append"
+        raise ValueError(f"len(cos) = {len(rotary[0])}, allowed: {allowed}")
     if not known:
         kv_len = torch.from_numpy(after.astype(np.int32))
         check_pages(cache.page_table, kv_len, sizes=cache.k.shape[:2])
@@ -199,11 +246,35 @@ def _check_rows(
     require_cu_seqlens("cu_seqlens_new", cu_seqlens_new, device, cache.batch, "the cache")
 
 
+def _check_rotation(cache: PagedHeads, read: dict[str, torch.Tensor]) -> None:
+    """Raise ValueError unless cosines, sines and queries fit the new keys."""
+    k_new, cos, sin = (read[name] for name in ("k_new", "cos", "sin"))
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table.dtype not in (torch.float32, k_new.dtype):
+            allowed = f"torch.float32, {k_new.dtype}, as k_new"
+            raise ValueError(f"{name}.dtype = {table.dtype}, allowed: {allowed}")
+        if table.dim() != 2:
+            raise ValueError(f"{name}.shape = {tuple(table.shape)}, allowed: [positions, dim / 2]")
+        require_device(name, table, cache.k.device)
+        require_rows(name, table)
+    if (sin.dtype, sin.shape) != (cos.dtype, cos.shape):
+        allowed = f"{cos.dtype} {tuple(cos.shape)}, as cos"
+        raise ValueError(f"sin is {sin.dtype} {tuple(sin.shape)}, allowed: {allowed}")
+    width, most = cos.shape[1], cache.head_dim // 2
+    if not (0 < width <= most and width % 8 == 0):
+        allowed = f"multiples of 8 to {most}, half of the channels"
+        raise ValueError(f"cos.shape[1] = {width}, allowed: {allowed}")
+    if "q" in read:
+        sizes = (cache.head_dim, cache.kv_heads, "[total_new, q_heads, head_dim]")
+        require_query(read["q"], k_new, *sizes, (k_new.dtype,))
+        if len(read["q"]) != len(k_new):
+            raise ValueError(f"len(q) = {len(read['q'])}, allowed: {len(k_new)}, len(k_new)")
+
+
 def _check_places(call: AppendCall) -> None:
-    """Raise ValueError if the new rows are not aligned for copies, or lie in the cache."""
+    """Raise ValueError if what is read is not aligned for copies, or lies in the cache."""
     *rows, k_pool, v_pool = call.once(_extents)
-    given = (("k_new", call.k_new), ("v_new", call.v_new))
-    for (name, tensor), n_bytes in zip(given, rows, strict=True):
+    for (name, tensor), n_bytes in zip(call.read.items(), rows, strict=True):
         require_place(name, tensor)
         for pool, pool_bytes in zip(call.cache.pools, (k_pool, v_pool), strict=True):
             behind = pool.data_ptr() - tensor.data_ptr()
@@ -213,6 +284,6 @@ def _check_places(call: AppendCall) -> None:
 
 
 def _extents(call: AppendCall) -> list[int]:
-    """Return the byte ranges of the new rows and the pools; none on torch's meta device."""
-    tensors = (call.k_new, call.v_new, *call.cache.pools)
+    """Return the byte ranges of what is read and the pools; none on torch's meta device."""
+    tensors = (*call.read.values(), *call.cache.pools)
     return [0 if x.is_meta else span_bytes(x) for x in tensors]

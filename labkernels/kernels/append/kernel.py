@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from labkernels.kernels.cuda_kernel import CudaKernel
-from labkernels.kernels.kernel import Shape
+from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.tile import Tile
 
 
@@ -14,6 +14,11 @@ class AppendKernel(CudaKernel, Protocol):
     params: str = "append::Params"
     launch: str = "..cuda"
     kv_dtypes: tuple[str | None, ...] = (None, "e4m3", "e5m2")
+
+    def params_of(self, instance: Instance) -> str:
+        """Return the C++ name of an instance's parameter."""
+        params = "append::WithRotary" if instance.rotary else self.params
+        return f"lab::WithScales<{params}>" if instance.kv_dtype else params
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
         """Return 1, since rows are moved independently of each other."""

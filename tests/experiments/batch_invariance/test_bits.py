@@ -91,6 +91,6 @@ def test_a_plan_of_flashinfer_is_held_against_the_cut():
 
 def test_large_batches_are_left_out():
     long = recorded.Shape(1, 8192)
-    assert recorded._batches(long, 1)[-1] == 256
-    assert recorded._batches(long, 4)[-1] == 64
-    assert np.prod([len(recorded._batches(shape, 4)) for shape in recorded.SHAPES]) > 0
+    assert recorded.batches(long, 1)[-1] == 256
+    assert recorded.batches(long, 4)[-1] == 64
+    assert np.prod([len(recorded.batches(shape, 4)) for shape in recorded.SHAPES]) > 0

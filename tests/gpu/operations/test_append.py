@@ -8,6 +8,7 @@ from labkernels import ops  # noqa: E402
 from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from labkernels.measure import timing  # noqa: E402
 from tests.kernels.append import test_append as on_cpu  # noqa: E402
+from tests.kernels.append import test_rotary as rotary  # noqa: E402
 from tests.kernels.append.cases import append_case  # noqa: E402
 from tests.kernels.decode.cases import LAYOUTS, bits  # noqa: E402
 
@@ -23,6 +24,14 @@ def test_every_page_size_and_layout(page_size, layout):
 @pytest.mark.parametrize("shape", on_cpu.SHAPES)
 def test_every_head_dim(shape):
     on_cpu.check_append(more=[(5, 20_000)], **shape, device="cuda")
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dtype", "table", "kind"), rotary.FORMATS)
+@pytest.mark.parametrize("shape", rotary.SHAPES)
+def test_rotated_keys_and_queries_have_the_bits_of_fp32(shape, dtype, table, kind, interleaved):
+    growths, how = (*on_cpu.GROWTHS, (5, 20_000)), {"dtype": dtype, "device": "cuda"}
+    rotary.check_rotary(growths, table, kind, interleaved, **how, **shape)
 
 
 def test_kv_cache_is_the_append_and_then_the_attention():

@@ -4,6 +4,7 @@ import functools
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -157,7 +158,9 @@ def test_every_bit_of_a_prefill_with_a_mask(kernel, page_size, more):
         shape |= {"page_size": page_size, "layout": "padded", "causal": head_dim == 64}
         lengths = (1, 17, 150, 0, 3), (30, 17, 131, 9, 200)
         cases = [varied(prefill_case(*lengths, device=x, **shape), **variant) for x in DEVICES]
-        of = spec.shape(head_dim=head_dim, variant=AttentionVariant(mask=True))
+        where = {"layout": "paged" if page_size else "ragged"}
+        of = spec.shape(head_dim=head_dim, variant=AttentionVariant(mask=True), **where)
+        of = replace(of, page_size=page_size or 0)
         for tile in spec.tiles(of, spec.policies[0]):
             steps = [case.run(kernel, tile=tile.label, keys_per_split=100) for case in cases]
             for left, right in zip(*(step.outputs() for step in steps), strict=True):

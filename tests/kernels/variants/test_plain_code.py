@@ -10,8 +10,10 @@ from tests.kernels.contract import SPECS
 
 COMPILER = "13.0"  # of NVRTC: another one writes other code
 # SHA-256 of the code for sm_90a of 128 channels at the last commits without variants, 882e0a85 and
-# 621790dd: bf16, the first tile of 8 query heads per KV head in decode, and of 4 in long calls.
+# 621790dd, and of append without rotations, bda6bf38: bf16, the first tile of 8 query heads per KV
+# head in decode, and of 4 in long calls.
 HASHES = {
+    ("append", "paged"): "60cb65de8682b2be",
     ("decode_fma", "paged"): "3729f2a6c5e94adc",
     ("decode_mma", "paged"): "2eaac229e32e2319",
     ("decode_mma_n8", "paged"): "80f62f9a48180c51",

@@ -1,5 +1,6 @@
 // This kernel appends new keys and values to the pages of a cache and advances its lengths. Lane i
-// of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
+// of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time. On their
+// way, keys may be rotated by angles of their positions, and so may the queries of the same rows.
 #pragma once
 #include "lab/attention/scales.cuh"
 #include "lab/ampere/shared_tile.cuh"
@@ -26,22 +27,41 @@ struct Params {  // cuda.py mirrors this struct
   int kv_heads, batch, keys_per_warp, blocks;
 };
 
-template <bool Narrow> struct ArgumentsOf { using type = Params; };
-template <> struct ArgumentsOf<true> { using type = WithScales<Params>; };
+struct Rotary {           // cuda.py mirrors this struct
+  const void *cos, *sin;  // [positions, dim / 2]
+  i64 cos_stride, sin_stride;
+  Side queries;         // its pool is [total_new, heads, D]
+  int positions, dim;   // the channels of a head from `dim` on are copied
+  int heads, in_order;  // 0: all queries of a request have the position of its first new key
+};
+struct WithRotary : Params { Rotary rotary; };
+
+// Channels c and c + dim / 2 rotate together, or channels 2 c and 2 c + 1.
+enum class Pairs { none, halves, neighbours };
+
+template <bool Narrow, class P> struct ArgumentsOf { using type = P; };
+template <class P> struct ArgumentsOf<true, P> { using type = WithScales<P>; };
+template <bool Rotates> struct PlainOf { using type = Params; };
+template <> struct PlainOf<true> { using type = WithRotary; };
 
 // T and Code: the formats of the rows and of a cache of 8 bits; without them, bytes are copied.
-template <int Warps, int Keys, int Stages, int BlocksPerSm, class T_ = u16, class Code_ = T_>
+// Table: the format of the cosines and sines.
+template <int Warps, int Keys, int Stages, int BlocksPerSm, class T_ = u16, class Code_ = T_,
+          Pairs P = Pairs::none, class Table_ = float>
 struct KernelTraits {
   using T = T_;
   using Code = Code_;
-  static constexpr bool narrow = sizeof(Code) < sizeof(T);
-  using Arguments = typename ArgumentsOf<narrow>::type;
+  using Table = Table_;
+  static constexpr Pairs pairs = P;
+  static constexpr bool narrow = sizeof(Code) < sizeof(T), rotates = P != Pairs::none;
+  using Arguments = typename ArgumentsOf<narrow, typename PlainOf<rotates>::type>::type;
   static constexpr int warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static_assert(Keys <= 32, "a lane looks up one key");
 };
 
 constexpr i64 nowhere = -1;
+constexpr int values = 1, queries = 2;  // blocks along grid y; keys come first
 
 LAB_DEVICE const u32x4* chunk_at(const void* rows, i64 element) {
   return reinterpret_cast<const u32x4*>(static_cast<const u16*>(rows) + element);
@@ -62,13 +82,26 @@ LAB_DEVICE int request_of(const Params& p, int key) {
   return first;
 }
 
-// Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last row
-// or past the page table.
-LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
+template <class C> LAB_DEVICE const Side& side_of(const typename C::Arguments& p) {
+  if constexpr (C::rotates)
+    if (block_y() == queries) return p.rotary.queries;
+  return p.sides[block_y()];
+}
+
+// Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last row,
+// the page table or the table of cosines; `position` becomes the one that the row is rotated at.
+template <class C>
+LAB_DEVICE i64 place(const typename C::Arguments& p, const Side& side, int key, int& position) {
   if (key >= load_constant(p.cu_seqlens + p.batch)) return nowhere;
   const int request = request_of(p, key);
-  const int position =
-      load_global(p.kv_len + request) + key - load_constant(p.cu_seqlens + request);
+  position = load_global(p.kv_len + request) + key - load_constant(p.cu_seqlens + request);
+  if constexpr (C::rotates) {
+    if (position >= p.rotary.positions) return nowhere;
+    if (block_y() == queries) {
+      if (!p.rotary.in_order) position = load_global(p.kv_len + request);
+      return key * side.stride_token;
+    }
+  }
   const int slot = position / p.page_size;
   if (slot >= p.max_pages) return nowhere;
   const int* pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
@@ -78,7 +111,7 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
 
 // Divides 8 channels of a head by its scale, and stores their codes at an element of the pool.
 template <class C>
-LAB_DEVICE void store_codes(const WithScales<Params>& p, const Side& side, i64 element, int head,
+LAB_DEVICE void store_codes(const typename C::Arguments& p, const Side& side, i64 element, int head,
                             const u32x4& moved) {
   const bool of_k = block_y() == 0;
   const float* scales = of_k ? p.scales.k_scale : p.scales.v_scale;
@@ -95,23 +128,60 @@ LAB_DEVICE void store_codes(const WithScales<Params>& p, const Side& side, i64 e
   store_global(reinterpret_cast<u32x2*>(static_cast<unsigned char*>(side.pool) + element), codes);
 }
 
+// Loads N numbers from an element of a table on.
+template <class Table, int N>
+LAB_DEVICE void load_numbers(float (&x)[N], const void* table, i64 element) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if constexpr (sizeof(Table) == 4)
+      x[i] = load_constant(static_cast<const float*>(table) + element + i);
+    else x[i] = unpack2<Table>(load_constant(static_cast<const u16*>(table) + element + i)).x;
+  }
+}
+
+// Rotates 8 channels by the angles of a position: a becomes a cos - b sin, and b becomes
+// b cos + a sin, with each product and the sum rounded to fp32. `other` holds the partners of halves.
+template <class C>
+LAB_DEVICE void rotate(u32x4& x, const u32x4& other, const Rotary& by, int position, int channel) {
+  constexpr bool halves = C::pairs == Pairs::halves;
+  const bool second = halves && channel >= by.dim / 2;
+  const i64 angle = halves ? channel - (second ? by.dim / 2 : 0) : channel / 2;
+  float cos[halves ? 8 : 4], sin[halves ? 8 : 4];
+  load_numbers<typename C::Table>(cos, by.cos, position * by.cos_stride + angle);
+  load_numbers<typename C::Table>(sin, by.sin, position * by.sin_stride + angle);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const f32x2 own = unpack2<typename C::T>(x.v[i]), far = unpack2<typename C::T>(other.v[i]);
+    const float low = halves ? far.x : own.y, high = halves ? far.y : own.x;
+    const int a = halves ? 2 * i : i, b = halves ? 2 * i + 1 : i;
+    x.v[i] = pack2<typename C::T>(own.x * cos[a] + low * (second ? sin[a] : -sin[a]),
+                                  own.y * cos[b] + high * (halves && !second ? -sin[b] : sin[b]));
+  }
+}
+
 // [lab: move]
 // Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
 // before its first store waits for a load.
 template <class C>
-LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first_key, i64 place) {
+LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first_key, i64 place,
+                     int position) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);
-  const int chunks = p.kv_heads * head_chunks, n = p.keys_per_warp * chunks;
+  int heads = p.kv_heads;
+  if constexpr (C::rotates) heads = block_y() == queries ? p.rotary.heads : heads;
+  const int chunks = heads * head_chunks, n = p.keys_per_warp * chunks;
   for (int begin = 0; begin < n; begin += 32 * C::stages) {
-    u32x4 moved[C::stages];  // [stages, 8 channels]
-    i64 to[C::stages];       // [stages]
-    int of_head[C::stages];  // [stages]
+    u32x4 moved[C::stages];    // [stages, 8 channels]
+    i64 to[C::stages];         // [stages]
+    int of_head[C::stages];    // [stages]
+    u32x4 other[C::stages];    // [stages, 8 channels]
+    int angles[C::stages][2];  // [stages, position and channel]
 #pragma unroll
     for (int i = 0; i < C::stages; ++i) {
       const int at = begin + i * 32 + lane, key = at / chunks, in_key = at - key * chunks;
       const int head = in_key / head_chunks;
       const int channel = (in_key - head * head_chunks) * chunk_elements;
       const i64 start = shfl(place, key < C::keys ? key : 0);
+      const int rotated_at = C::rotates ? shfl(position, key < C::keys ? key : 0) : 0;
       to[i] = nowhere;
       if (at >= n || start == nowhere) continue;
       to[i] = start + head * side.stride_head + channel;
@@ -119,12 +189,28 @@ LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first
       const i64 row = first_key + key;
       moved[i] = load_constant(
           chunk_at(side.rows, row * side.row_stride + head * side.row_stride_head + channel));
+      if constexpr (C::rotates) {
+        const int half = p.rotary.dim / 2, far = channel + (channel < half ? half : -half);
+        angles[i][0] = rotated_at;
+        angles[i][1] = block_y() == values ? p.rotary.dim : channel;
+        other[i] = moved[i];
+        if (C::pairs == Pairs::halves && angles[i][1] < 2 * half)
+          other[i] = load_constant(
+              chunk_at(side.rows, row * side.row_stride + head * side.row_stride_head + far));
+      }
     }
 #pragma unroll
     for (int i = 0; i < C::stages; ++i)
       if (to[i] != nowhere) {
-        if constexpr (C::narrow) store_codes<C>(p, side, to[i], of_head[i], moved[i]);
-        else store_global(chunk_at(side.pool, to[i]), moved[i]);
+        if constexpr (C::rotates)
+          if (angles[i][1] < p.rotary.dim)
+            rotate<C>(moved[i], other[i], p.rotary, angles[i][0], angles[i][1]);
+        if constexpr (C::narrow)
+          if (!C::rotates || block_y() != queries) {
+            store_codes<C>(p, side, to[i], of_head[i], moved[i]);
+            continue;
+          }
+        store_global(chunk_at(side.pool, to[i]), moved[i]);
       }
   }
 }
@@ -151,11 +237,13 @@ LAB_DEVICE void advance(const Params& p) {
 template <class C>
 LAB_KERNEL(C::threads, C::blocks_per_sm) append(LAB_GRID_CONSTANT typename C::Arguments p) {
   static_assert(LAB_SMEM_BYTES == 0, "the ledger's bytes are the compiler's");
-  const Side& side = p.sides[block_y()];
+  const Side& side = side_of<C>(p);
   const int lane = thread_x() & 31;
   const int first_key = (block_x() * C::warps + thread_x() / 32) * p.keys_per_warp;
-  const i64 target = lane < p.keys_per_warp ? place(p, side, first_key + lane) : nowhere;
-  move<C>(p, side, first_key, target);
+  int position = 0;
+  const i64 target =
+      lane < p.keys_per_warp ? place<C>(p, side, first_key + lane, position) : nowhere;
+  move<C>(p, side, first_key, target, position);
   advance(p);
 }
 

@@ -11,6 +11,8 @@ from labkernels.policy import CUDA_CORES, NumericPolicy
 TILE = WarpTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
 # Beside the divisions for a cache of 8 bits, more than four loads do not fit in the registers.
 NARROW = WarpTile(warps=8, keys=16, stages=4, blocks_per_sm=4)
+# A rotation holds the partners of its channels, cosines and sines as well.
+ROTARY = WarpTile(warps=8, keys=16, stages=2, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
@@ -26,8 +28,8 @@ class Append(AppendKernel):
     head_dims = (64, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
-        """Return the one tile option: the kernel moves bytes, and rounds to 8 bits at most."""
-        return (NARROW if shape.kv_dtype else TILE,)
+        """Return the one tile option."""
+        return (ROTARY if shape.rotary else NARROW if shape.kv_dtype else TILE,)
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return no line: bytes go from registers to the pages."""
@@ -36,16 +38,19 @@ class Append(AppendKernel):
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
-        return (
-            Line("moved", 4 * stages, "a load of 16 B each"),
-            Line("places", 2 * stages, "an offset of 64 bits each"),
-        )
+        moved = Line("moved", 4 * stages, "a load of 16 B each")
+        partners = Line("partners", 4 * stages, "the channels that rotate with them")
+        places = Line("places", 2 * stages, "an offset of 64 bits each")
+        return (moved, partners, places) if instance.rotary else (moved, places)
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
         words = [*map(str, instance.tile.numbers)]
-        if instance.kv_dtype:
-            words += [cpp_type(instance.dtype), cpp_type(instance.kv_dtype)]
+        if instance.kv_dtype or instance.rotary:
+            words += [cpp_type(x) for x in (instance.dtype, instance.kv_dtype or instance.dtype)]
+        if instance.rotary:
+            pairs, table = instance.rotary
+            words += [f"append::Pairs::{pairs}", cpp_type(table)]
         return f"append::append<append::KernelTraits<{', '.join(words)}>>"
 
 
