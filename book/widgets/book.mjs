@@ -19,6 +19,7 @@ import { mount_tolerance } from "./read/tolerance.mjs";
 import { mount_first_run } from "./run/first_run.mjs";
 import { mount_run_kernel } from "./run_kernel.mjs";
 import { mount_step_kernel } from "./step/step_kernel.mjs";
+import { mount_write } from "./write/write.mjs";
 
 /** @typedef {(name: string) => Promise<any>} Assets  the data of a widget, by name */
 
@@ -116,6 +117,7 @@ const STANDING = {
   bits: async (root, { asset }) => mount_bits(root, await asset("bits")),
   batches: async (root, { asset }) => mount_batches(root, await asset("batches")),
   tolerance: async (root, shelf) => mount_tolerance(root, shelf, await shelf.asset("tolerances")),
+  write: mount_write,
 };
 
 /** @param {HTMLElement} root @param {Assets} asset */

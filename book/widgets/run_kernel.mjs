@@ -13,7 +13,8 @@ import { shown, summary } from "./run/result.mjs";
  * @typedef {{module: import("./machine/jobs.mjs").Module, cases: Record<string,
  *   import("./machine/jobs.mjs").Case>}} Asset
  * @typedef {{offers: Offer[], steps: {kernel: string, asset: string}[],
- *   asset: (name: string) => Promise<any>, worker: () => Worker | null}} Shelf
+ *   writing: {mb: number, prompt: string}, asset: (name: string) => Promise<any>,
+ *   worker: () => Worker | null}} Shelf
  */
 
 const RECORDED = "recorded",

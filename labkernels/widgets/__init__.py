@@ -16,6 +16,7 @@ __all__ = [
     "step_kernel",
     "tolerance",
     "which_requests_part",
+    "write",
 ]
 
 
@@ -118,3 +119,13 @@ def which_requests_part() -> Widget:
     In the published book an explorer of batches stands here.
     """
     return Widget("batches", "", "In the published book an explorer of batches stands here.")
+
+
+def write() -> Widget:
+    """Place the small language model, which writes with tensor cores on and off, side by side.
+
+    >>> write()
+    In the published book a language model stands here, which writes with tensor cores on and off.
+    """
+    does = "writes with tensor cores on and off"
+    return Widget("write", "", f"In the published book a language model stands here, which {does}.")

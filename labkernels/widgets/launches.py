@@ -55,10 +55,15 @@ def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
         operation.step(inputs, target=_TARGET, **case.asked)
     if len(launches) != 1:
         raise ValueError(f"the case has {len(launches)} launches, allowed: 1")
-    memory = _Memory(launches[0])
-    launch = launches[0].launch
+    made = planned(launches[0])
+    return PageLaunch(made.specialization, made.plan | {"attention": _attention(inputs, case)})
+
+
+def planned(listed: Collected) -> PageLaunch:
+    """Return a launch that was listed; its plan does not say what attention it means."""
+    memory, launch = _Memory(listed), listed.launch
     made = launch.specialization
-    params = type(launch.params).from_buffer_copy(launches[0].words)
+    params = type(launch.params).from_buffer_copy(listed.words)
     plan = {
         "grid": list(launch.grid),
         "threads": made.threads,
@@ -66,7 +71,6 @@ def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
         "params_bytes": _layout(type(params))[0],
         "fields": _fields(params, memory),
         "tensors": memory.entries(),
-        "attention": _attention(inputs, case),
     }
     return PageLaunch(made, plan)
 

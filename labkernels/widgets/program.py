@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkernels.places import WIDGETS
-from labkernels.widgets import batches, bits, editing, ledgers, small, tolerances
+from labkernels.widgets import batches, bits, editing, ledgers, small, tolerances, writing
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -69,6 +69,9 @@ MODULES = (
     "read/histogram",
     "read/tolerance",
     "read/batches",
+    "write/model",
+    "write/choice",
+    "write/write",
     "book",
 )
 # The functions that make the assets other than the kernels of "Run this kernel".
@@ -78,13 +81,14 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "budget": ledgers.data,
     editing.NAME: editing.data,
     "tolerances": tolerances.data,
+    writing.NAME: writing.data,
     broken.NAME: broken.asset,
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
     **{each.asset_name: each.asset for each in small.OFFERED},
 }
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
 _COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE)
 
 
 def module(offers: tuple[Offer, ...]) -> str:
@@ -97,7 +101,8 @@ def program(offers: tuple[Offer, ...]) -> str:
     body = "".join(_module(name, (WIDGETS / f"{name}.mjs").read_text()) for name in MODULES)
     steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
     steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
-    data = json.dumps({"offers": [_row(offer) for offer in offers], "steps": steps})
+    known = {"offers": [_row(offer) for offer in offers], "steps": steps}
+    data = json.dumps(known | {"writing": {"mb": writing.MB, "prompt": writing.PROMPT}})
     head = f'function lab_bundle() {{\n"use strict";\nconst lab_data = {data};\n'
     return f"{head}{body}return book_module;\n}}"
 

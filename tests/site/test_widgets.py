@@ -231,3 +231,18 @@ def test_home_runs_a_kernel_and_breaks_it(opened, width):
         re.compile(r"thread \d+: reads shared byte \d+ at .*, which no thread wrote")
     ).wait_for()
     check_at_top(page, "first_run")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_model_writes_with_tensor_cores_on_and_off(opened, width):
+    page = opened("notebooks/does_it_matter.html", width)
+    form = widget(page, "write")
+    run(form, "Write")
+    form.get_by_text("The texts part at byte 29").wait_for()
+    assert form.locator("pre mark").all_text_contents() == ["k", "l"]
+    form.get_by_text("219 bytes are written.").wait_for()
+    playwright.expect(form.get_by_role("button", name="Write")).to_be_focused()
+    check_at_top(page, "write")
+    form.get_by_label("Prompt").fill("")
+    run(form, "Write")
+    form.get_by_text("0 bytes are given; a prompt has 1 to 128.").wait_for()

@@ -110,7 +110,7 @@ export class Machine {
     );
     this.exports.lab_prepare(request);
     const [x, y, z] = launch.grid;
-    return new Prepared(this, x * y * z, at, tensors);
+    return new Prepared(this, x * y * z, at, tensors, request);
   }
 }
 
@@ -121,13 +121,19 @@ export class Prepared {
    * @param {number} blocks
    * @param {Record<string, number>} at
    * @param {Tensor[]} tensors
+   * @param {number} request  the address of the launch's own facts
    */
-  constructor(machine, blocks, at, tensors) {
-    Object.assign(this, { machine, at, tensors });
+  constructor(machine, blocks, at, tensors, request) {
     this.machine = machine;
     this.at = at;
     this.tensors = tensors;
     this.blocks = blocks;
+    this.request = request;
+  }
+
+  /** Makes this launch the one that runs, after another of the same machine. */
+  again() {
+    this.machine.exports.lab_prepare(this.request);
   }
 
   /** Raises KernelError for what the block does wrong. @param {number} index */
