@@ -17,12 +17,12 @@
 # ## Question
 #
 # The last token of a sequence, computed by FlashAttention in a full pass and again over the KV cache, has equal bits in most samples, and in the others only some heads differ {cite:p}`flashattention1569`.
-# **Why only some heads, and is one of the two wrong?**
+# **Why do only some heads differ, and is one of the two outputs wrong?**
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ, in FlashAttention's package as our equation says for {glue:text}`right_there` of {glue:text}`all_there`. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ. Our equation says which, rightly for {glue:text}`right_there` of {glue:text}`all_there` heads of FlashAttention's package. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
 # How sure: one H200, {glue:text}`package`. Its bits agree in {glue:text}`equal_samples` of {glue:text}`samples` random samples, in {glue:text}`led_samples` if recent keys lead and nothing is split, as most do in the report.
 # :::
 
