@@ -63,7 +63,7 @@ from labkernels.plots.primers import locator
 # The threads of a thread block have one {term}`shared memory`, through which they exchange numbers.
 # All threads of the grid read and write the global memory, where your arrays are.
 
-# %% mystnb={"figure": {"caption": "On the left what you launch, on the right where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On the left is what you launch, and on the right is where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
 locator.locator(origin="a drawing, not to scale")
 plt.show()
 
