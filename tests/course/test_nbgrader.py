@@ -114,7 +114,7 @@ def points_of(notebook):
 
 
 def score(classroom, name, student, notebook):
-    """Submit, autograde and comment a notebook; return score, points, whether the teacher grades."""
+    """Submit, autograde, comment; return score, points, and whether the teacher grades."""
     folder, api = classroom
     path = folder / "submitted" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
