@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# **What does a kernel ask of a GPU, and how do you know before you compile it how much of it fits?**
+# **What does a kernel take of a GPU, and how can you know, before you compile the kernel, how many of its blocks fit on an SM?**
 #
 # A GPU is fast because it keeps thousands of threads at hand, and some of these threads can always go on.
 # Each thread needs registers, each thread block needs shared memory, and an SM has little of either.
@@ -103,7 +103,7 @@ plt.show()
 # The SM does not wait: in every cycle it picks another warp that is ready.
 # With enough warps, at least one warp is always ready.
 #
-# A small simulation shows it.
+# A small simulation shows this effect.
 # Each warp asks for data, waits 12 turns, and works for 2 turns; the arithmetic unit serves one warp at a time.
 
 # %% mystnb={"figure": {"caption": "More warps hide more of the same waiting: with seven, the unit works in every turn after the first wait.", "name": "warps-in-time"}, "image": {"alt": "Three panels over time, with 1, 3 and 7 warps. Grey bars are waiting, orange bars are work. With one warp the unit is idle most of the time; with seven it always works after the first wait.", "width": "90%"}} tags=["hide-input"]
@@ -155,7 +155,7 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # `template <int Sums, int Stages>` makes a kernel for each pair of numbers, which the compiler knows; `auto&` gives the struct another name, without a copy.
 #
 # Other words are the lab's own.
-# `LAB_KERNEL(threads, 1)` marks a kernel whose blocks have that many threads, at least one of which fits on an SM.
+# `LAB_KERNEL(threads, 1)` marks a kernel: its blocks have `threads` threads each, and the 1 tells the compiler that at least one such block must fit on an SM.
 # `shared_memory<...>()` gives the block's shared memory as a struct.
 # `load_constant` and `store_global` read and write DRAM.
 # `fma_rn(a, b, c)` is $a b + c$, rounded once.
@@ -173,7 +173,7 @@ bool(np.allclose(y, exact, atol=1e-4))
 
 # %% [markdown]
 # Why are there two stages?
-# With one stage a fast thread would overwrite a tile that a slow one still reads.
+# With one stage a fast thread would overwrite a tile that a slow thread still reads.
 # The CPU machine notices this mistake, and names both threads and their lines: the multiplication, and the copy of the next tile.
 
 # %%
@@ -196,16 +196,16 @@ except HostKernelError as error:
 # **Registers per thread** are the numbers that are alive at the same time.
 # The sums are alive from the first step to the last, and take one register each.
 # Addresses, the loop counter, and weights on their way to the multiplier come on top.
-# These registers do not depend on the number of sums, once the loop is written out for many sums:
+# The number of these other registers is a constant $c$, as long as there are many sums:
 #
 # $$
 # R \;=\; \text{sums} + c.
 # $$ (ten-lines-registers)
 #
-# We do not derive the constant $c$, because the compiler chooses how many weights it loads ahead. We take $c$ from one compilation, of 64 sums, and predict the others.
+# We do not derive $c$, because the compiler chooses how many weights it loads ahead. We take $c$ from one compilation, of 64 sums, and predict the others.
 # (`sm_90a` is the compiler's name for the H200's architecture.)
 # A thread can have 255 registers at most.
-# So {eq}`ten-lines-registers` also says when it will break.
+# So {eq}`ten-lines-registers` also says for how many sums it must fail.
 
 # %%
 recorded = pd.DataFrame(store.read("register_growth"))
@@ -220,10 +220,10 @@ print(f"c = {c}", predicted, sep="\n")
 # The other ten are for one number of $x$, for addresses and for counters.
 #
 # Up to 160 sums the prediction should be exact.
-# At 192 sums it comes close to 255, so that the compiler may begin to save registers; at 224 it exceeds 255, and the compiler has to save many.
+# At 192 sums the prediction comes close to 255, so that the compiler may begin to save registers; at 224 the prediction exceeds 255, and the compiler has to save many.
 # At 256 the sums alone do not fit, and some must go to memory: the compiler must {term}`spill`.
 #
-# **Blocks per SM** follow from both.
+# **Blocks per SM** follow from both budgets.
 # An SM has $R_{SM}$ registers, $M_{SM}$ bytes of shared memory, of which the system keeps $M_0$ for each block, and room for $W_{SM}$ warps.
 # Each resource allows some number of blocks, and the smallest number counts:
 #
@@ -306,7 +306,7 @@ else:
 #
 # Assignment 14, *A register ledger*: how many registers do the matrices of a decode kernel take?
 # `exercises.get("register_ledger")` has the task, and `exercises.check("register_ledger", ...)` judges your number.
-# What the matrices are for comes in {doc}`attention_block_by_block`; here their sizes count, and that a number takes 16 bits in fp16 and bf16, and 32 in fp32.
+# What the matrices are for comes in {doc}`attention_block_by_block`; here only their sizes matter. A number takes 16 bits in fp16 and in bf16, and 32 bits in fp32.
 # ```
 
 # %%

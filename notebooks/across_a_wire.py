@@ -21,7 +21,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Parts that travel in fp32, or once in bf16, give errors that do not grow with the ranks.
+# Parts that travel in fp32, or rounded once to bf16, give errors that do not grow with the ranks.
 # A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with {glue:text}`most_ranks` ranks as with 2, as predicted.
 # A merge in the order of the ranks has the bits of one process; a reduce-scatter leaves the order to the library.
 # How sure: ranks on this CPU, by gloo of torch {glue:text}`torch`, and up to {glue:text}`most_ranks` in one process; no NVLink was measured.

@@ -18,9 +18,9 @@
 #
 # **How does a kernel compute attention over keys that do not fit into an SM, without ever seeing a whole row of scores?**
 #
-# Attention compares a query with every key, turns the scores into weights that sum to one, and averages the values by them.
+# Attention compares a query with every key, turns the scores into weights that sum to one, and averages the values with these weights.
 # Written down like this, attention needs all scores of a row before the first weight can be computed.
-# A thread block has room for a few dozen scores of a row.
+# A text may have a hundred thousand keys, while a thread block that computes 128 rows has room for a few hundred scores of each.
 # The way out, the {term}`online softmax` {cite:p}`milakov2018`, is the heart of every kernel in this book.
 # You will build it here in NumPy, and then read, run and change the same lines in CUDA and in Triton.
 #
@@ -152,7 +152,7 @@ bool(np.allclose(block_by_block(q, k, v)[0], plain(q, k, v), rtol=1e-12))
 
 # %% [markdown]
 # The function also returns $\mathrm{lse2} = m + \log_2 l$, the logarithm of the sum of all $2^{s_j}$.
-# The output $o / l$ no longer says how large the sum was. With lse2 beside it, outputs over different keys can be merged later, as the next section but one shows.
+# The output $o / l$ no longer says how large the sum was. With lse2 beside it, outputs over different keys can be merged later: *Split and merge*, below, does this.
 
 # %% mystnb={"figure": {"caption": "A row whose scores rise, in four KV tiles of 32 keys: where the maximum moves, the old sums shrink. The first KV tile has no old sums.", "name": "online-softmax-walk"}, "image": {"alt": "Three panels over 128 keys in four KV tiles. Above, bars of scores with the running maximum as a staircase; in the middle the sum l; below the factor on the old sums, which is 1 where the maximum stays and small where it jumps.", "width": "95%"}} tags=["hide-input"]
 scores = rng.standard_normal(128) * 1.5 + np.linspace(0, 4, 128)
@@ -209,7 +209,7 @@ plt.show()
 # The weights of a KV tile are the matrix $P$, and what they add to $o$ is the product $P V$.
 #
 # When a model reads a text, a token may see only the tokens up to itself: attention has a {term}`causal mask`.
-# Among $L$ keys the query of token $i$, of $n$, sees keys 0 to $L - n + i$.
+# If $n$ query tokens ask for $L$ keys, query token $i$ (from 0) sees keys 0 to $L - n + i$.
 # Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
 # A thread block skips the KV tiles of which none of its rows sees a key, and it masks scores only in those KV tiles through which the limit runs.
 
@@ -246,7 +246,7 @@ plt.show()
 # The quotient is $g$ for a decode. For a prefill, it is the number of rows of the query tile, which one loaded key serves.
 # A GPU multiplies with two kinds of units: a {term}`CUDA core` multiplies and adds one number of each lane, and a {term}`tensor core` multiplies small matrices.
 # With either kind of unit, a GPU can do a certain number of operations in the time that one byte takes to arrive {cite:p}`williams2009`.
-# Below that number the kernel waits for memory, above it for arithmetic.
+# A kernel that does fewer operations per byte waits for memory, and a kernel that does more waits for arithmetic.
 #
 # ## Prediction
 #
@@ -301,7 +301,7 @@ plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 # ```
 #
 # `shfl_xor(s, 16)` gives lane $i$ the `s` of lane $i \oplus 16$, with the exclusive or of the two numbers: lanes 0 and 16 exchange their scores, lanes 1 and 17, and so on.
-# After the same with 8, 4, 2 and 1 every lane has the maximum of all 32 scores.
+# After the same exchange with 8, 4, 2 and 1 every lane has the maximum of all 32 scores.
 # The exchange goes from register to register, without memory.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
@@ -394,7 +394,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # %% [markdown]
 # ## Exercises
 #
-# Each of these replaces one phase of a kernel by your lines, in another form than the listings above have.
+# In each exercise your lines replace one phase of a kernel, and the task asks for another form than the listings above have.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
 # On the book's page, a fold below the tasks of assignments 2 and 9 takes your lines: "Check" grades them there, and "Step" goes through a run of the kernel with your lines in it, from barrier to barrier.
@@ -453,7 +453,7 @@ print(barrier, exercises.check("missing_barrier", barrier.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# A barrier of the block stands before the load of the next tile, in the turns that load one.
+# A barrier of the block stands before the load of the next tile, in the turns that load a tile.
 
 # %%
 found = exercises.check(

@@ -16,7 +16,7 @@
 #
 # ## Question
 #
-# **Every case ends with "rounding, harmless": to what, the next token, a text, a training?**
+# **Every case ends with "rounding, harmless": is rounding harmless to the next token, to a text, to a training?**
 # {cite:t}`zhong2026` report that small numerical differences between the pass that writes a text and the pass that trains on it can by themselves let reinforcement learning collapse.
 #
 # :::{admonition} Answer

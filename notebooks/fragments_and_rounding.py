@@ -81,8 +81,8 @@ plt.show()
 # That is why a kernel can compute $S = Q K^T$, turn it into $P$ in the same registers, round $P$ to 16 bits, and use it as the matrix $A$ of the next product $P V$. No lane hands a number to another lane (assignment 13).
 #
 # {term}`wgmma`, the instruction of {term}`Hopper`, NVIDIA's architecture of the H100 and H200, multiplies 64 rows by four warps at once.
-# Each warp has 16 of the rows, and its lanes hold them in the pattern of $D$, so what you see here holds for it too.
-# Its operands come from shared memory, and only $A$ may come from registers.
+# Each warp has 16 of the rows, and its lanes hold them in the pattern of $D$, so what you see here holds for this instruction too.
+# It reads $B$ from shared memory, and $A$ from shared memory or from registers.
 #
 # ### From shared memory to registers: ldmatrix
 #
@@ -151,7 +151,7 @@ plots.table(
 # | sum of $P v$ | fp32 sums | in each addition, a little |
 # | output | **16 bits** | **once per element** |
 #
-# Two roundings to 16 bits stand in this table, and they make nearly all of the error.
+# The kernel itself rounds to 16 bits in two of these steps, and these two roundings make nearly all of its error.
 # {doc}`where_the_error_comes_from` measures each line.
 #
 # ## Prediction
@@ -239,7 +239,7 @@ print(
 
 # %% [markdown]
 # The errors stay within {eq}`p-in-16-bits`, and a typical one is far below it, because 16 roundings seldom go the same way.
-# To see that $P$ is to blame, round it by hand and compare again:
+# To see that $P$ is to blame, round $P$ by hand and compare again:
 
 # %%
 rounded_p = rounding.round_to(p, "fp16")
@@ -266,7 +266,7 @@ print(swizzle, exercises.check("swizzle", swizzle.starter), sep="\n\n")
 # :class: dropdown
 # ```
 #
-# Any Latin square will do, such as the chunk shifted by the row.
+# The places must be a *Latin square*: in every row and in every column, each chunk number stands once. The chunk shifted by the row is such a square.
 
 # %% tags=["nbval-ignore-output"]
 found = exercises.check(
@@ -319,7 +319,7 @@ assert exercises.check("fragment_of_p", answer).passed
 # :class: dropdown
 # ```
 #
-# The error grows by the quotient of the two unit roundoffs, 8, give or take the luck of 128 numbers.
+# The error grows by the quotient of the two unit roundoffs, which is 8. Here it is the mean of only 128 random numbers, so that the measured quotient is near 8.
 
 # %%
 errors = [

@@ -23,8 +23,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# On an H200 torch's FlashAttention-2 reads {glue:text}`fa2_active` %: softmax, without products, takes much of the rest. Our kernel reads {glue:text}`alone_active` % without overlap, {glue:text}`within_active` % with it. Occupancy is not why: a matrix product at {glue:text}`gemm_active` % has as few warps.
-# On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit its GeForce parts.
+# On an H200 the counter reads {glue:text}`fa2_active` % for torch's FlashAttention-2: softmax takes much of the rest. For our kernel it reads {glue:text}`alone_active` % without overlap, {glue:text}`within_active` % with it. Occupancy is not why: a matrix product at {glue:text}`gemm_active` % has as few warps.
+# On the report's GPUs the cause is *not settled*; half rate for fp32 sums would fit the GeForce parts.
 # How sure: one H200 was counted (CUDA {glue:text}`cuda`, torch {glue:text}`torch`), {glue:text}`fa3_counted`.
 # :::
 

@@ -23,8 +23,8 @@
 # :class: important
 #
 # No tolerance can tell: on an H200 1e-3 fails {glue:text}`close3_alarms` % of right bf16 outputs, and 1e-2 accepts {glue:text}`close2_missed` % of wrong ones.
-# Ask the kernel: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote. With only an output, divide errors by what rounding does there.
-# How sure: on an H200's host the probe of {glue:text}`set_day` judged each set once; it named {glue:text}`set_class` % of kinds rightly, called {glue:text}`set_alarms` of {glue:text}`set_right` right kernels wrong. "No defect" is no proof.
+# Ask the kernel: `labkernels.probe` found {glue:text}`set_found` % of the bugs that others wrote. With only an output, divide each error by what rounding does there.
+# How sure: on an H200's host the probe of {glue:text}`set_day` judged each set once; it named {glue:text}`set_class` % of kinds rightly, and called {glue:text}`set_alarms` of {glue:text}`set_right` right kernels wrong. "No defect" is no proof.
 # :::
 
 # %% tags=["remove-cell"]

@@ -114,6 +114,7 @@ plots.table(pd.DataFrame(rows, columns=["library", *map(str, sizes)]), "cuts-by-
 
 # %% [markdown]
 # A cell has the rows and keys of a tile, then the splits, for batches of 1 to 64 requests of 2,048 keys on an H200; a star marks a cut unlike that of a request alone.
+# A profiler saw {glue:text}`n_launches` launches of FlashInfer, FlashAttention-2 and torch in the batches of {numref}`batch-map` and in prefills: {glue:text}`n_planned` have the planner's tile, in the kernel's name, and its number of splits, in the grid.
 #
 # ### Eight requests, alone and among others
 #
@@ -449,6 +450,9 @@ by_grid = grids.set_index("name")
 long = price[(price.kv_len == 131072) & (price["plan"] == "unsplit") & (price.dtype == "bf16")]
 prefills = bits[bits.operation == "prefill"]
 versions = decodes.version[decodes.library != "labkernels"].unique()
+launches = pd.DataFrame(store.read("launches"))
+glue("n_launches", len(launches), display=False)
+glue("n_planned", int(launches.agrees.sum()), display=False)
 glue("versions", ", ".join(name.partition("+")[0] for name in versions), display=False)
 decoded = price[price.operation == "decode"]
 sized_as = decoded.groupby(["keys_per_split", "why"]).times.max()

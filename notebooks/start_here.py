@@ -15,7 +15,7 @@
 # # The chapters, in order
 #
 # Each chapter is a notebook that predicts, runs and measures; the minutes are those of reading, without the exercises.
-# A chapter stands by itself, and the line below its answer says which one helps.
+# A chapter stands by itself, and the lines below its answer say which earlier chapters help.
 #
 # | | Chapter | Minutes | Its question |
 # |---|---|---|---|

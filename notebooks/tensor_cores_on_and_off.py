@@ -16,14 +16,14 @@
 #
 # ## Question
 #
-# One decode step in FlashInfer, with `use_tensor_cores` on and off: 1.276 ms against 1.595 ms, the same inputs, and outputs that do not match {cite:p}`flashinfer703`.
+# One decode step in FlashInfer takes 1.276 ms with `use_tensor_cores` on and 1.595 ms with it off; the inputs are the same, but the outputs do not match {cite:p}`flashinfer703`.
 # **Which output is right, and where does the speed come from?**
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Both are right, and err as roundings predict. Tensor cores take the weights in 16 bits; our rmse in fp16 grows {glue:text}`gain_fp16` times.
-# Both read the same cache, so little is gained: {glue:text}`ours_4` times in our kernels at 4 query heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
+# Both outputs are right, and err as predicted. Tensor cores take the weights in 16 bits; our rmse in fp16 grows {glue:text}`gain_fp16` times.
+# The kernels read the same cache, so little is gained: {glue:text}`ours_4` times in ours at 4 query heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
 # How sure: one H200 (CUDA {glue:text}`cuda`), {glue:text}`flashinfer` by later rows; no A100, not the report's version.
 # :::
 
@@ -87,7 +87,7 @@ plt.show()
 # A maintainer answers that the decode kernel computes in fp32, and names as another possible reason that $P$ must be rounded to f16 for the second product.
 # Neither GPU nor data type is in the part that is public to us.
 #
-# An article that retells it, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), has the relative differences, 1.579 at most and 0.0022 on average, before which the part of the thread that we have ends. It adds a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
+# An article that retells the thread, 《FlashInfer项目中Tensor Core使用对注意力计算精度的影响分析》 (in Chinese, on a developers' site, 2025-06-29), has the relative differences, 1.579 at most and 0.0022 on average, before which the part of the thread that we have ends. It adds a formula of registers, (rows × keys + rows × channels) / threads, a plan for a tile of 8 rows, and the advice to turn tensor cores off where precision matters.
 # This is what the chapter finds of these claims:
 #
 # | claim | found |

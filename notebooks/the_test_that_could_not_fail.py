@@ -22,7 +22,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# The tolerance: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test fail, by {glue:text}`failing_elements`.
+# The tolerance is at fault: where $|o| \ge 0.25$ one flip of bf16's last bit exceeds 1e-3, and {glue:text}`failing_shapes` of {glue:text}`shapes` runs of the test fail, by {glue:text}`failing_elements`.
 # The inputs are the larger fault: $K = 0$ hides {glue:text}`hidden_k` of our ten bugs of a prefill, and with $V = 0$, set three days later, {glue:text}`hidden_kv` are hidden.
 # How sure: FlashInfer's main of that day, df05064, ran on an H200 (CUDA {glue:text}`cuda`); the report's picture cannot be read, and the bugs are in our kernels.
 # :::

@@ -17,12 +17,12 @@
 # ## Question
 #
 # The last token of a sequence, computed by FlashAttention in a full pass and again over the KV cache, has equal bits in most samples, and in the others only some heads differ {cite:p}`flashattention1569`.
-# **Why only some heads, and is one of the two wrong?**
+# **Why do only some heads differ, and is one of the two outputs wrong?**
 #
 # :::{admonition} Answer
 # :class: important
 #
-# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ, in FlashAttention's package as our equation says for {glue:text}`right_there` of {glue:text}`all_there`. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
+# Neither is wrong. A weight is rounded relative to the largest score *so far*, so tiles and splits decide which heads differ. Our equation says which, rightly for {glue:text}`right_there` of {glue:text}`all_there` heads of FlashAttention's package. Equal cuts give equal bits, at {glue:text}`fixed_price` to {glue:text}`aligned_price` times the time.
 # How sure: one H200, {glue:text}`package`. Its bits agree in {glue:text}`equal_samples` of {glue:text}`samples` random samples, in {glue:text}`led_samples` if recent keys lead and nothing is split, as most do in the report.
 # :::
 
@@ -66,7 +66,7 @@ full = two_roads.varlen(given)
 cached = two_roads.kvcache(given)
 found = two_roads.differing(cached.out, full)
 
-# %% mystnb={"figure": {"caption": "Predicted and found: in our kernels the equation names every head that differs, and nearly the number of its channels. Numbers are channels that differ, of 64; = marks equal bits; framed heads have their largest score in the block that is taken first. Computed on this machine.", "name": "road-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads, side by side, predicted and found. Both show the same pattern of equal heads and of counts between 1 and about 20. All framed heads are equal in both; the shortest sample is equal in all heads.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Predicted and found: in our kernels the equation names every head that differs, and nearly the number of its channels. Numbers are channels that differ, of 64; = marks equal bits; framed heads have their largest score in the KV tile that is taken first. Computed on this machine.", "name": "road-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads, side by side, predicted and found. Both show the same pattern of equal heads and of counts between 1 and about 20. All framed heads are equal in both; the shortest sample is equal in all heads.", "width": "100%"}} tags=["hide-input"]
 sample, head = np.indices(found.shape)
 cells = {"head": head, "kv_len": np.array(given.lengths)[sample], "marked": rule}
 cells = pd.DataFrame({name: values.ravel() for name, values in cells.items()})
@@ -87,7 +87,7 @@ plt.show()
 #
 # ## Prediction
 #
-# A kernel takes its keys block by block, and computes each weight relative to the largest score so far {cite:p}`milakov2018`.
+# A kernel takes its keys one KV tile at a time, and computes each weight relative to the largest score so far {cite:p}`milakov2018`.
 # For the second product the weight is rounded to 16 bits:
 #
 # $$
@@ -105,25 +105,25 @@ plt.show()
 # Without the rounding, $m_j$ would cancel. With it, another $m_j$ gives the weight another rounding error, unless $m_j$ moves by a whole number, which only scales the weight by a power of two.
 # So two paths round every weight of a row alike if $m_j$ is the same for every key. Then only the order of sums in fp32 can differ, which rarely moves an output across a rounding boundary.
 #
-# FlashAttention takes the keys from the last block to the first.
-# For 64 channels its full pass has blocks of 128 keys; its split kernel, which `with_kvcache` must take when there are new keys, has blocks of 256 {cite:p}`flashattention2680`.
-# If a row's largest score lies in the block that is taken first, all $m_j$ equal $M$ at once on either path, and the smaller block decides.
+# FlashAttention takes the keys from the last KV tile to the first.
+# For 64 channels its full pass has KV tiles of 128 keys; its split kernel, which `with_kvcache` must take when there are new keys, has KV tiles of 256 {cite:p}`flashattention2680`.
+# If a row's largest score lies in the KV tile that is taken first, all $m_j$ equal $M$ at once on either path, and the smaller KV tile decides.
 # That is the rule of thumb; {numref}`road-maps` frames the heads that it names.
 #
 # How many splits would FlashAttention take?
-# Its heuristic leaves the keys whole if the blocks fill four fifths of twice the SMs, or if the cache has room for one block of keys alone. The report's 16 samples with 4 heads make 64 blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
+# Its heuristic does not split the keys if the thread blocks fill four fifths of twice the SMs, or if the cache has room for one KV tile alone. The report's 16 samples with 4 heads make 64 thread blocks, and an A100, an H100 and an RTX 4090 have more than 100 SMs each.
 # There the keys would have been split if the cache had room for more than 256 of them. Our path *kvcache* has no splits, as with `num_splits=1`, and shows what the tiles do alone.
 #
 # `prefill_mma` can have both tiles. A *compute path* is a tile, an order of keys and a number of splits:
 
 # %%
 for path in (VARLEN, KVCACHE, SPLIT):
-    print(f"{path.name:18} blocks of {path.keys} keys, last to first, {path.splits} split(s)")
+    print(f"{path.name:18} KV tiles of {path.keys} keys, last to first, {path.splits} split(s)")
 print(f"rule of thumb: {rule.sum()} of {rule.size} heads must be equal")
 print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channels differ")
 
 # %% [markdown]
-# Up to 128 keys either path has one block. The token at position 128, counted from 0, is the first that sees a second block of 128 keys, and still sees one of 256: **the paths can differ from position 128 on**.
+# Up to 128 keys either path has one KV tile. The token at position 128, counted from 0, is the first that sees a second KV tile of 128 keys, and it still sees a single KV tile of 256: **the paths can differ from position 128 on**.
 #
 # ### What the tiles take
 #
@@ -147,7 +147,7 @@ plt.show()
 # %% [markdown]
 # ## Code
 #
-# This is where the running maximum moves: a block's largest score comes first, and what was summed before is rescaled to it.
+# This is where the running maximum moves: a KV tile's largest score comes first, and what was summed before is rescaled to it.
 #
 # ```{literalinclude} /labkernels/kernels/prefill/mma/kernel.cuh
 # :language: cpp
@@ -176,7 +176,7 @@ table["… found so "] = [(right & (found == 0)).sum(), (right & (found > 0)).su
 plots.table(table, "confusion")
 
 # %% [markdown]
-# Where the rule of thumb promises equal bits, it is right. Most of the other equal heads have each new maximum in the half of a block of 256 that is taken first, so that $m_j$ agrees; in one, of 129 keys, the roundings differ and move no output.
+# Where the rule of thumb promises equal bits, it is right. Most of the other equal heads have each new maximum in the half of a KV tile of 256 that is taken first, so that $m_j$ agrees; in one, of 129 keys, the roundings differ and move no output.
 # A few channels are counted wrongly, where the order of fp32 sums moved an output across a rounding boundary.
 # So in our kernels it is not chance that decides. FlashAttention's own package is asked the same further down.
 #
@@ -194,7 +194,7 @@ parting = int(np.argmax((apart > 0).any(axis=1)))
 before = int((apart[:128] > 0).sum())
 print(f"first position that differs: {parting}; heads that differ before 128: {before}")
 
-# %% mystnb={"figure": {"caption": "The paths part at position 128, where the smaller tile begins its second block, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and nearly 40 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The paths part at position 128, where the path with the smaller KV tiles begins its second one, and nowhere before it. Dashed lines are multiples of 128.", "name": "position-sweep"}, "image": {"alt": "Dots over positions 0 to 639 for four heads. Up to 127 all lie at zero; from 128 on many lie between 1 and nearly 40 channels, and some at zero all the way.", "width": "100%"}} tags=["hide-input"]
 position, head = np.indices(apart.shape)
 sweep = {"position": position.ravel(), "head": head.ravel(), "different": apart.ravel()}
 boundaries = range(128, 640, 128)
@@ -204,7 +204,7 @@ plt.show()
 # %% [markdown]
 # ### On a trained model
 #
-# Random scores have their maximum anywhere. A trained model's heads mostly look at what is near, which lies in the block that is taken first. The rule of thumb then predicts far more equal rows. Here are 18 heads of a small model ({doc}`does_it_matter`), rows from position 128 to 511:
+# Random scores have their maximum anywhere. A trained model's heads mostly look at what is near, which lies in the KV tile that is taken first. The rule of thumb then predicts far more equal rows. Here are 18 heads of a small model ({doc}`does_it_matter`), rows from position 128 to 511:
 
 # %% tags=["hide-input"]
 real = does_it_matter.prefill_of(does_it_matter.activations(), 512)
@@ -236,7 +236,7 @@ print(f"equal heads: predicted {(predicted_split == 0).sum()}, found {(found_spl
 print(f"right for {same.sum()} of {same.size} heads")
 
 # %% [markdown]
-# A plan divides the keys by the blocks that a GPU holds ({numref}`roads-occupancy`), so that splits, and bits with them, differ by GPU.
+# A plan divides the keys by the thread blocks that a GPU holds ({numref}`roads-occupancy`), so that splits, and bits with them, differ by GPU.
 #
 # ### Every kernel of both roads
 #
@@ -283,7 +283,7 @@ plt.show()
 
 # %% [markdown]
 # Without tensor cores no weight is rounded to 16 bits, and only the order of fp32 sums is left.
-# With them `decode_mma` parts even within one block of keys, because its warps divide the keys and each has a running maximum of its own.
+# With them `decode_mma` parts even within one KV tile, because its warps divide the keys and each has a running maximum of its own.
 #
 # ### How much, and does it pile up?
 
@@ -381,7 +381,7 @@ for path, mine in (("kvcache", found), (SPLIT.name, found_split)):
 # ### FlashAttention's own package
 #
 # Does the equation also hold for kernels that we did not write? `flash_attn_varlen_qkvpacked_func` and `flash_attn_with_kvcache` of the package ran on the same 16 samples, and on samples whose scores are raised by {glue:text}`lead` in log2 units for the last key, and half as much every 16 keys back.
-# The cache has room for 8,192 keys. Its source says that its heuristic then takes four splits on an H200, and blocks of 256 keys with or without splits, as our paths:
+# The cache has room for 8,192 keys. Its source says that its heuristic then takes four splits on an H200, and KV tiles of 256 keys with or without splits, as our paths:
 
 # %% tags=["hide-input"]
 package = next(x for x in heads.road if x.startswith("flash-attn")).partition(" kvcache")[0]
@@ -401,8 +401,8 @@ in_package = pd.DataFrame(rows, columns=[*columns, "equal samples, of 16"])
 plots.table(in_package, "in-package")
 
 # %% [markdown]
-# On the random samples the package's kernels, and ours with the same blocks, differ from their full passes in the same heads and in as many channels, which the cell asserts. What decides is the cut, not who wrote the kernel.
-# In this version `num_splits=1` removes the splits, and still leaves another block of keys than the full pass has; a later version aligns the two {cite:p}`flashattention2680`.
+# On the random samples the package's kernels, and ours with the same KV tiles, differ from their full passes in the same heads and in as many channels, which the cell asserts. What decides is the cut, not who wrote the kernel.
+# In this version `num_splits=1` removes the splits, and still leaves KV tiles of another size than the full pass has; a later version aligns the two {cite:p}`flashattention2680`.
 #
 # ### Other libraries
 #
@@ -466,7 +466,7 @@ sized.log + bench.log
 # %% [markdown]
 # ## What would change the answer
 #
-# - **The author's tensors.** On our random inputs no sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that lead with the recent keys put the maximum into the block that is taken first, and leave most samples equal where nothing is split; short samples would, too. That the author's scores had such a lead is a guess that fits, and no finding.
+# - **The author's tensors.** On our random inputs no sample of more than 128 keys is free of differences, so that the report's must have been unlike ours. Scores that lead with the recent keys put the maximum into the KV tile that is taken first, and leave most samples equal where nothing is split; short samples would, too. That the author's scores had such a lead is a guess that fits, and no finding.
 # - **The author's GPU and version**, which the thread does not name. The number of splits depends on the number of SMs and on the allocated length of the cache, and since June 2026 `num_splits=1` aligns the tiles of both kernels {cite:p}`flashattention2680`.
 #
 # What each library offers for equal bits:
@@ -484,16 +484,16 @@ sized.log + bench.log
 # :label: roads-forward
 #
 # Let both paths take the keys in ascending order, from the first to the last, as our kernels do by default.
-# Which block must then hold the maximum, and how many heads does {eq}`roads-output` call equal?
-# Check your answer with `exercises.check("roads-forward", (last_key_of_the_block, heads))`. Keys are counted from 0.
+# Which KV tile must then hold the maximum, and how many heads does {eq}`roads-output` call equal?
+# Check your answer with `exercises.check("roads-forward", (last_key_of_the_tile, heads))`. Keys are counted from 0.
 # ```
 #
 # ```{solution-start} roads-forward
 # :class: dropdown
 # ```
 #
-# The block of the first 128 keys must hold the maximum.
-# A descending order begins with what is left over of the last block, 64 keys on average. The ascending order begins with a whole block, so that more heads are equal, and other ones.
+# The KV tile of the first 128 keys must hold the maximum.
+# A descending order begins with what is left over of the last KV tile, 64 keys on average. The ascending order begins with a whole KV tile, so that more heads are equal, and other heads.
 
 # %%
 equal = np.zeros_like(rule)
@@ -517,7 +517,7 @@ assert exercises.check("roads-forward", (127, equal.sum()))
 # :label: roads-chance
 #
 # Scores of random inputs are independent.
-# How many of the 64 heads do you expect to have their maximum in the block that *varlen* takes first?
+# How many of the 64 heads do you expect to have their maximum in the KV tile that *varlen* takes first?
 # Check your answer with `exercises.check("roads-chance", heads)`.
 # ```
 #
@@ -525,7 +525,7 @@ assert exercises.check("roads-forward", (127, equal.sum()))
 # :class: dropdown
 # ```
 #
-# Each key is the largest with probability $1 / L$, and the block holds the last $((L - 1) \bmod 128) + 1$ of them.
+# Each key is the largest with probability $1 / L$, and the KV tile holds the last $((L - 1) \bmod 128) + 1$ of them.
 
 # %%
 shares = np.array([((length - 1) % 128 + 1) / length for length in given.lengths])

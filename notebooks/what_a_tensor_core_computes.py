@@ -22,9 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# No. With 16-bit inputs they compute in two ways: A100 and RTX 4090 (`sm_80`, `sm_89`), or H200, B200 and RTX 5090 (`sm_90`, `sm_100`, `sm_120`). In a decode {glue:text}`computes_decode_differ` % of the outputs differ.
+# No. With 16-bit inputs A100 and RTX 4090 (`sm_80`, `sm_89`) add in one way, H200, B200 and RTX 5090 (`sm_90`, `sm_100`, `sm_120`) in another. In a decode {glue:text}`computes_decode_differ` % of the outputs differ.
 # No GPU is wrong: no standard says how to add. Each rule is written to the last bit.
-# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs of an H200 (CUDA {glue:text}`computes_cuda`); the others are from the literature, and no record tests that of `sm_120`.
+# How sure: the rule of `sm_90` gave all {glue:text}`computes_outputs` million outputs of an H200 (CUDA {glue:text}`computes_cuda`); the other rules are from the literature, and no record tests the rule of `sm_120`.
 # :::
 
 # %% tags=["remove-cell"]

@@ -22,7 +22,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# A prefill of 8,192 tokens is {glue:text}`gain_1024` times as fast with a window of 1,024, {glue:text}`gain_128` times with 128. A causal row sees but half of $S$, and a tile goes over the keys of all its rows in whole steps.
+# A prefill of 8,192 tokens is {glue:text}`gain_1024` times as fast with a window of 1,024, {glue:text}`gain_128` times with 128. A causal row sees half of $S$ on average, and a tile goes over all its rows' keys in whole steps.
 # A decode of 57 requests is {glue:text}`decode_gain_1024` and {glue:text}`decode_gain` times as fast, from {glue:text}`decode_1024` and {glue:text}`decode_128` times fewer bytes: short windows leave SMs idle.
 # Relative errors stay; absolute ones grow as outputs do. A sink shrinks both.
 # How sure: one H200 (CUDA {glue:text}`cuda`); no model was run.

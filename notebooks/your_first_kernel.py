@@ -26,7 +26,7 @@
 #
 # ## You need
 #
-# Python, and enough C to read a loop over an array.
+# You need Python, and enough C to read a loop over an array.
 # You do not need a GPU: the CPU machine of this lab runs CUDA threads on your processor, checks every access to memory, and gives the bits that a GPU gives.
 # In JupyterLab you can change each kernel below and run its cell again; a kernel may use `printf`.
 
@@ -63,7 +63,7 @@ from labkernels.plots.primers import locator
 # The threads of a thread block have one {term}`shared memory`, through which they exchange numbers.
 # All threads of the grid read and write the global memory, where your arrays are.
 
-# %% mystnb={"figure": {"caption": "On the left what you launch, on the right where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On the left is what you launch, and on the right is where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
 locator.locator(origin="a drawing, not to scale")
 plt.show()
 
@@ -91,7 +91,7 @@ plt.show()
 # ## Eight steps
 #
 # Each step is a kernel with one mistake, as a text in Python.
-# `check` launches the kernel by the line that stands above it, and compares what the kernel wrote with what it should write; in a message, line 1 is the line with `__global__`.
+# `check` launches the kernel as the text above it says, and compares what the kernel wrote with what it should write; in a message, line 1 is the line with `__global__`.
 # Read the kernel, guess what the machine will say, and compare.
 # Then mend the kernel and run the cell again until it says *Passed*.
 # A kernel that passes is in the closed cell below.
@@ -189,7 +189,7 @@ assert found.passed
 # Each thread block is to write its 64 numbers in the reverse order.
 # A thread reads a number that another thread has loaded, so the numbers go through shared memory.
 # An array with `__shared__` exists once for each thread block.
-# A variable without it, such as `t`, exists once for each thread.
+# A variable without `__shared__`, such as `t`, exists once for each thread.
 
 # %%
 shared_memory = """__global__ void reverse(const float* x, float* y) {
@@ -203,7 +203,7 @@ first_kernel.check("shared_memory", shared_memory)
 
 # %% [markdown]
 # Shared memory begins with whatever an earlier thread block has left there.
-# The CPU machine knows which bytes nobody has written, and stops at the first read of one.
+# The CPU machine knows which bytes nobody has written, and stops at the first read of such a byte.
 
 # %% tags=["hide-cell"]
 # A kernel that passes.
@@ -323,7 +323,7 @@ assert found.passed
 #
 # The 32 lanes of a warp read in the same turn, and global memory answers in *sectors* of 32 bytes.
 # If the lanes want 32 numbers that lie side by side, these are 128 bytes in 4 sectors: the access is {term}`coalesced`.
-# If each lane wants a number from a sector of its own, memory moves 32 sectors for the same 128 bytes.
+# If each lane wants a number from another sector than every other lane, memory moves 32 sectors for the same 128 bytes.
 # The CPU machine notes the address of every access and counts both:
 
 # %%
@@ -416,7 +416,7 @@ assert (y == 1 + 2 * x).all()
 # %% [markdown]
 # ## Prediction
 #
-# Now one row of attention, small enough to do by hand.
+# The last task is one row of attention, which is small enough to compute by hand.
 # A query $q$ is compared with four keys, and each key has a value.
 # All of these are vectors; an entry of a vector is called a *channel*, and here there are two.
 # The score of a key is the product $s_j = q \cdot k_j$; its weight is $2^{s_j}$, divided by the sum of all four weights; and the output is the weighted mean of the values $v_j$.
@@ -438,7 +438,7 @@ print("scores", k @ q)
 # For the keys that it has seen, it keeps their largest score $m$, the sum of their weights $l$, and their weighted values $o$.
 # Weights are taken relative to $m$, as $2^{s - m}$, because $2^s$ itself could be too large for a number of 32 bits.
 #
-# | After | $m$ | $l$ | $o$ |
+# | After | maximum $m$ | sum $l$ | output $o$ |
 # |---|---|---|---|
 # | the first KV tile, scores 1 and 0 | 1 | $1 + \frac12 = 1.5$ | $1 (3, 0) + \frac12 (1, 2) = (3.5, 1)$ |
 # | the second KV tile, scores 3 and 2 | 3 | $\frac14 \cdot 1.5 + 1 + \frac12 = 1.875$ | $\frac14 (3.5, 1) + 1 (1, 3) + \frac12 (0, 1) = (1.875, 3.75)$ |
@@ -468,7 +468,7 @@ in_numpy = o / l
 # A thread has two duties in turn.
 # While the scores are computed, thread `t` works for key `t` of the KV tile.
 # While the values are added, it works for channel `t` of the output.
-# The scores go from the first duty to the second through shared memory, so a barrier stands between them; step 5 says why, and the second barrier is there for the same reason.
+# The scores go from the first duty to the second through shared memory, so a barrier stands between the two; step 5 says why. The second barrier keeps a fast thread from the next scores while a slow thread still reads the old ones.
 #
 # ```{literalinclude} /labkernels/chapters/primers/first_kernel/attention_row.cu
 # :language: cpp

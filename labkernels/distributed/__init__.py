@@ -1,7 +1,7 @@
 """Attention whose keys lie on several ranks of torch.distributed."""
 
 from labkernels.distributed.decode import context_parallel_decode, decode_in_parts
-from labkernels.distributed.launch import on_cpus
+from labkernels.distributed.launch import on_cpus, on_gpus
 from labkernels.distributed.ranks import LostRank, Ranks
 from labkernels.distributed.ring import ring_prefill, ring_rows, zigzag
 from labkernels.distributed.shards import shard
@@ -12,6 +12,7 @@ __all__ = [
     "context_parallel_decode",
     "decode_in_parts",
     "on_cpus",
+    "on_gpus",
     "ring_prefill",
     "ring_rows",
     "shard",

@@ -1,7 +1,8 @@
-"""Ranks on this machine's CPU: processes that speak by gloo."""
+"""Ranks on this machine: processes that speak by gloo on its CPU, or by NCCL, one on each GPU."""
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -27,13 +28,27 @@ def on_cpus(
     >>> on_cpus(attrgetter("rank", "size"), 2)
     [(0, 2), (1, 2)]
     """
+    return _on("gloo", work, ranks, given, check=check, timeout_s=timeout_s)
+
+
+def on_gpus(work: Callable, ranks: int, *given: Any, timeout_s: float = TIMEOUT_S) -> list[Any]:
+    """Return what work(Ranks, *given) returns on each of this machine's first GPUs, as on_cpus.
+
+    Multicast over NVLink stays off, unless NCCL_NVLS_ENABLE says otherwise.
+    """
+    return _on("nccl", work, ranks, given, check=True, timeout_s=timeout_s)
+
+
+def _on(
+    backend: str, work: Callable, ranks: int, given: tuple, *, check: bool, timeout_s: float
+) -> list[Any]:
     # A process that has imported the work starts the ranks. This one would hand on its threads'
     # locks to a fork.
     server = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if server else "spawn")
     context.set_forkserver_preload([__package__, work.__module__])
     with tempfile.TemporaryDirectory() as name:
-        given = (work, ranks, Path(name), timeout_s, given)
+        given = (backend, work, ranks, Path(name), timeout_s, given)
         started = [context.Process(target=_one, args=(rank, *given)) for rank in range(ranks)]
         for process in started:
             process.start()
@@ -46,11 +61,16 @@ def on_cpus(
     return found
 
 
-def _one(rank: int, work: Callable, size: int, folder: Path, timeout_s: float, given: tuple):
+def _one(
+    rank: int, backend: str, work: Callable, size: int, folder: Path, timeout_s: float, given: tuple
+):
     torch.set_num_threads(1)
+    if backend == "nccl":
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        torch.cuda.set_device(rank)
     limit, how = timedelta(seconds=timeout_s), {"rank": rank, "world_size": size}
     try:
-        dist.init_process_group("gloo", (folder / "store").as_uri(), limit, **how)
+        dist.init_process_group(backend, (folder / "store").as_uri(), limit, **how)
         found = work(Ranks.join(timeout_s=timeout_s), *given)
     except Exception as error:
         found = error

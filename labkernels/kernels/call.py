@@ -181,7 +181,6 @@ class Asked(NamedTuple):
     target: str | None = None
     checks: bool = False
     variant: AttentionVariant = FULL  # apart from causal
-    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,6 @@ _KINDS = {
     "causal": _FLAG,
     "checks": _FLAG,
     "deterministic": _FLAG,
-    "interleaved": _FLAG,
     "kernel": (str | Kernel | None, "the name of a kernel, a Kernel, None"),
     "policy": (NumericPolicy | None, "a NumericPolicy, None"),
     "tile": (str | None, "the label of a tile, None"),

@@ -109,23 +109,21 @@ def test_a_cache_that_grows(tokens, window, block_table):
         close(again[b], q[b], keys, values, **mask)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window_size": (4, 1)}])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_a_cache_gets_rotated_keys(is_causal, interleaved):
+def test_a_cache_gets_rotated_keys(how, interleaved):
     q, k, v, lengths = Q[:, :3], K[:, :3], V[:, :3], torch.tensor([17, 9], dtype=torch.int32)
-    cos, sin = normal(2, 20, 16)
+    tables, places = normal(2, 20, 16), lengths[:, None] + torch.arange(3)
     caches, plain = ([K.clone(), V.clone()] for _ in "ab")
-    how = {"cache_seqlens": lengths, "causal": is_causal}
-    out = flash_attn.flash_attn_with_kvcache(
-        q, *caches, k, v, cos, sin, rotary_interleaved=interleaved, **how
+    how = how | {"cache_seqlens": lengths}
+    given = (q, *caches, k, v, *tables)
+    out = flash_attn.flash_attn_with_kvcache(*given, rotary_interleaved=interleaved, **how)
+    of_q = places if len(how) > 1 else lengths[:, None].expand(2, 3)
+    q, k = (
+        rotated(x.flatten(0, 1), *tables, at.flatten(), interleaved).half().view_as(x)
+        for x, at in ((q, of_q), (k, places))
     )
-    of_k = lengths[:, None] + torch.arange(3)
-    turned, k_new = (
-        rotated(x.flatten(0, 1), cos, sin, at.flatten(), interleaved).half().view_as(x)
-        for x, at in ((q, of_k if is_causal else lengths[:, None].expand(2, 3)), (k, of_k))
-    )
-    right = flash_attn.flash_attn_with_kvcache(turned, *plain, k_new, v, **how)
-    assert torch.equal(out, right)
+    assert torch.equal(flash_attn.flash_attn_with_kvcache(q, *plain, k, v, **how), out)
     assert all(map(torch.equal, caches, plain))
 
 

@@ -114,13 +114,16 @@ def points_of(notebook):
 
 
 def score(classroom, name, student, notebook):
-    """Submit and autograde a notebook; return score, points and whether the teacher must grade."""
+    """Submit, autograde, comment; return score, points, and whether the teacher grades."""
     folder, api = classroom
     path = folder / "submitted" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     nbformat.write(notebook, path)
     result = api.autograde(name, student)
     assert result["success"], result.get("log")
+    result = api.generate_feedback(name, student)
+    assert result["success"], result.get("log")
+    assert (folder / "feedback" / student / name / f"{name}.html").is_file()
     with api.gradebook as gradebook:
         found = gradebook.find_submission(name, student)
         return found.score, found.max_score, found.needs_manual_grade

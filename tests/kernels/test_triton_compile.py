@@ -15,7 +15,7 @@ from labkernels.cuda.compiler import sass, triton
 from labkernels.cuda.compiler.triton import TritonVariant, compile_triton
 from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.policy import CUDA_CORES, TENSOR_CORES
-from labkernels.variant import UNMASKED
+from labkernels.variant import FULL, UNMASKED, AttentionVariant
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES
 from tests.kernels.variants.cases import combined, varied
@@ -24,6 +24,7 @@ KERNELS = [name for name, spec in SPECS.items() if spec.language == "triton"]
 # The steps are of fp16, for which the interpreter's arguments are the GPU's; bf16 is compiled.
 POINTERS = {torch.float16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
 POINTERS |= {torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5"}
+POINTERS |= {torch.uint8: "*u8", torch.int64: "*i64"}
 
 pytestmark = [
     pytest.mark.usefixtures("interpreted"),
@@ -89,7 +90,8 @@ def wanted(spec, policy, launches, attention=MappingProxyType({})):
     one = {"decode": ((64,),), "mla": ((2,), (64,))}.get(spec.operation, ((64,), (64,)))
     for head_dim in spec.head_dims:
         how = {"heads": 16} if spec.operation == "mla" else {"head_dim": head_dim, "group": 4}
-        tiles = spec.tiles(spec.shape(head_dim=head_dim, group=4, rows=256), policy)
+        asked = AttentionVariant(mask=True, reach=1) if "mask" in attention else FULL
+        tiles = spec.tiles(spec.shape(head_dim=head_dim, group=4, rows=256, variant=asked), policy)
         for i, (tile, layout) in enumerate((tile, x) for tile in tiles for x in spec.layouts):
             if spec.operation == "prefill":
                 how["page_size"], how["layout"] = (
@@ -144,6 +146,16 @@ def test_variants_compile_without_spills(kernel, attention, launches):
         mix = sass.instruction_mix(found.cubin, symbol=made.function)
         assert any("MMA" in name for name in mix) == made.constants["TENSOR_CORES"]
         assert found.stack_bytes == 0, f"{made.constants}: spills"
+
+
+def test_a_mask_and_a_bias_fit_with_every_head_dim(launches):
+    """With head_dim 256, Triton's copies ahead would need more shared memory than there is."""
+    spec = SPECS["triton_prefill"]
+    every = wanted(spec, TENSOR_CORES, launches, {"mask": 0.5, "bias": True})
+    firsts = {made.constants["D_V"]: made for *_, made in reversed(list(every))}
+    assert max(firsts) == max(spec.head_dims)
+    for head_dim, found in zip(firsts, compile_triton(list(firsts.values())), strict=True):
+        assert found.smem_bytes <= hardware.gpu("h200").smem_per_block_max_bytes, head_dim
 
 
 def test_what_triton_refuses_is_told_in_its_words(launches):

@@ -26,8 +26,9 @@ def recorded():
 
 @pytest.mark.parametrize("way", sorted({row["way"] for row in recorded()}))
 def test_libraries_launched_what_their_planners_say(way):
-    of = {name.name: name for x in ("decode", "prefill") for name in ways.ways(x)}[way]
+    every = {(x, each.name): each for x in ("decode", "prefill") for each in ways.ways(x)}
     for row in (row for row in recorded() if row["way"] == way):
+        of = every[row["operation"], way]
         heads = row["q_heads"] if of.repeats_kv else row["kv_heads"]
         batch = Batch(
             (row["kv_len"],) * row["batch"],

@@ -1,13 +1,16 @@
 """What a GPU's compiler makes of an answer: registers per thread, and bytes of shared memory."""
 
+import functools
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkernels import hardware
 from labkernels.chapters.exercises.report import ANSWER
 from labkernels.chapters.primers.machine import SmallKernel
-from labkernels.cuda.compiler import nvrtc
+from labkernels.cuda.compiler import cache, nvrtc, sources
 from labkernels.cuda.compiler.specialization import Specialization
 
 ARCH = hardware.gpu("h200").compile_arch
@@ -27,7 +30,7 @@ class Takes:
 
     ledger: the registers per thread by the kernel's ledger, None if it has none. registers: by the
     compiler, None if it is not here. spill_bytes: per thread. smem_bytes: per block, None if it is
-    unknown. compiler: its name, or why it says nothing.
+    unknown. compiler: its name, or why it says nothing. made_from: a hash of sources and compiler.
     """
 
     kernel: str
@@ -36,6 +39,16 @@ class Takes:
     spill_bytes: int
     smem_bytes: int | None
     compiler: str
+    made_from: str = ""
+
+
+@functools.cache
+def recorded() -> dict[str, list]:
+    """Return what is known of references, since a first answer waits for their compiles.
+
+    It is by a hash of what each was made from, so that nothing is known of a changed reference.
+    """
+    return json.loads(Path(__file__).with_name("references.json").read_text())
 
 
 def small(kernels: Iterable[SmallKernel], folders: tuple) -> list[Takes]:
@@ -52,6 +65,16 @@ def by_nvrtc(kernel: str, made: Specialization, ledger: int) -> Takes:
     """
     if (reason := nvrtc.available()) is not None:
         return Takes(kernel, ledger, None, 0, made.smem_bytes, f"no compiler is here: {reason}")
+    said = f"NVRTC {nvrtc.nvrtc_version()} for {ARCH}"
+    folders = (*made.include_dirs, nvrtc.INCLUDE, nvrtc.KERNELS)
+    files = sources.parts(nvrtc.device_sources(made.header, folders))
+    made_from = cache.content_key(said, made.instance, str(made.defines), *files)
+    resources = recorded().get(made_from) or _compiled(made)
+    return Takes(kernel, ledger, *resources, said, made_from)
+
+
+def _compiled(made: Specialization) -> list[int]:
+    """Return the registers, the bytes of them that spill, and the bytes of shared memory."""
     try:
         found = nvrtc.compiled(made, ARCH)
     except nvrtc.CompileError as error:
@@ -59,15 +82,8 @@ def by_nvrtc(kernel: str, made: Specialization, ledger: int) -> Takes:
         raise RefusedForGpus(f"A GPU's compiler refuses {said}") from error
     if said := _where(_UNDEFINED, found.log):
         raise RefusedForGpus(f"A GPU's compiler warns of {said}. {_LUCK}")
-    report = found.report
-    return Takes(
-        kernel,
-        ledger,
-        report.registers,
-        report.spill_store_bytes + report.spill_load_bytes,
-        made.smem_bytes + report.static_smem_bytes,
-        f"NVRTC {nvrtc.nvrtc_version()} for {ARCH}",
-    )
+    spills = found.report.spill_store_bytes + found.report.spill_load_bytes
+    return [found.report.registers, spills, made.smem_bytes + found.report.static_smem_bytes]
 
 
 def _where(pattern: re.Pattern[str], log: str) -> str:

@@ -76,9 +76,9 @@ def append(
         if not isinstance(cache, PagedKV):
             arguments.refuse_kind("cache", cache, "PagedKV in a graph of torch.compile")
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
-        known = {"new_lens": new_lens, "kv_lens": kv_lens}
-        known |= {"rotary": rotary and list(rotary), "interleaved": interleaved}
-        return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
+        known = {"new_lens": new_lens, "kv_lens": kv_lens, "target": target, "checks": checks}
+        how = {"rotary": rotary and list(rotary), "interleaved": interleaved}
+        return in_graph("append", nothing, *tensors, **known, **how)
     k_new, v_new, cu_seqlens_new = map(resolved, (k_new, v_new, cu_seqlens_new))
     how = {"rotary": rotary, "interleaved": interleaved, "target": target, "checks": checks}
     step = append_step(cache, k_new, v_new, cu_seqlens_new, **how)
@@ -121,15 +121,17 @@ def append_step(
     """
     if not isinstance(cache, PagedHeads):
         arguments.refuse_kind("cache", cache, "PagedKV, QuantizedKV")
-    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks, interleaved=interleaved)
-    read = {"k_new": k_new, "v_new": v_new, **_rotation(rotary, q)}
+    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks)
+    read = {"k_new": k_new, "v_new": v_new}
+    if not (rotary is None and q is None):
+        read |= _rotation(rotary, interleaved, q)
     arguments.require_no_gradient("append", k=cache.k, v=cache.v, **read)
     found = arguments.facts(*read.values(), cu_seqlens_new, names=(*read, "cu_seqlens_new"))
-    facts = ("append", *found, cache.facts, q_in_order)
+    facts = ("append", *found, cache.facts, bool(interleaved), q_in_order)
     call = kept(facts, asked)
     if call is None:
         _check_rows(cache, k_new, v_new, cu_seqlens_new)
-        call = keep(facts, asked, _checked(cache, read, asked))
+        call = keep(facts, asked, _checked(cache, read, interleaved, asked))
     call = call.on(cache=cache, read=read, cu_seqlens_new=cu_seqlens_new, in_order=q_in_order)
     _check_places(call)
     if q is not None:
@@ -139,19 +141,20 @@ def append_step(
 
 
 def _rotation(
-    rotary: Sequence[torch.Tensor] | None, q: torch.Tensor | None
+    rotary: Sequence[torch.Tensor] | None, interleaved: bool, q: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
     """Return the tensors that a rotation reads, by name; they are not checked yet."""
-    if rotary is None and q is None:
-        return {}
     if not (isinstance(rotary, Sequence) and len(rotary) == 2):
-        allowed = "(cos, sin), or None without q"
-        raise ValueError(f"rotary is a {type(rotary).__name__}, allowed: {allowed}")
+        arguments.refuse_kind("rotary", rotary, "(cos, sin), or None without q")
+    if not isinstance(interleaved, bool):
+        raise ValueError(f"interleaved = {interleaved!r}, allowed: True, False")
     found = dict(zip(("cos", "sin"), map(resolved, rotary), strict=True))
     return found if q is None else found | {"q": q}
 
 
-def _checked(cache: PagedHeads, read: dict[str, torch.Tensor], asked: Asked) -> AppendCall:
+def _checked(
+    cache: PagedHeads, read: dict[str, torch.Tensor], interleaved: bool, asked: Asked
+) -> AppendCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(asked)
     k_new, rotary = read["k_new"], None
@@ -161,7 +164,7 @@ def _checked(cache: PagedHeads, read: dict[str, torch.Tensor], asked: Asked) -> 
     kind = DTYPES[k_new.dtype]
     if "cos" in read:
         _check_rotation(cache, read)
-        rotary = ("neighbours" if asked.interleaved else "halves", DTYPES[read["cos"].dtype])
+        rotary = ("neighbours" if interleaved else "halves", DTYPES[read["cos"].dtype])
     how = {"kv_dtype": kv_dtype, "rotary": rotary}
     shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, **how)
     choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))

@@ -58,12 +58,8 @@ def prepare(call: AppendCall) -> Step[None]:
     """Plan an append from its shapes, and fix its launch."""
     cache, rotated = call.cache, call.rotated
     written = {"k_pool": cache.k, "v_pool": cache.v, "kv_len": cache.kv_len}
-    tensors = {
-        **call.read,
-        "page_table": cache.page_table,
-        "cu_seqlens": call.cu_seqlens_new,
-        **written,
-    }
+    tensors = {"page_table": cache.page_table, "cu_seqlens": call.cu_seqlens_new}
+    tensors |= {**call.read, **written}
     if isinstance(cache, QuantizedKV):
         tensors |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
     if rotated is not None:

@@ -10,6 +10,7 @@ import labkernels
 from labkernels import LatentKV, PagedKV, RaggedKV
 from labkernels.testing import assert_attention_close
 from tests.book.texts.test_coming_from import PAGE, close, exact
+from tests.kernels.append.test_rotary import rotated
 
 ENDS = torch.tensor([0, 3, 8], dtype=torch.int32)
 LENS = ENDS.diff()
@@ -67,6 +68,13 @@ def decode_step_twice():
     step = labkernels.decode_step(q, CACHE)
     step.run()
     of_cache(step, q)
+
+
+def append_rotated():
+    cache = PagedKV(*(x.clone() for x in POOLS), TABLE, LENS.clone())
+    new, tables = torch.tensor([0, 1, 2], dtype=torch.int32), normal(6, 64).chunk(2, 1)
+    labkernels.ops.append(cache, K[:2], V[:2], new, rotary=tables)
+    assert torch.equal(cache.k[1, 5], rotated(K[1:2], *tables, [5], interleaved=False)[0].half())
 
 
 def by_either_kernel():
@@ -154,6 +162,7 @@ RUNS = {
     "BatchPrefillWithPagedKVCacheWrapper": paged_and_ragged_prefill,
     "mla.BatchMLAPagedAttentionWrapper": latent,
     "append_paged_kv_cache": append,
+    "apply_rope_with_cos_sin_cache": append_rotated,
     "merge_state": merges,
     "MultiLevelCascadeAttentionWrapper": cascade,
     "plan": decode_step_twice,
@@ -168,6 +177,7 @@ RUNS = {
     "softmax_scale": scale_and_lse2,
     "num_splits": with_splits,
     "window_size": variants,
+    "rotary_cos": append_rotated,
     "max_seqlen_q": attention,
     "softmax_lse": attention,
 }

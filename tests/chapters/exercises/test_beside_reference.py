@@ -12,6 +12,7 @@ from labkernels.chapters import exercises
 from labkernels.chapters.exercises import beside_reference, compiled, overlay
 from labkernels.chapters.exercises.compiled import Takes
 from labkernels.chapters.primers import fragments, pipeline, small_attention
+from labkernels.chapters.primers.machine import FOLDER
 from labkernels.cuda.compiler import nvrtc, triton
 from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
@@ -159,7 +160,7 @@ def test_ledgers_of_the_primers_are_the_sources():
 
 
 def test_a_compiler_that_is_missing_or_refuses_is_said(monkeypatch):
-    made = pipeline.SUM_UP.made(())
+    made = pipeline.SUM_UP.made((FOLDER,))
     monkeypatch.setattr(nvrtc, "available", lambda: "it is not installed")
     takes = compiled.by_nvrtc("sum_up", made, 1)
     assert beside_reference.ledger_line(takes, takes) == (

@@ -16,6 +16,7 @@ import torch
 
 from labkernels import ops
 from tests.kernels.append.cases import GROWTHS, append_case, check_appended
+from tests.kernels.append.test_rotary import check_rotary
 from tests.kernels.contract import SPECS
 from tests.kernels.trials import CASES, trials
 
@@ -26,6 +27,7 @@ def append() -> None:
         case = append_case(*GROWTHS, **shape, device="cuda")
         ops.append(*case.arguments)
         check_appended(case)
+        check_rotary(GROWTHS, torch.float32, None, False, width=32, device="cuda", **shape)
 
 
 def attention(kernel: str) -> None:

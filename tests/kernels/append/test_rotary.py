@@ -14,7 +14,7 @@ from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.measure import resources
 from tests.kernels.append.cases import GROWTHS, append_case, check_untouched, copies
 from tests.kernels.contract import SPECS
-from tests.kernels.decode.cases import KV_DTYPES, LAYOUTS, PAD, assert_same, bits
+from tests.kernels.decode.cases import KV_DTYPES, LAYOUTS, PAD, bits
 from tests.kernels.test_compile import check_report
 
 NAMES = ("head_dim", "width", "kv_heads", "page_size", "layout")  # width: of cosines and of sines
@@ -95,19 +95,6 @@ def test_keys_and_queries_have_the_bits_of_fp32(shape, dtype, table, kind, inter
     check_rotary(GROWTHS, table, kind, interleaved, checks=True, dtype=dtype, **shape)
 
 
-@pytest.mark.parametrize("how", [{}, {"causal": False}, {"causal": False, "window_left": 4}])
-def test_kv_cache_rotates_queries_too(how):
-    case, plain = (append_case((20, 10), (0, 4), (7, 1)) for _ in "ab")
-    cos, sin, places = rotation_of(case, 32)
-    q = torch.randn(15, 4, 64).half()
-    at = places if how != {"causal": False} else torch.tensor([20] * 10 + [0] * 4 + [7])
-    turned, k_new = (
-        rotated(x, cos, sin, p, False).half() for x, p in ((q, at), (plain.k_new, places))
-    )
-    expected = ops.with_kvcache(turned, plain.cache, k_new, plain.v_new, plain.cu_seqlens, **how)
-    assert_same(ops.with_kvcache(q, *case.arguments, rotary=(cos, sin), **how), expected)
-
-
 def test_a_step_writes_no_key_beyond_the_table_of_cosines():
     case = append_case((30, 6), (3, 2))
     cos, sin, places = rotation_of(case, 32)
@@ -130,7 +117,7 @@ def test_nothing_spills(arch):
 
 TABLE = torch.zeros(36, 32)
 BAD = [
-    (TABLE, "rotary is a Tensor, allowed: (cos, sin), or None"),
+    (TABLE, "rotary is of type Tensor, allowed: (cos, sin), or None"),
     ((TABLE, None), "sin is of type NoneType, allowed: torch.Tensor"),
     ((TABLE.double(), TABLE), "cos.dtype = torch.float64, allowed: torch.float32, torch.float16"),
     ((TABLE, TABLE.half()), "sin is torch.float16 (36, 32), allowed: torch.float32 (36, 32)"),
@@ -149,4 +136,6 @@ def test_bad_tables_are_named_and_nothing_is_written(rotary, message):
     for verb in (ops.append, lambda *given, **how: ops.with_kvcache(case.k_new, *given, **how)):
         with pytest.raises(ValueError, match=re.escape(message)):
             verb(*case.arguments, rotary=rotary)
+        with pytest.raises(ValueError, match="interleaved = 1, allowed: True, False"):
+            verb(*case.arguments, rotary=(TABLE, TABLE), interleaved=1)
     check_untouched(case, before)

@@ -88,8 +88,8 @@ template <class C> LAB_DEVICE const Side& side_of(const typename C::Arguments& p
   return p.sides[block_y()];
 }
 
-// Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last row,
-// the page table or the table of cosines; `position` becomes the one that the row is rotated at.
+// Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last
+// row, the page table or the cosines; `position` becomes the one that the row is rotated at.
 template <class C>
 LAB_DEVICE i64 place(const typename C::Arguments& p, const Side& side, int key, int& position) {
   if (key >= load_constant(p.cu_seqlens + p.batch)) return nowhere;
@@ -140,7 +140,7 @@ LAB_DEVICE void load_numbers(float (&x)[N], const void* table, i64 element) {
 }
 
 // Rotates 8 channels by the angles of a position: a becomes a cos - b sin, and b becomes
-// b cos + a sin, with each product and the sum rounded to fp32. `other` holds the partners of halves.
+// b cos + a sin, with products and sum rounded to fp32. `other` holds the partners of halves.
 template <class C>
 LAB_DEVICE void rotate(u32x4& x, const u32x4& other, const Rotary& by, int position, int channel) {
   constexpr bool halves = C::pairs == Pairs::halves;

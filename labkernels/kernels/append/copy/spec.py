@@ -16,7 +16,7 @@ ROTARY = WarpTile(warps=8, keys=16, stages=2, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
-    """A kernel that rounds nothing, unless the cache has 8 bits."""
+    """A kernel that rounds nothing, unless keys are rotated or the cache has 8 bits."""
 
     name = "append"
     idea = (

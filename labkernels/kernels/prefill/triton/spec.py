@@ -13,6 +13,9 @@ WIDE = {
     192: PrefillTile(64, 64, 4, 2, 2),
     256: PrefillTile(128, 64, 8, 2, 1),
 }
+# Triton loads what a bias needs ahead, too: with a mask, WIDE[256] would not fit shared memory,
+# and tiles between these two spill with Triton 3.7.
+WIDE_WITH_BIAS = PrefillTile(64, 32, 8, 2, 1)
 
 
 class TritonPrefill(PrefillKernel):
@@ -41,6 +44,8 @@ class TritonPrefill(PrefillKernel):
                 WIDE[shape.head_dim],
                 PrefillTile(FEW_ROWS, 64 if shape.head_dim <= 128 else 32, 4, 2, 2),
             )
+            if shape.head_dim == 256 and "bias" in shape.variant.features:
+                wide = WIDE_WITH_BIAS
         return (wide, few) if shape.rows > FEW_ROWS else (few, wide)
 
 
