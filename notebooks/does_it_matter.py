@@ -216,8 +216,8 @@ plots.table(table, "effect-prediction", dict.fromkeys(table.columns[1:], "{:.5f}
 
 # %%
 foreign = pd.DataFrame(store.read("foreign"))
-others = foreign.pivot_table(index="way", columns="metric", values="value", sort=False)
-table = others.drop("rounded inputs")[["RMSE of logits", "other next tokens"]]
+distant = foreign.pivot_table(index="way", columns="metric", values="value", sort=False)
+table = distant.drop("rounded inputs")[["RMSE of logits", "other next tokens"]]
 table = table.assign(**{"other next tokens": 1000 * table["other next tokens"]})
 table = table.rename(index=chapter.NAMES).reset_index()
 table.columns = ["attention", "RMSE of logits", "other next tokens of 1,000"]
@@ -412,7 +412,7 @@ glue("small_context", weights.SMALL.size.context, display=False)
 glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]
-moved = others["RMSE of logits"]
+moved = distant["RMSE of logits"]
 times = moved["torch fp32, model in bf16"] / moved[["tensor cores", "CUDA cores"]].mean()
 glue("foreign_times", f"{times:.1f}", display=False)
 glue("foreign_tokens", f"{256 * foreign['sample'].nunique():,}", display=False)

@@ -13,7 +13,7 @@ from labkernels.planners import NotKnown, launched
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/launches.csv"
+DATA_FILE = "accuracy/launches.parquet"
 NAME_LETTERS = 320  # of a kernel's name: what stands before these are the numbers of its template
 
 
