@@ -70,13 +70,15 @@ def ring_backward(
         origin, coming = (ranks.rank - step) % ranks.size, torch.empty_like(held)
         more = step < ranks.size - 1
         arrived = ranks.pass_on(held, coming) if more else lambda: None
-        add = _pair(given, *held, ranks.rank, origin, causal=causal, **options)
+        try:
+            add = _pair(given, *held, ranks.rank, origin, causal=causal, **options)
+        finally:  # also after an error, so that the next exchange is not in the way of this one
+            arrived()
         home()  # the carry of these keys, to which the ranks before have added
         add(dq, carry)
         if ranks.size > 1:
             sent, carry = carry, torch.empty_like(carry)
             home = ranks.pass_on(sent, carry)
-        arrived()
         held = coming
     home()
     return _rounded(given, dq, carry)

@@ -1,6 +1,7 @@
 """The verb `ring_prefill`: K and V of each rank go round, and every rank attends to all of them."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from typing import Any, Unpack
 
 import torch
@@ -65,8 +66,8 @@ def ring_prefill(
         return None, {**facts, "causal": causal, "carry": carry, **options}
 
     ranks.agree(make)
-    blocks = _arriving(k, v, ranks)
-    return ring_rows(q, blocks, ranks.rank, causal=causal, carry=carry, **options)
+    with contextlib.closing(_arriving(k, v, ranks)) as blocks:
+        return ring_rows(q, blocks, ranks.rank, causal=causal, carry=carry, **options)
 
 
 def ring_rows(
@@ -123,17 +124,22 @@ def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
         if x.dim() != 3 or not len(x) or len(x) % 2 or x[..., 0, :].shape != q[..., 0, :].shape:
             words = "[tokens, heads, head_dim], of two equal chunks, as q"
             raise ValueError(f"{name}.shape = {tuple(x.shape)}, allowed: {words}")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name}.dtype = {x.dtype}, allowed: {q.dtype}, as q")
     facts: dict[str, object] = {f"{name}.dtype": x.dtype for name, x in given.items()}
     return facts | {f"{name}.shape": tuple(x.shape) for name, x in given.items()}
 
 
-def _arriving(k: torch.Tensor, v: torch.Tensor, ranks: Ranks) -> Blocks:
+def _arriving(
+    k: torch.Tensor, v: torch.Tensor, ranks: Ranks
+) -> Generator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Yield K and V of this rank, then of each earlier one; the next arrives meanwhile."""
     held = torch.stack([k, v])
     for step in range(ranks.size):
         coming, more = torch.empty_like(held), step < ranks.size - 1
-        wait = ranks.pass_on(held, coming) if more else None
-        yield (ranks.rank - step) % ranks.size, held[0], held[1]
-        if wait is not None:
+        wait = ranks.pass_on(held, coming) if more else lambda: None
+        try:
+            yield (ranks.rank - step) % ranks.size, held[0], held[1]
+        finally:  # also after an error, so that the next exchange is not in the way of this one
             wait()
         held = coming

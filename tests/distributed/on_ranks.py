@@ -42,6 +42,12 @@ def everything(ranks):
     return found | {"seconds": time.monotonic() - start}
 
 
+def hangs(ranks):
+    """Wait for a rank that does not answer."""
+    time.sleep(1000 * (ranks.rank == 1))
+    ranks.agree(lambda: (None, {}))
+
+
 def said(call):
     """Return the kind and the words of an error."""
     try:
@@ -103,5 +109,7 @@ def refusals(ranks):
         said(lambda: context_parallel_decode(q, own, ranks, carry="input" if odd else "fp32")),
         said(lambda: context_parallel_decode(q, own, ranks, window_left=4)),
         said(lambda: ring_prefill(ring.q, ring.kv.k, ring.kv.v, ranks)),
+        said(lambda: ring_prefill(rows.q, rows.k, rows.v, ranks, kernel="none")),
+        said(lambda: ring_backward(*rows, ranks, kernel="none")),
         said(lambda: ring_backward(*rows[:5], rows.lse2.double() if odd else rows.lse2, ranks)),
     ]

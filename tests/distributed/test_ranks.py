@@ -8,7 +8,7 @@ import torch
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import live
-from labkernels.distributed import decode_in_parts, on_cpus, ring_backward_in_turn, shard
+from labkernels.distributed import LostRank, decode_in_parts, on_cpus, ring_backward_in_turn, shard
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import gradients
 from labkernels.ops import decode
@@ -38,7 +38,8 @@ def test_every_rank_refuses_with_the_same_line(seen):
     assert words[2] == "rank 2: carry = input, allowed: fp32, as on rank 0"
     assert words[3].startswith("rank 0: context_parallel_decode() got an unexpected option 'window")
     assert words[4] == "rank 2: q.shape = (16, 4, 64), allowed: (8, 4, 64), as on rank 0"
-    assert words[5] == "rank 2: lse2.dtype = torch.float64, allowed: torch.float32, as on rank 0"
+    assert all(line.startswith("kernel = 'none', allowed:") for line in words[5:7])
+    assert words[7] == "rank 2: lse2.dtype = torch.float64, allowed: torch.float32, as on rank 0"
 
 
 def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
@@ -48,6 +49,11 @@ def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
         assert "lost another rank in a comparison of arguments" in words
         assert "\n" not in words
     assert all(found["seconds"] < 20 for found in seen[:3])
+
+
+def test_a_rank_that_hangs_is_killed():
+    with pytest.raises(LostRank, match=r"^rank 1 did not end with the others, and was killed$"):
+        on_cpus(on_ranks.hangs, 2, timeout_s=4)
 
 
 @pytest.mark.parametrize("by", ["contiguous", "interleaved"])
