@@ -8,7 +8,6 @@ import contextlib
 import gc
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ class Recording:
         self.failures: list[str] = []
         self.told: list[str] = []
         self.written: list[str] = []
-        self._began_s = time.monotonic()
         self._once: dict[Callable, Any] = {}
         self.on_gpu = gpu_missing() is None
         started_utc = started_utc or provenance.utc_text(datetime.now(UTC))
@@ -58,8 +56,8 @@ class Recording:
         return "cuda" if self.on_gpu else "cpu"
 
     def progress(self, text: str) -> None:
-        """Print a line of progress that begins with the elapsed time."""
-        self.options.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
+        """Print a line about work that several cells need."""
+        self.options.say(text)
 
     def tell(self, words: str) -> None:
         """Add words to the line that is printed when the cell is done."""

@@ -6,7 +6,7 @@ failures, and notes how long the recording took. Workers may die: no cell is los
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -37,28 +37,23 @@ class Sweep:
         self.began_s = time.monotonic()
         self.files = Files(experiment, self.options)
 
-    def begin(self) -> None:
-        """Say what is recorded where, and how long it took before."""
-        name, origin, cells = self.experiment.name, self.origin, len(self.cells)
-        dirty = " with changes" if origin["dirty"] else ""
-        self._say(
-            f"{name} on {origin['device']}, {cells} cells, commit {origin['commit']}{dirty}, "
-            f"{durations.expected(name, cells)}"
-        )
-
     def run(self) -> Outcome:
         """Measure every cell; an interruption keeps what was measured, and is raised again.
 
         Renewed files among the committed data are kept as they were unless all is measured.
         """
+        name, cells, known = self.experiment.name, len(self.cells), self.unfinished.cells
+        dirty = " with changes" if self.origin["dirty"] else ""
+        self._say(
+            f"{name} on {self.origin['device']}, {cells} cells, commit {self.origin['commit']}"
+            f"{dirty}, {durations.expected(name, cells)}"
+        )
+        left = [cell for cell in self.cells if cell.label not in known]
+        if known:
+            self._say(f"goes on: {len(known)} cells are in {self.unfinished.path}")
         try:
-            for found in self.unfinished.cells.values():
+            for found in known.values():
                 self._take(found, again=True)
-            left = [cell for cell in self.cells if cell.label not in self.unfinished.cells]
-            if len(left) < len(self.cells):
-                self._say(
-                    f"goes on: {len(self.cells) - len(left)} cells are in {self.unfinished.path}"
-                )
             for number, found in enumerate(self._found(left), 1):
                 self._keep(found)
                 self._tell(found, number, len(left))
@@ -81,7 +76,8 @@ class Sweep:
         """Yield what workers say of cells, in the order in which they are done."""
         what = (*self.asked, self.origin["started_utc"])
         futures = {self.pool.submit(measured, *what, cell.label): cell.label for cell in left}
-        for future in workers.as_done(futures):
+        in_turn = isinstance(self.pool, workers.InTurn)  # which works when it is asked
+        for future in futures if in_turn else as_completed(futures):
             try:
                 yield future.result()
             except Exception as error:  # of the worker, since a cell's own are in what it says
@@ -134,9 +130,7 @@ def record(experiment: Experiment, options: Options) -> Outcome:
     experiment.chosen(options)
     _check(experiment, options)
     with workers.executor(options.scheduler, alone=experiment.alone) as pool:
-        sweep = Sweep(experiment, options, pool)
-        sweep.begin()
-        return sweep.run()
+        return Sweep(experiment, options, pool).run()
 
 
 def check_place(experiment: Experiment, options: Options) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import asdict
-from typing import Any
 
 from labkernels.experiments.experiment import Experiment, Options
 from labkernels.experiments.harness import Found
@@ -23,38 +22,34 @@ class Unfinished:
         of = {name: value for name, value in origin.items() if name != "started_utc"}
         of |= {"quick": options.quick, "only": options.only}
         self.started_utc, self.cells = origin["started_utc"], self._read(of)
-        self._head: dict[str, Any] | None = {"of": of, "started_utc": self.started_utc}
+        self._head = {"of": of, "started_utc": self.started_utc}
 
     def _read(self, of: Row) -> dict[str, Found]:
         """Return what is known of each cell; a line that a crash has cut is left out."""
         if not self.path.exists():
             return {}
-        *lines, _ = self.path.read_bytes().split(b"\n")
-        head, *cells = map(json.loads, lines or [b'{"of": {}}'])
+        *lines, cut = self.path.read_bytes().split(b"\n")
+        head, *cells = map(json.loads, lines or [b"{}"])
+        if cut or not cells:
+            files.replace(self.path, b"".join(line + b"\n" for line in lines if cells))
+        if not cells:
+            return {}
         other = [name for name in of if head["of"].get(name) != of[name]]
-        if cells and other:
+        if other:
             name = other[0]
             raise ValueError(
                 f"{name} = {of[name]!r}, allowed: {head['of'].get(name)!r}, to go on with the "
                 f"{len(cells)} cells in {self.path}, or any if this file is deleted"
             )
-        self.started_utc = head["started_utc"] if cells else self.started_utc
+        self.started_utc = head["started_utc"]
         return {cell["label"]: Found(**cell) for cell in cells}
 
     def add(self, found: Found) -> None:
         """Note a cell that is done."""
+        lines = [asdict(found)] if self.cells else [self._head, asdict(found)]
         self.cells[found.label] = found
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._head:  # the first of this process, perhaps behind a line that was cut
-            lines = [self._head, *map(asdict, self.cells.values())]
-            files.replace(self.path, b"".join(map(_line, lines)))
-            self._head = None
-            return
         with self.path.open("ab") as file:
-            file.write(_line(asdict(found)))
+            file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-
-
-def _line(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n"

@@ -11,14 +11,13 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import (
     CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
-    as_completed,
 )
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -125,13 +124,6 @@ def executor(scheduler: str, *, alone: bool) -> contextlib.AbstractContextManage
     if scheduler:
         return of_dask(scheduler)
     return InTurn() if alone else all_cores()
-
-
-def as_done(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures when they are done; work in this process is done as it is asked for."""
-    futures = list(futures)
-    in_turn = all(isinstance(each, Asked) for each in futures)
-    return iter(futures) if in_turn else as_completed(futures)
 
 
 def alone(work: Callable[..., T], *given: Any, **named: Any) -> T:
