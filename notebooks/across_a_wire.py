@@ -301,7 +301,7 @@ plots.table(table, "wire-mistakes", {})
 #
 # ## What would change the answer
 #
-# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow; gradients over ranks were not computed here.
+# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: a test holds its gradients on up to eight ranks to a bound of float64, but this chapter does not measure them.
 # - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
 # - **A library's sum.** NCCL's order on two or more GPUs was not probed.
 # - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.

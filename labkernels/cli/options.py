@@ -34,6 +34,12 @@ def add_heads(sub: argparse.ArgumentParser, default: tuple[int, int] | None, wha
     sub.add_argument("--heads", type=heads, default=default, metavar="Q/KV", help=what)
 
 
+def add_scheduler(sub: argparse.ArgumentParser) -> None:
+    """Add --scheduler ADDRESS, for work that may be done by Dask's workers."""
+    what = "address of a Dask scheduler whose workers do the work (default: this machine)"
+    sub.add_argument("--scheduler", default="", metavar="ADDRESS", help=what)
+
+
 @contextmanager
 def told_to_wait(words: str) -> Iterator[None]:
     """Say on stderr what takes so long, once, if it takes longer than two seconds."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from labkernels import hardware
-from labkernels.cli.options import DONE, add_heads
+from labkernels.cli.options import DONE, add_heads, add_scheduler
 from labkernels.hardware import Gpu
 from labkernels.units import format_time
 
@@ -50,6 +51,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--gpu", default="", help="with --no-gpu: h200, a100, ... (default h200)")
     sub.add_argument("--repeats", type=int, default=10, help="timed repeats (default 10)")
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    add_scheduler(sub)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,66 +71,83 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         page_size=options.page_size or None,
     )
-    found = tune(
-        options.kernel,
-        workload,
-        gpu=options.gpu,
-        top=0 if options.no_gpu else options.top,
-        repeats=options.repeats,
-        seed=options.seed,
-        say=lambda line: print(line, flush=True),
-    )
+    from labkernels.experiments import workers
+
+    with workers.executor(options.scheduler, alone=False) as pool:
+        found = tune(
+            options.kernel,
+            workload,
+            gpu=options.gpu,
+            top=0 if options.no_gpu else options.top,
+            repeats=options.repeats,
+            seed=options.seed,
+            say=lambda line: print(line, flush=True),
+            pool=pool,
+        )
     print(f"\n{found}")
     return DONE
 
 
 def tune(
-    kernel: str, workload: Prefill, *, gpu: str, top: int, repeats: int, seed: int, say: Say
+    kernel: str,
+    workload: Prefill,
+    *,
+    gpu: str,
+    top: int,
+    repeats: int,
+    seed: int,
+    say: Say,
+    pool: Executor,
 ) -> str:
     """Search a kernel's tiles for a workload, and measure the `top` best unless top is 0.
 
+    pool: compiles, and has the GPU to measure on.
+
     Raises: ValueError naming the argument, its value and what is allowed.
     """
+    from labkernels.experiments import workers
     from labkernels.measure.tuning import search
 
     if top < 0:
         raise ValueError(f"top = {top}, allowed: 0 or more")
     spec = search.tunable(kernel)
-    target = _target(gpu, measured=top > 0)
+    target = _target(gpu, pool, measured=top > 0)
     if not spec.needs.include(target.arch):
         raise ValueError(f"gpu = {target.key!r} is {target.arch}, allowed: {spec.needs}")
     listed = search.space(spec, workload)
     say(f"{spec.name} for {target.name}: {workload.label}\n{len(listed)} tiles in its space")
     fitting, rejected = search.by_ledger(listed, target)
     say(f"{len(rejected)} rejected by the ledger{_causes(rejected)}")
-    candidates = _compile(fitting, target, say)
+    candidates = _compile(fitting, target, say, pool)
     expected = search.ranked(candidates, workload, target)
     runs = []
     if top and expected:
         chosen = [item.candidate for item in expected[:top]]
-        runs = search.measure(chosen, workload, repeats=repeats, seed=seed, say=say)
+        say(f"{len(chosen)} tiles are timed in {repeats} turns")
+        how = {"repeats": repeats, "seed": seed}
+        runs = pool.submit(workers.alone, search.measure, chosen, workload, **how).result()
     return "\n\n".join(_tables(expected, runs, workload, search.in_list(spec, workload)))
 
 
-def _target(gpu: str, *, measured: bool) -> Gpu:
+def _target(gpu: str, pool: Executor, *, measured: bool) -> Gpu:
     if not measured:
         return hardware.gpu(gpu or "h200")
     from labkernels.cuda.gpu import device
 
-    reason = device.available()
+    reason = pool.submit(device.available).result()
     if reason:
         raise ValueError(f"there is no GPU to measure on ({reason}); allowed: --no-gpu")
-    live = device.planning_gpu(0)
+    live = pool.submit(device.planning_gpu, 0).result()
     if gpu and hardware.gpu(gpu).arch != live.arch:
         raise ValueError(f"gpu = {gpu!r}, allowed here: {live.key}; another one with --no-gpu")
     return live
 
 
-def _compile(fitting: list, gpu: Gpu, say: Say) -> list[Candidate]:
+def _compile(fitting: list, gpu: Gpu, say: Say, pool: Executor) -> list[Candidate]:
     from labkernels.measure.tuning import search
 
     candidates, rejected = [], []
-    for count, found in enumerate(search.by_compiler(fitting, gpu), 1):
+    for count, found in enumerate(search.by_compiler(fitting, gpu, pool), 1):
         (rejected if isinstance(found, search.Rejected) else candidates).append(found)
         if count % 10 == 0 and count < len(fitting):
             say(f"compiled {count} of {len(fitting)}")

@@ -5,8 +5,10 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ def on_cpus(
     """Return what work(Ranks, *given) returns on each of some processes, which end afterwards.
 
     work: a function of a module. check: the first error of a rank is raised; else it stands in
-    place of the rank's result. Raises: LostRank naming a rank that ended without a result.
+    place of the rank's result. Raises: LostRank naming a rank that ended or hung without one.
 
     >>> from operator import attrgetter
     >>> on_cpus(attrgetter("rank", "size"), 2)
@@ -52,12 +54,17 @@ def _on(
         started = [context.Process(target=_one, args=(rank, *given)) for rank in range(ranks)]
         for process in started:
             process.start()
+        connection.wait([process.sentinel for process in started])
+        until = time.monotonic() + timeout_s / 4  # an end is the end of all, but for one that hangs
         for process in started:
-            process.join()
+            process.join(max(0.0, until - time.monotonic()))
         found = [_result(Path(name, f"{i}"), i, x.exitcode) for i, x in enumerate(started)]
+        for process in started:
+            process.kill()
+            process.join()
     lost = [result for result in found if isinstance(result, Exception)]
     if check and lost:
-        raise lost[0]
+        raise min(lost, key=lambda error: "lost another rank" in str(error))  # a cause, if any
     return found
 
 
@@ -75,6 +82,8 @@ def _one(
     except Exception as error:
         found = error
     (folder / f"{rank}").write_bytes(pickle.dumps(found))
+    if isinstance(found, LostRank):
+        os._exit(0)  # the library's own end would wait for the lost rank once more
     with contextlib.suppress(RuntimeError, ValueError):  # of a group that has lost a rank
         dist.barrier()  # since a rank that left would close a connection that another still makes
         dist.destroy_process_group()
@@ -83,4 +92,6 @@ def _one(
 def _result(path: Path, rank: int, code: int | None) -> Any:
     if path.exists():
         return pickle.loads(path.read_bytes())
+    if code is None:
+        return LostRank(f"rank {rank} did not end with the others, and was killed")
     return LostRank(f"rank {rank} ended with exit code {code}, and without a result")

@@ -1,7 +1,8 @@
 """The verb `ring_prefill`: K and V of each rank go round, and every rank attends to all of them."""
 
-from collections.abc import Iterator
-from typing import Unpack
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import Any, Unpack
 
 import torch
 
@@ -61,17 +62,12 @@ def ring_prefill(
     def make() -> tuple[None, dict[str, object]]:
         require_choice("carry", carry, CARRIES)
         require_options("ring_prefill", options, PartOptions)
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            arguments.require_tensor(name, x)
-            if x.dim() != 3 or not len(x) or len(x) % 2 or x[..., 0, :].shape != q[..., 0, :].shape:
-                words = "[tokens, heads, head_dim], of two equal chunks, as q"
-                raise ValueError(f"{name}.shape = {tuple(x.shape)}, allowed: {words}")
-        facts = {"q.dtype": q.dtype, "q.shape": tuple(q.shape), "k.shape": tuple(k.shape)}
+        facts = ring_facts({"q": q, "k": k, "v": v})
         return None, {**facts, "causal": causal, "carry": carry, **options}
 
     ranks.agree(make)
-    blocks = _arriving(k, v, ranks)
-    return ring_rows(q, blocks, ranks.rank, causal=causal, carry=carry, **options)
+    with contextlib.closing(_arriving(k, v, ranks)) as blocks:
+        return ring_rows(q, blocks, ranks.rank, causal=causal, carry=carry, **options)
 
 
 def ring_rows(
@@ -88,16 +84,11 @@ def ring_rows(
     One process that hands over the same blocks gets the same bits as the ring.
     """
     how = {"batch_invariant": True, **options, **carried("prefill", carry, options)}
-    half, found = len(q) // 2, None
+    found = None
     for origin, k, v in blocks:
-        # two chunks a rank: of an earlier rank only the first is seen, a later one's by the last
-        rows = slice(half, None) if causal and origin > rank else slice(None)
-        keys = slice(half) if causal and origin < rank else slice(None)
-        ends = [torch.tensor([0, len(x)], dtype=torch.int32) for x in (q[rows], k[keys])]
-        of_q, of_k = (x.to(q.device, non_blocking=True) for x in ends)
-        lens = {"q_lens": [len(q[rows])], "kv_lens": [len(k[keys])]}
-        kv, own = RaggedKV(k[keys], v[keys], of_k), causal and origin == rank
-        part = prefill(q[rows], kv, of_q, causal=own, **lens, **how).outputs()
+        rows, keys, asked = pair_of(q, k, rank, origin, causal=causal)
+        kv = RaggedKV(k[keys], v[keys], asked.pop("cu_seqlens_k"))
+        part = prefill(q[rows], kv, **asked, **how).outputs()
         if found is None:
             found = part
             continue
@@ -106,13 +97,49 @@ def ring_rows(
     return Attention(found.out.to(q.dtype), found.lse2)
 
 
-def _arriving(k: torch.Tensor, v: torch.Tensor, ranks: Ranks) -> Blocks:
+def pair_of(
+    q: torch.Tensor, k: torch.Tensor, rank: int, origin: int, *, causal: bool
+) -> tuple[slice, slice, dict[str, Any]]:
+    """Return which rows of a rank see which keys that came from `origin`, and the kernel's options.
+
+    The options have the ends of rows and keys, too, under the names that `backward` gives them.
+    """
+    # two chunks a rank: of an earlier rank only the first is seen, a later one's by the last
+    half = len(q) // 2
+    rows = slice(half, None) if causal and origin > rank else slice(None)
+    keys = slice(half) if causal and origin < rank else slice(None)
+    n_rows, n_keys = len(q[rows]), len(k[keys])
+    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (n_rows, n_keys)]
+    of_q, of_k = (x.to(q.device, non_blocking=True) for x in ends)
+    how = {"causal": causal and origin == rank, "q_lens": [n_rows], "kv_lens": [n_keys]}
+    return rows, keys, {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, **how}
+
+
+def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
+    """Return what all ranks of a ring must have in common; raise ValueError for a wrong shape."""
+    for name, x in given.items():
+        arguments.require_tensor(name, x)
+    for name in ("q", "k", "v"):
+        x, q = given[name], given["q"]
+        if x.dim() != 3 or not len(x) or len(x) % 2 or x[..., 0, :].shape != q[..., 0, :].shape:
+            words = "[tokens, heads, head_dim], of two equal chunks, as q"
+            raise ValueError(f"{name}.shape = {tuple(x.shape)}, allowed: {words}")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name}.dtype = {x.dtype}, allowed: {q.dtype}, as q")
+    facts: dict[str, object] = {f"{name}.dtype": x.dtype for name, x in given.items()}
+    return facts | {f"{name}.shape": tuple(x.shape) for name, x in given.items()}
+
+
+def _arriving(
+    k: torch.Tensor, v: torch.Tensor, ranks: Ranks
+) -> Generator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Yield K and V of this rank, then of each earlier one; the next arrives meanwhile."""
     held = torch.stack([k, v])
     for step in range(ranks.size):
         coming, more = torch.empty_like(held), step < ranks.size - 1
-        wait = ranks.pass_on(held, coming) if more else None
-        yield (ranks.rank - step) % ranks.size, held[0], held[1]
-        if wait is not None:
+        wait = ranks.pass_on(held, coming) if more else lambda: None
+        try:
+            yield (ranks.rank - step) % ranks.size, held[0], held[1]
+        finally:  # also after an error, so that the next exchange is not in the way of this one
             wait()
         held = coming

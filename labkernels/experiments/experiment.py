@@ -14,7 +14,8 @@ from labkernels.records.store import Row
 class Options:
     """The options of a recording; `say` takes each line of progress.
 
-    only: parts of cells' labels between bars; "" for all cells.
+    only: parts of cells' labels between bars; "" for all cells. scheduler: the address of a Dask
+    scheduler whose workers measure the cells; "" for this machine.
     """
 
     out: Path = store.DATA_DIR
@@ -24,6 +25,7 @@ class Options:
     only: str = ""
     replace: bool = False
     commit: str = ""
+    scheduler: str = ""
     say: Callable[[str], None] = print
 
     def picks(self, label: str) -> bool:
@@ -39,7 +41,7 @@ class Cell:
     of: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """A grid of measurements, and the files that it fills.
 
@@ -49,7 +51,8 @@ class Experiment:
     missing(): the reason why this machine cannot measure it, besides the lack of a GPU; or None.
     renewed: files that a recording writes anew; other files grow. whole: whether the committed data
     may only have recordings of the whole grid. keeps(row, origin): whether a renewed file keeps a
-    row of the recording before; None where it keeps none.
+    row of the recording before; None where it keeps none. alone: whether a cell needs its worker's
+    machine, or GPU, for itself, as its times count.
     """
 
     name: str
@@ -62,6 +65,13 @@ class Experiment:
     renewed: tuple[str, ...] = ()
     whole: bool = False
     keeps: Callable[[Row, Row], bool] | None = None
+    alone: bool = True
+
+    def __reduce__(self) -> tuple[Callable, tuple[str]]:
+        """Go to a worker as a name."""
+        from labkernels import experiments
+
+        return experiments.find, (self.name,)
 
     def chosen(self, options: Options) -> list[Cell]:
         """Return the cells that `only` picks, in the order of measurement.

@@ -33,9 +33,10 @@ class Files:
         parts = [(path, store.parts(path)) for path in self._touched]
         return [part for path, found in parts for part in found[1:] or found or [path]]
 
-    def put(self, found: Iterable[tuple[str, Row]]) -> None:
+    def put(self, found: Iterable[tuple[str, Row]], *, again: bool = False) -> None:
         """Take the rows of a cell, each with the file that it belongs to.
 
+        again: the rows may already be in a table that grows, of a recording that was ended.
         Raises: ValueError if a row does not fit its table.
         """
         by_file: dict[str, list[Row]] = {}
@@ -44,10 +45,17 @@ class Files:
         for name, rows in by_file.items():
             if name in self._held:
                 self._held[name] += rows
+            elif again and rows[-1] in self._lying(name):
+                self._count(name, len(rows))
+                self._fresh.discard(name)
             else:
                 put = store.replace if name in self._fresh else store.append
                 self._count(name, put(self._path(name), rows, self._experiment.tables[name]))
                 self._fresh.discard(name)
+
+    def _lying(self, name: str) -> list[Row]:
+        path = self._path(name)
+        return store.read(path, described=False) if store.parts(path) else []
 
     def other(self, name: str) -> Path:
         """Return the path of a file other than a table, and count it as written."""

@@ -1,25 +1,24 @@
-"""The function that records an experiment.
+"""What every cell of an experiment needs while it is measured, wherever that is.
 
-`record` does what every recording needs: it checks the options, runs each cell, adds provenance to
-the cell's rows, writes them as they come, collects failures, and notes how long the recording took.
+A cell is measured by one process, which adds provenance to its rows and collects failures. It
+writes no table: what it found goes to the sweep that asked.
 """
 
 import contextlib
 import gc
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkernels.experiments import durations
-from labkernels.experiments.experiment import Cell, Experiment, Options, Outcome
-from labkernels.experiments.files import Files
-from labkernels.experiments.workers import all_cores
-from labkernels.records import datapackage, parquet, provenance, store
+from labkernels.experiments import workers
+from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.records import provenance, schema
 from labkernels.records.store import Row
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 CPU = "CPU build"  # the device of rows that no GPU computed
 T = TypeVar("T")
+_TURN = threading.Lock()  # of this process, which measures one cell at a time
 
 
 class Recording:
@@ -37,20 +37,18 @@ class Recording:
     origin: columns that all rows of the run share; a row gets those that its table has.
     """
 
-    def __init__(self, experiment: Experiment, options: Options, cells: list[Cell]) -> None:
+    def __init__(
+        self, experiment: Experiment, options: Options, cells: list[Cell], started_utc: str = ""
+    ) -> None:
         self.experiment, self.options, self.cells = experiment, options, cells
-        self.started = datetime.now(UTC)
         self.sensors = {"sm_clock_mhz": 0.0, "power_w": 0.0}
         self.failures: list[str] = []
         self.told: list[str] = []
-        self._began_s, self._done = time.monotonic(), 0
+        self.written: list[str] = []
         self._once: dict[Callable, Any] = {}
-        self._begun: dict[Callable, dict[str, Any]] = {}
-        self._pool: Executor | None = None
-        self._open = contextlib.ExitStack()
-        self._files = Files(experiment, options)
         self.on_gpu = gpu_missing() is None
-        self.origin = self._origin()
+        started_utc = started_utc or provenance.utc_text(datetime.now(UTC))
+        self.origin = origin_of(experiment, options) | {"started_utc": started_utc}
 
     @property
     def device(self) -> str:
@@ -58,8 +56,8 @@ class Recording:
         return "cuda" if self.on_gpu else "cpu"
 
     def progress(self, text: str) -> None:
-        """Print a line of progress that begins with the elapsed time."""
-        self.options.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
+        """Print a line about work that several cells need."""
+        self.options.say(text)
 
     def tell(self, words: str) -> None:
         """Add words to the line that is printed when the cell is done."""
@@ -111,88 +109,84 @@ class Recording:
             yield
         self.sensors = reading.sensors
 
-    @property
-    def pool(self) -> Executor:
-        """An executor on all cores of this machine."""
-        if self._pool is None:
-            self._pool = self._open.enter_context(all_cores())
-        return self._pool
-
-    def ahead(self, work: Callable[..., T], cell: Cell, *arguments: object) -> T:
-        """Return work(cell.of, *arguments).
-
-        The first call starts the work on all cores for all cells whose `of` has the same type.
-        """
-        if work not in self._begun:
-            alike = [c for c in self.cells if type(c.of) is type(cell.of)]
-            self._begun[work] = {c.label: self.pool.submit(work, c.of, *arguments) for c in alike}
-        return self._begun[work][cell.label].result()
-
     def path(self, name: str) -> Path:
         """Return the path of a file other than a table, and count it as written."""
-        return self._files.other(name)
+        path = self.options.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.written.append(name)
+        return path
 
-    def run(self) -> Outcome:
-        """Measure every cell; an interruption keeps what was measured, and is raised again.
-
-        Renewed files among the committed data are kept as they were unless all is measured.
-        """
+    def measure(self, cell: Cell) -> "Found":
+        """Return what a cell gives; an error in it is noted as a failure."""
+        self.told, self.failures, self.written, rows = [], [], [], None
         try:
-            with self._open:
-                for cell in self.cells:
-                    self._measure(cell)
-        finally:
-            complete, noted = self._done == len(self.cells), []
-            self.failures += self._files.close(complete=complete, origin=self.origin)
-            if complete and not self.options.quick:
-                seconds = time.monotonic() - self._began_s
-                noted = [durations.write(self.options.out, self.origin, self._done, seconds)]
-            datapackage.write(self.options.out, [*self._files.written, *noted])
-        return Outcome(self._files.rows, tuple(self._files.written), tuple(self.failures))
-
-    def _measure(self, cell: Cell) -> None:
-        self.told = []
-        try:
-            found = [
-                (name, row | self._rest_of(name, row))
-                for name, row in self.experiment.rows(cell, self)
-            ]
-            self._files.put(found)
-            self._done += 1
+            rows = workers.alone(self._rows, cell) if self.experiment.alone else self._rows(cell)
         except Exception as error:  # the other cells are measured even if one fails
             self.fail(f"{cell.label}: {words_of(error)}")
             self.tell("failed")
-        number = self.cells.index(cell) + 1
-        if more := len(self.cells) - number:  # assumes that the other cells take as long
-            left_s = (time.monotonic() - self._began_s) / number * more
-            self.tell(f"{durations.words(left_s)} left")
-        self.progress(f"{number}/{len(self.cells)} {cell.label}: {', '.join(self.told)}")
         _free()
+        return Found(cell.label, rows, self.failures, self.told, self.written, self.origin)
 
-    def _rest_of(self, name: str, row: Row) -> Row:
-        """Return the columns of a row's table that the recording knows and the row lacks."""
-        known = {**self.origin, **self.sensors}
-        columns = self.experiment.tables[name].columns
-        return {key: known[key] for key in columns if key in known and key not in row}
+    def _rows(self, cell: Cell) -> list[tuple[str, Row]]:
+        return [(name, self._whole(name, row)) for name, row in self.experiment.rows(cell, self)]
 
-    def _origin(self) -> Row:
-        options = self.options
-        commit, dirty = provenance.source_state(options.commit)
-        origin = {
-            "experiment": self.experiment.name,
-            "commit": commit,
-            "dirty": dirty,
-            "device": CPU,
-            "seed": options.seed,
-            "repeats": options.repeats,
-            "started_utc": provenance.utc_text(self.started),
-        }
-        if self.on_gpu:
-            from labkernels.measure import telemetry
+    def _whole(self, name: str, row: Row) -> Row:
+        """Return a row with the columns of its table that the recording knows and the row lacks."""
+        known, table = {**self.origin, **self.sensors}, self.experiment.tables[name]
+        rest = {key: known[key] for key in table.columns if key in known and key not in row}
+        return schema.validate(row | rest, table)
 
-            origin |= telemetry.facts()
-            origin["device"] = origin["gpu"]
-        return origin
+
+@dataclass(frozen=True)
+class Found:
+    """What a worker says of a cell: its rows (None if it failed), and files other than tables.
+
+    seconds: from the beginning of the sweep to the end of the cell, which the sweep adds.
+    """
+
+    label: str
+    rows: list[tuple[str, Row]] | None
+    failures: list[str]
+    told: list[str]
+    written: list[str]
+    origin: Row
+    seconds: float = 0.0
+
+
+def checked_origin(experiment: Experiment, options: Options) -> Row:
+    """Return `origin_of`; raise ValueError if this machine lacks what the experiment needs."""
+    reason = gpu_missing() if experiment.needs_gpu else None
+    if reason:
+        raise ValueError(f"{experiment.name} needs a GPU: {reason}")
+    if reason := experiment.missing():
+        raise ValueError(f"{experiment.name} cannot be recorded here: {reason}")
+    return origin_of(experiment, options)
+
+
+def origin_of(experiment: Experiment, options: Options) -> Row:
+    """Return what all rows of a recording on this machine have in common, but for its beginning."""
+    commit, dirty = provenance.source_state(options.commit)
+    origin = {"experiment": experiment.name, "commit": commit, "dirty": dirty, "device": CPU}
+    origin |= {"seed": options.seed, "repeats": options.repeats}
+    if gpu_missing() is None:
+        from labkernels.measure import telemetry
+
+        origin |= telemetry.facts()
+        origin["device"] = origin["gpu"]
+    return origin
+
+
+@lru_cache(maxsize=1)
+def recording(experiment: Experiment, options: Options, started_utc: str) -> Recording:
+    """Return the recording that the cells of a sweep share in a worker's process."""
+    return Recording(experiment, options, experiment.chosen(options), started_utc)
+
+
+def measured(experiment: Experiment, options: Options, started_utc: str, label: str) -> Found:
+    """Measure a cell in this process, which measures one at a time."""
+    with _TURN:
+        its = recording(experiment, options, started_utc)
+        return its.measure(next(cell for cell in its.cells if cell.label == label))
 
 
 def gpu_missing() -> str | None:
@@ -200,52 +194,6 @@ def gpu_missing() -> str | None:
     from labkernels.cuda.gpu import device
 
     return device.available()
-
-
-def record(experiment: Experiment, options: Options) -> Outcome:
-    """Measure an experiment on this machine, and write its files during the measurement.
-
-    Raises: ValueError if no cell is chosen, if a part would replace committed data of the whole
-    grid, or if the machine lacks what the experiment needs.
-    """
-    cells = experiment.chosen(options)
-    _check(experiment, options)
-    recording = Recording(experiment, options, cells)
-    origin = recording.origin
-    dirty = " with changes" if origin["dirty"] else ""
-    recording.progress(
-        f"{experiment.name} on {origin['device']}, {len(cells)} cells, "
-        f"commit {origin['commit']}{dirty}, {durations.expected(experiment.name, len(cells))}"
-    )
-    return recording.run()
-
-
-def check_place(experiment: Experiment, options: Options) -> None:
-    """Raise ValueError if a recording may not stand in `data/`: of tiny workloads, or of a part."""
-    if options.out == store.DATA_DIR and (options.quick or (options.only and experiment.whole)):
-        if experiment.whole:
-            raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
-        raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
-
-
-def _check(experiment: Experiment, options: Options) -> None:
-    check_place(experiment, options)
-    if options.repeats < 2:
-        raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
-    reason = gpu_missing() if experiment.needs_gpu else None
-    if reason:
-        raise ValueError(f"{experiment.name} needs a GPU: {reason}")
-    reason = experiment.missing() or _unreadable(experiment, options)
-    if reason:
-        raise ValueError(f"{experiment.name} cannot be recorded here: {reason}")
-
-
-def _unreadable(experiment: Experiment, options: Options) -> str | None:
-    """Return why rows that a recording would keep cannot be read here, or None."""
-    paths = [options.out / name for name in experiment.renewed if experiment.keeps]
-    lies = [path for path in paths if path.suffix == parquet.SUFFIX and path in store.parts(path)]
-    reason = parquet.missing() if lies else None
-    return reason and f"it keeps rows of {lies[0].name}, and {reason}; allowed: --out NEW FOLDER"
 
 
 def words_of(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from labkernels.experiments import discover, durations
 from labkernels.experiments.experiment import Experiment, Options, Outcome
 from labkernels.experiments.files import Files
-from labkernels.experiments.harness import check_place
+from labkernels.experiments.sweep import check_place
 from labkernels.records import datapackage, files, store
 from labkernels.records.store import Row
 

@@ -1,14 +1,36 @@
-"""Run compilations and NumPy work of an experiment on all cores of this machine."""
+"""Who does the work of an experiment: this process, its children, or the workers of Dask.
+
+Each is a `concurrent.futures.Executor`. A worker that dies loses no work: it is done again by
+another, and after TRIES deaths it fails with the reason.
+"""
 
 import contextlib
+import multiprocessing
 import os
+import re
+import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # a worker's share of the cores
+from labkernels.records import files
+
+T = TypeVar("T")
+TRIES = 3
+CONNECT_S, WAIT_S = 10, 60  # seconds for a scheduler's answer, and for its first worker
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class Asked:
@@ -16,10 +38,6 @@ class Asked:
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.result = lambda timeout=None: work()
-
-    def cancel(self) -> bool:
-        """Return True: work starts only when its result is asked for, so it can be left undone."""
-        return True
 
 
 class InTurn(Executor):
@@ -30,22 +48,91 @@ class InTurn(Executor):
         return Asked(partial(work, *arguments, **named))
 
 
-@contextlib.contextmanager
-def all_cores() -> Iterator[Executor]:
-    """Yield an executor over processes if there are more than two cores, else in this process."""
-    cores = os.cpu_count() or 1
-    if cores <= 2:
-        yield InTurn()
-        return
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+class Processes(ThreadPoolExecutor):
+    """An executor over processes, each in the care of a thread that makes it anew if it dies."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self._own, self._ended = threading.local(), threading.Event()
+
+    def submit(self, work, /, *arguments, **named) -> Future:
+        """Return the future of work(*arguments, **named), which has to be of a module."""
+        return super().submit(self._tried, partial(work, *arguments, **named))
+
+    def _tried(self, work: Callable[[], object]) -> object:
+        for _ in range(TRIES):
+            if self._ended.is_set():
+                raise CancelledError
+            if not hasattr(self._own, "pool"):
+                self._own.pool = ProcessPoolExecutor(1, get_context("spawn"), _one_thread)
+            try:
+                return self._own.pool.submit(work).result()
+            except BrokenProcessPool:
+                del self._own.pool
+        raise RuntimeError(f"its worker was killed or crashed, {TRIES} times")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """End the processes when what they do is done; other work is not begun."""
+        self._ended.set()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _one_thread() -> None:
+    """Leave this process its share of the cores, before it imports a library."""
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    pool = ProcessPoolExecutor(cores, mp_context=get_context("spawn"))
+
+
+def all_cores() -> Executor:
+    """Return an executor over processes if there are more than two cores, else in this process."""
+    cores, child = os.cpu_count() or 1, multiprocessing.current_process().daemon
+    return InTurn() if cores <= 2 or child else Processes(cores)  # a daemon has no children
+
+
+@contextlib.contextmanager
+def of_dask(address: str) -> Iterator[Executor]:
+    """Yield an executor over the workers of a Dask scheduler, which tries work again itself.
+
+    Raises: ValueError if Dask is missing, or no scheduler or worker is there.
+    """
     try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        from distributed import Client
+    except ImportError:
+        mend = "pip install 'labkernels[cluster]'"
+        raise ValueError(f"scheduler needs Dask, which is not installed: {mend}") from None
+    words = "allowed: HOST:PORT of a running `dask scheduler`"
+    if not re.fullmatch(r".+:\d+", address):
+        raise ValueError(f"scheduler = {address!r}, {words}")
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except OSError:
+        raise ValueError(f"scheduler = {address!r} does not answer; {words}") from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=WAIT_S)
+        except TimeoutError:
+            words = "allowed: `dask worker ADDRESS --nthreads 1`, once for each GPU"
+            raise ValueError(f"scheduler = {address!r} has no worker; {words}") from None
+        pool = client.get_executor(pure=False)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False)
+
+
+def executor(scheduler: str, *, alone: bool) -> contextlib.AbstractContextManager[Executor]:
+    """Return Dask's workers if a scheduler is named, else this process or all of its cores."""
+    if scheduler:
+        return of_dask(scheduler)
+    return InTurn() if alone else all_cores()
+
+
+def alone(work: Callable[..., T], *given: Any, **named: Any) -> T:
+    """Return work(*given, **named), done while no other work whose time counts is.
+
+    It has this process's GPU for itself, or the machine where no GPU is in use.
+    """
+    torch = sys.modules.get("torch")
+    gpu = torch is not None and torch.cuda.is_available()
+    key = str(torch.cuda.get_device_properties(0).uuid) if gpu else "cpu"
+    with files.one_writer(Path(tempfile.gettempdir()) / f"labkernels-{os.getuid()}" / key):
+        return work(*given, **named)

@@ -10,7 +10,7 @@ from labkernels import cli, experiments, hardware
 from labkernels.cli import budget, doctor
 from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments import harness
+from labkernels.experiments import sweep
 from labkernels.kernels.append.workload import Append
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
@@ -244,8 +244,8 @@ def test_scoreboard_lists_every_target(capsys):
 
 
 def test_a_failed_kernel_makes_code_1(capsys, monkeypatch):
-    failed = harness.Outcome(0, (), ("decode_mma: error is 3 times its bound",))
-    monkeypatch.setattr(harness, "record", lambda experiment, options: failed)
+    failed = sweep.Outcome(0, (), ("decode_mma: error is 3 times its bound",))
+    monkeypatch.setattr(sweep, "record", lambda experiment, options: failed)
     code, _, err = call(capsys, "record", "register_growth", "--commit", "abc1234")
     assert code == 1
     assert "failed: decode_mma: error is 3 times its bound" in err
@@ -265,7 +265,7 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
         def __init__(self, command, **how):
             name = command[command.index("record") + 1]
             began.append(name)
-            assert command[-6:] == ["--only", "", "--commit", "abc1234", "--quick", "--replace"]
+            assert command[-6:] == [*asked[3:5], "--scheduler", "", *asked[1:3]]
             super().__init__([sys.executable, "-c", scripts[name]], **how)
 
     found = experiments.discover()
@@ -286,7 +286,7 @@ def test_an_interruption_is_one_line(capsys, monkeypatch):
     def interrupted(experiment, options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(harness, "record", interrupted)
+    monkeypatch.setattr(sweep, "record", interrupted)
     code, _, err = call(capsys, "record", "register_growth")
     assert (code, err.splitlines()) == (130, [err.strip()])
     assert "what was measured before is kept" in err

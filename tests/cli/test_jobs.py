@@ -17,7 +17,7 @@ from labkernels import cli, experiments
 from labkernels.cli.record import jobs as orders
 from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments import durations, harness, jobs
+from labkernels.experiments import durations, jobs, sweep
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.hardware import register_growth
 from labkernels.records import datapackage, store
@@ -233,7 +233,7 @@ def test_sigterm_is_an_interruption(capsys, monkeypatch):
             written.append(True)
 
     written = []
-    monkeypatch.setattr(harness, "record", measure)
+    monkeypatch.setattr(sweep, "record", measure)
     assert cli.main(["record", "decode_tensor_cores"]) == 130
     assert written == [True]
     assert capsys.readouterr().err == "labkernels: interrupted; what was measured before is kept\n"

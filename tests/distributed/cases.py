@@ -5,7 +5,7 @@ import functools
 import torch
 
 from labkernels.chapters import across_a_wire as chapter
-from labkernels.distributed import decode_in_parts, shard, zigzag
+from labkernels.distributed import Rows, decode_in_parts, shard, zigzag
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.ops import prefill
 
@@ -17,6 +17,17 @@ def parts_of(ranks, carry="fp32"):
     shards = [shard(inputs.cache, rank, ranks) for rank in range(ranks)]
     done = decode_in_parts(*inputs.arguments, ranks, carry=carry, scale=inputs.scale)
     return inputs, shards, done
+
+
+def rows_of(ranks, tokens=48):
+    """Return a prefill, and what each rank of a ring has of it and of its backward pass."""
+    inputs = chapter.prefill_of(tokens)
+    ends, cache = torch.tensor([0, tokens], dtype=torch.int32), inputs.kv
+    out, lse2 = prefill(inputs.q, cache, ends, causal=True).outputs()
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    whole = Rows(dout, inputs.q, cache.k, cache.v, out, lse2)
+    places = [zigzag(tokens, rank, ranks) for rank in range(ranks)]
+    return inputs, whole, places, [Rows(*(x[place] for x in whole)) for place in places]
 
 
 def ring_of(shift):

@@ -11,12 +11,15 @@ from labkernels.distributed import (
     Ranks,
     context_parallel_decode,
     decode_in_parts,
+    ring_backward,
+    ring_backward_in_turn,
     ring_prefill,
     ring_rows,
     shard,
     zigzag,
 )
 from labkernels.distributed.decode import MERGES
+from tests.distributed.cases import rows_of
 
 LENGTHS, TOKENS, HEADS = (170, 9, 97, 0), 48, 4
 
@@ -37,6 +40,12 @@ def everything(ranks):
     start = time.monotonic()
     found["lost"] = said(lambda: ranks.agree(lambda: (None, {})))
     return found | {"seconds": time.monotonic() - start}
+
+
+def hangs(ranks):
+    """Wait for a rank that does not answer."""
+    time.sleep(1000 * (ranks.rank == 1))
+    ranks.agree(lambda: (None, {}))
 
 
 def said(call):
@@ -63,7 +72,14 @@ def other_bits(ranks):
             else:
                 alike = all(torch.equal(x, y) for x, y in pairs)
             wrong += [(by, carry, merge)] * (not alike)
-    return wrong + [carry for carry in ("fp32", "input") if not ring_alike(ranks, carry)]
+    wrong += [carry for carry in ("fp32", "input") if not ring_alike(ranks, carry)]
+    for causal in (True, False):
+        *_, rows = rows_of(ranks.size)
+        got = ring_backward(*rows[ranks.rank], ranks, causal=causal)
+        want = ring_backward_in_turn(rows, causal=causal)[ranks.rank]
+        if not all(torch.equal(x, y) for x, y in zip(got, want, strict=True)):
+            wrong.append(("gradients", causal))
+    return wrong
 
 
 def ring_alike(ranks, carry):
@@ -86,11 +102,14 @@ def refusals(ranks):
     odd, inputs = ranks.rank == 2, chapter.decode_of(*LENGTHS)
     q, own = inputs.q, shard(inputs.cache, ranks.rank, 4)
     wide = shard(inputs.cache, ranks.rank, 3) if odd else own
-    ring = chapter.prefill_of(16 if odd else 8)
+    ring, rows = chapter.prefill_of(16 if odd else 8), rows_of(4)[-1][ranks.rank]
     return [
         said(lambda: context_parallel_decode(q.half() if odd else q, own, ranks)),
         said(lambda: context_parallel_decode(q, wide, ranks)),
         said(lambda: context_parallel_decode(q, own, ranks, carry="input" if odd else "fp32")),
         said(lambda: context_parallel_decode(q, own, ranks, window_left=4)),
         said(lambda: ring_prefill(ring.q, ring.kv.k, ring.kv.v, ranks)),
+        said(lambda: ring_prefill(rows.q, rows.k, rows.v, ranks, kernel="none")),
+        said(lambda: ring_backward(*rows, ranks, kernel="none")),
+        said(lambda: ring_backward(*rows[:5], rows.lse2.double() if odd else rows.lse2, ranks)),
     ]

@@ -8,10 +8,13 @@ import torch
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import live
-from labkernels.distributed import decode_in_parts, on_cpus, shard
+from labkernels.distributed import LostRank, decode_in_parts, on_cpus, ring_backward_in_turn, shard
+from labkernels.numerics.error.gradient_bounds import gradient_bounds
+from labkernels.numerics.truth import gradients
 from labkernels.ops import decode
 from labkernels.policy import TENSOR_CORES
 from tests.distributed import on_ranks
+from tests.distributed.cases import rows_of
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,8 @@ def test_every_rank_refuses_with_the_same_line(seen):
     assert words[2] == "rank 2: carry = input, allowed: fp32, as on rank 0"
     assert words[3].startswith("rank 0: context_parallel_decode() got an unexpected option 'window")
     assert words[4] == "rank 2: q.shape = (16, 4, 64), allowed: (8, 4, 64), as on rank 0"
+    assert all(line.startswith("kernel = 'none', allowed:") for line in words[5:7])
+    assert words[7] == "rank 2: lse2.dtype = torch.float64, allowed: torch.float32, as on rank 0"
 
 
 def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
@@ -44,6 +49,11 @@ def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
         assert "lost another rank in a comparison of arguments" in words
         assert "\n" not in words
     assert all(found["seconds"] < 20 for found in seen[:3])
+
+
+def test_a_rank_that_hangs_is_killed():
+    with pytest.raises(LostRank, match=r"^rank 1 did not end with the others, and was killed$"):
+        on_cpus(on_ranks.hangs, 2, timeout_s=4)
 
 
 @pytest.mark.parametrize("by", ["contiguous", "interleaved"])
@@ -67,3 +77,22 @@ def test_a_ring_of_any_size_is_the_prefill(ranks, carry):
     right = live.truth(inputs)
     off = np.abs(chapter.ring(inputs, ranks, carry).double().numpy() - right)
     assert (off <= 2.0**-7 * (np.abs(right).max() + 1)).all()  # P, parts and sums in bf16
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_gradients_of_a_ring_are_within_their_bound(ranks):
+    inputs, whole, places, rows = rows_of(ranks)
+    problem = replace(inputs.problem(), causal=True)
+    wide = (x.double().numpy() for x in (whole.dout, whole.out, whole.lse2))
+    given, size = gradients.Given(problem, *wide), gradients.Totals(problem)
+    for some in problem.row_blocks():
+        for part in gradients.parts(given, some):
+            size.add(part, part.dout, part.p, abs(part.ds), abs_values=True)
+    exact, bounds = gradients.gradients(given), gradient_bounds(given, TENSOR_CORES.of("bf16"))
+    found = ring_backward_in_turn(rows)
+    for number, kind in enumerate(zip(exact, bounds, size.scaled(), strict=True)):
+        for place, got in zip(places, found, strict=True):
+            right, bound, sizes = (x[place] for x in kind)
+            # a pair's gradients are rounded to bf16, and there is one for each rank
+            off = np.abs(got[number].double().numpy() - right)
+            assert (off <= bound + 2.0**-8 * sizes * (ranks > 1)).all()

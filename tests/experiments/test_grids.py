@@ -7,8 +7,8 @@ import pytest
 
 from labkernels import experiments, hardware
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
 from labkernels.experiments.performance import backward, mla, prefill
+from labkernels.experiments.sweep import record
 from labkernels.experiments.timed import GridCell
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.mla.workload import MlaDecode

@@ -7,7 +7,7 @@ import pytest
 
 from labkernels.experiments import durations, harness, workers
 from labkernels.experiments.experiment import Cell, Experiment, Options
-from labkernels.experiments.harness import record
+from labkernels.experiments.sweep import record
 from labkernels.records import schema, store
 
 GROWS, RENEWED = "performance/toy.csv", "accuracy/toy_detection.csv"
@@ -132,21 +132,6 @@ def test_without_a_gpu_the_device_is_the_cpu_build(options, monkeypatch):
     assert {row["device"] for row in store.read(options.out / RENEWED)} == {harness.CPU}
 
 
-def test_work_on_all_cores_comes_back_to_its_cell(on_gpu, options):
-    def ahead(cell, recording):
-        assert recording.ahead(double, cell, 1) == 2 * cell.of + 1
-        recording.once(begun.append)
-        yield from rows(cell, recording)
-
-    begun = []
-    assert record(replace(TOY, rows=ahead), options).failures == ()
-    assert len(begun) == 1
-
-
-def double(number, more):
-    return 2 * number + more
-
-
 def test_a_recording_is_timed_and_the_next_one_is_told(on_gpu, options, monkeypatch):
     said = []
     asked = replace(options, say=said.append)
@@ -173,38 +158,8 @@ def test_an_estimate_is_in_proportion_to_the_largest_recording():
     assert durations.words(500.0) == "about 8 min"
 
 
-class Pool:
-    """Notes what processes would be started with, and starts none."""
-
-    def __init__(self, cores, mp_context):
-        self.cores, self.method = cores, mp_context.get_start_method()
-        self.threads = {name: os.environ[name] for name in workers._ONE_THREAD}
-
-    def shutdown(self, cancel_futures):
-        self.cancelled = cancel_futures
-
-
-@pytest.fixture
-def pool(monkeypatch):
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
+def test_each_of_many_cores_gets_one_thread(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    first, *others = workers._ONE_THREAD
-    monkeypatch.setenv(first, "6")
-    for name in others:
-        monkeypatch.delenv(name, raising=False)
-
-
-def test_each_of_many_cores_gets_one_thread_and_the_environment_comes_back(pool):
-    def interrupted():
-        with workers.all_cores() as found:
-            begun.append(found)
-            raise KeyboardInterrupt
-
-    begun, before = [], dict(os.environ)
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    (found,) = begun
-    assert (found.cores, found.method) == (8, "spawn")
-    assert set(found.threads.values()) == {"1"}
-    assert found.cancelled
-    assert dict(os.environ) == before
+    with workers.all_cores() as found:
+        assert found._max_workers == 8
+        assert found.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"

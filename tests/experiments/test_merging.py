@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from labkernels.experiments.experiment import Experiment, Options
-from labkernels.experiments.harness import record
+from labkernels.experiments.sweep import record
 from labkernels.records import datapackage, store
 from tests.experiments import test_harness
 

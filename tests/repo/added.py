@@ -7,7 +7,7 @@ from labkernels import cli, experiments, hardware, ops, plots
 from labkernels.audit import importers
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
+from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.operation import operations
 from labkernels.kernels.registry import discover, kernels_of

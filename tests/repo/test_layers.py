@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "probing": DEVICE | {"flash_attn", "flashinfer"},
     "audit": ARRAYS | {"torch"},
     "chapters": DEVICE | {"flashinfer", "pandas"},
-    "experiments": DEVICE,
+    "experiments": DEVICE | {"distributed"},
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
     "bench": ARRAYS | {"pandas", "matplotlib", "pygments", "tqdm"},
     "widgets": ARRAYS | {"anywidget", "traitlets"},

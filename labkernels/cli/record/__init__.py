@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkernels.cli.options import DONE, FAILED
+from labkernels.cli.options import DONE, FAILED, add_scheduler
 from labkernels.cli.record import jobs
 from labkernels.cli.record.process import command, end_on_signals, in_a_process
 
@@ -46,7 +46,9 @@ after the other. FOLDER has to be one that all machines see. It needs labkernels
 --gather also takes a folder that --out filled on another machine, of recordings that came to
 their end.
 
-Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured.
+--scheduler lets Dask's workers measure the cells, one worker for each GPU; they need this commit.
+Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured; the same
+command then measures the cells that are left.
 Rows are written as CSV, and merged into the Parquet files of large tables at the end. Without
 pyarrow they stay CSV, beside these files; --merge then merges them where pyarrow is.
 
@@ -69,6 +71,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--quick", action="store_true", help="tiny workloads, to try the command")
     sub.add_argument("--replace", action="store_true", help="begin the data file again")
     sub.add_argument("--commit", default="", help="commit of the source, where there is no git")
+    add_scheduler(sub)
     jobs.add_options(sub)
 
 
@@ -138,6 +141,7 @@ def _asked(options: argparse.Namespace) -> Options:
         only=options.only,
         replace=options.replace,
         commit=options.commit,
+        scheduler=options.scheduler,
         say=lambda line: print(line, flush=True),
     )
 
@@ -168,9 +172,9 @@ def _cells(experiment: Experiment, asked: Options) -> int:
 
 
 def _record_one(experiment: Experiment, asked: Options) -> int:
-    from labkernels.experiments import harness
+    from labkernels.experiments.sweep import record
 
-    outcome = harness.record(experiment, asked)
+    outcome = record(experiment, asked)
     files = ", ".join(str(path) for path in outcome.files)
     print(f"{experiment.name}: {outcome.rows} rows in {files or 'no file'}", flush=True)
     for failure in outcome.failures:

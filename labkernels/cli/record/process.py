@@ -36,7 +36,7 @@ def command(name: str, asked: Options) -> list[str]:
     """Return the command line that records one experiment with these options."""
     words = [sys.executable, "-m", "labkernels", "record", name, "--out", str(asked.out)]
     words += ["--repeats", str(asked.repeats), "--seed", str(asked.seed)]
-    words += ["--only", asked.only, "--commit", asked.commit]
+    words += ["--only", asked.only, "--commit", asked.commit, "--scheduler", asked.scheduler]
     return words + ["--quick"] * asked.quick + ["--replace"] * asked.replace
 
 

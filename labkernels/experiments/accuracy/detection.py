@@ -10,8 +10,7 @@ from labkernels.experiments.accuracy.detection_runs import Judged, Task
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import CPU, Recording
 from labkernels.measure.judge.criteria import REFUSED, UNDECIDED, VERDICT
-from labkernels.measure.mutants import decode
-from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
+from labkernels.measure.mutants.decode import LENGTHS
 from labkernels.records import schema
 from labkernels.records.store import Row
 
@@ -37,9 +36,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run a cell's kernels on the GPU, or as CPU builds without one, and count the answers."""
-    if recording.device == "cuda":
-        recording.once(_compile_all)
-    counted = recording.ahead(answers, cell, recording.device)
+    counted = answers(cell.of, recording.device)
     recording.tell(_summary(counted))
     yield from ((DATA_FILE, row) for row in counted)
 
@@ -85,20 +82,6 @@ def _summary(rows: list[Row]) -> str:
     )
 
 
-def _compile_all(recording: Recording) -> None:
-    """Fill the cache with the mutants' machine code, so that workers do not compile it twice."""
-    kinds = {(task.dtype, task.every_kernel) for cell in recording.cells for task in cell.of}
-    wanted = [(name, *kind) for name in MUTANTS for kind in sorted(kinds)]
-    list(recording.pool.map(_compile, *zip(*wanted, strict=True)))
-
-
-def _compile(name: str, dtype: str, every_kernel: bool) -> None:
-    mutant = MUTANTS[name]
-    case = decode.exposing_case(mutant, min(LENGTHS), dtype, seed=0, device="cuda")
-    for kernel in runs.kernels(mutant, every=every_kernel):
-        decode.decode(mutant, kernel, case)
-
-
 def _other_machine(row: Row, origin: Row) -> bool:
     """Return whether a row is of the other kind of machine; the file holds a GPU's and a CPU's."""
     return (row["device"] == CPU) != (origin["device"] == CPU)
@@ -114,4 +97,5 @@ EXPERIMENT = Experiment(
     renewed=(DATA_FILE,),
     whole=True,
     keeps=_other_machine,
+    alone=False,
 )

@@ -233,7 +233,7 @@ def cells(options: Options) -> Iterator[experiment.Cell]:
 
 def rows(cell: experiment.Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run cells on this machine's GPU, or as CPU builds without one."""
-    found = recording.ahead(rows_of, cell, recording.options.seed, recording.device)
+    found = rows_of(cell.of, recording.options.seed, recording.device)
     recording.tell(f"{len(cell.of)} policies, {len(found)} rows")
     yield from ((DATA_FILE, row) for row in found)
 
@@ -247,4 +247,5 @@ EXPERIMENT = Experiment(
     needs_gpu=False,
     renewed=(DATA_FILE,),
     whole=True,
+    alone=False,
 )

@@ -6,7 +6,7 @@ prefill it is only predicted whether the cut changes.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from labkernels.experiments.batch_invariance import ways
 from labkernels.experiments.batch_invariance.ways import Ran, Way
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.experiments.workers import all_cores
 from labkernels.kernels.checks import target_gpu
 from labkernels.measure.peers import flashinfer, peer
 from labkernels.measure.peers.peer import Tensors
@@ -102,9 +103,10 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
                 if way.library == "labkernels":
                     raise
                 recording.tell(f"{way.name}: {peer.one_line(error)}")
-    predicted = Prediction(given, recording, found)
-    for item in found:
-        yield DATA_FILE, base_row(item, shape) | predicted.row(item)
+    with all_cores() as pool:
+        predicted = Prediction(given, pool, found)
+        for item in found:
+            yield DATA_FILE, base_row(item, shape) | predicted.row(item)
     recording.tell(f"{len(found)} batches compared")
 
 
@@ -196,14 +198,14 @@ def base_row(item: Seen, shape: Shape) -> Row:
 class Prediction:
     """Predicts which heads of request 0 change; each cut's output is predicted once."""
 
-    def __init__(self, given: Tensors, recording: Recording, found: list[Seen]) -> None:
+    def __init__(self, given: Tensors, pool: Executor, found: list[Seen]) -> None:
         self.given = given
         self._emulated: dict[Any, Future] = {}
         self._outputs: dict[Any, np.ndarray] = {}
         for cut in [cut for item in found for cut in (item.alone, item.cut) if _other_cut(item)]:
             setting, key = setting_of(given, cut), cut.arithmetic(0)
             if setting is not None and key not in self._emulated:
-                self._emulated[key] = recording.pool.submit(_bits, setting)
+                self._emulated[key] = pool.submit(_bits, setting)
 
     def row(self, item: Seen) -> Row:
         """Return the columns of a prediction; those of a cut that is not known stay empty."""

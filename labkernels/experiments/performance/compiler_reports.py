@@ -37,7 +37,7 @@ def archs(instance: Instance) -> tuple[str, ...]:
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Compile an instance for all architectures that have its instructions."""
-    found = recording.ahead(_compiled, cell, recording.origin["started_utc"])
+    found = _compiled(cell.of, recording.origin["started_utc"])
     left_out = [arch for arch in hardware.ARCHS if arch not in archs(cell.of)]
     recording.tell(f"{len(found)} architectures")
     if left_out:
@@ -47,7 +47,6 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _compiled(instance: Instance, started_utc: str) -> list[Row]:
-    # The pool has processes, not threads: a process compiles one NVRTC program at a time.
     how = {"started_utc": started_utc}
     return [resources.compiler_row(instance, arch=arch, **how) for arch in archs(instance)]
 
@@ -62,4 +61,5 @@ EXPERIMENT = Experiment(
     missing=lambda: nvrtc.available(),
     renewed=(DATA_FILE,),
     whole=True,
+    alone=False,
 )

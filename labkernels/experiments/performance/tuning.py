@@ -1,18 +1,19 @@
 """Measure every tile of the tunable prefill kernels that fits and compiles, to check the tuner."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from labkernels import hardware
+from labkernels.cuda.gpu import device
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.experiments.workers import all_cores
 from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
-from labkernels.measure.tuning import search as tuning_search
+from labkernels.measure.tuning import search
 from labkernels.measure.tuning.search import Candidate, Rejected, Run
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -56,61 +57,25 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Search a kernel's tiles on this machine's GPU, if the GPU has the kernel's instructions."""
-    gpu, compiled = recording.once(_compiled)
-    task: Search = cell.of
+    gpu, task = device.planning_gpu(0), cell.of
     if not task.spec.needs.include(gpu.arch):
         recording.tell(
             f"left out: {task.spec.name} needs {task.spec.needs}, {gpu.name} is {gpu.arch}"
         )
         return
-    options = recording.options
+    kept, rejected = search.by_ledger(search.space(task.spec, task.workload), gpu)
+    with all_cores() as pool:
+        judged = list(search.by_compiler(kept, gpu, pool))
+    rejected += [item for item in judged if isinstance(item, Rejected)]
+    left = [item for item in judged if isinstance(item, Candidate)]
+    how = {"repeats": recording.options.repeats, "seed": recording.options.seed}
     with recording.sampling():
-        rejected, runs = search(task, compiled, gpu, repeats=options.repeats, seed=options.seed)
+        runs = search.measure(left, task.workload, **how)
     for run in runs:
         if not run.errors.passed:
             recording.fail(f"{task.label}: {_name(run)}")
     recording.tell(_line(rejected, runs))
     yield from ((DATA_FILE, row) for row in rows_of(task.workload, rejected, runs))
-
-
-def _compiled(recording: Recording) -> tuple[hardware.Gpu, dict[Instance, Candidate | Rejected]]:
-    """Return the GPU, and the compiler's result for every tile of all cells that fits it."""
-    from labkernels.cuda.gpu import device
-
-    gpu = device.planning_gpu(0)
-    compiled = compile_all(
-        [c.of for c in recording.cells if c.of.spec.needs.include(gpu.arch)], gpu
-    )
-    recording.progress(f"{len(compiled)} tiles compiled")
-    return gpu, compiled
-
-
-def compile_all(
-    searches: Iterable[Search], gpu: hardware.Gpu
-) -> dict[Instance, Candidate | Rejected]:
-    """Compile every tile that fits the GPU on all cores, and return the results."""
-    kept = {}
-    for task in searches:
-        kept |= dict.fromkeys(
-            tuning_search.by_ledger(tuning_search.space(task.spec, task.workload), gpu)[0]
-        )
-    return dict(zip(kept, tuning_search.by_compiler(list(kept), gpu), strict=True))
-
-
-def search(
-    task: Search,
-    compiled: Mapping[Instance, Candidate | Rejected],
-    gpu: hardware.Gpu,
-    *,
-    repeats: int,
-    seed: int,
-) -> tuple[list[Rejected], list[Run]]:
-    """Return the tiles that ledger or compiler reject, and the runs of all others."""
-    kept, rejected = tuning_search.by_ledger(tuning_search.space(task.spec, task.workload), gpu)
-    judged = [compiled[instance] for instance in kept]
-    rejected += [item for item in judged if isinstance(item, Rejected)]
-    candidates = [item for item in judged if isinstance(item, Candidate)]
-    return rejected, tuning_search.measure(candidates, task.workload, repeats=repeats, seed=seed)
 
 
 def rows_of(workload: Prefill, rejected: Iterable[Rejected], runs: Iterable[Run]) -> list[Row]:

@@ -3,11 +3,9 @@
 Neither the ledger nor the compiler nor the model needs a GPU. Only `measure` runs a kernel.
 """
 
-import multiprocessing
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,16 +109,15 @@ def by_ledger(instances: Iterable[Instance], gpu: Gpu) -> tuple[list[Instance], 
     return kept, [rejected for _, rejected in judged if rejected is not None]
 
 
-def by_compiler(instances: list[Instance], gpu: Gpu) -> Iterator[Candidate | Rejected]:
-    """Compile the variants on all cores, and yield a candidate or a rejection for each."""
-    jobs = [(instance, gpu) for instance in instances]
-    if len(jobs) < 2:
-        yield from map(_compiled, jobs)
-        return
-    # A process compiles one NVRTC program at a time, so threads would not help.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), mp_context=context) as pool:
-        yield from pool.map(_compiled, jobs)
+def by_compiler(
+    instances: list[Instance], gpu: Gpu, pool: Executor
+) -> Iterator[Candidate | Rejected]:
+    """Compile the variants by an executor, and yield a candidate or a rejection for each.
+
+    Its workers should be processes: each compiles one NVRTC program at a time.
+    """
+    for future in [pool.submit(_compiled, instance, gpu) for instance in instances]:
+        yield future.result()
 
 
 def ranked(candidates: Iterable[Candidate], workload: Prefill, gpu: Gpu) -> list[Expected]:
@@ -161,13 +158,11 @@ def measure(
     *,
     repeats: int,
     seed: int,
-    say: Callable[[str], None] = lambda line: None,
 ) -> list[Run]:
     """Time candidates in turns on the current CUDA device, and judge the output of each."""
     operation = operations()["prefill"]
     inputs = operation.inputs(workload, Normal(seed))
     steps = {item: _step(operation, item.instance, inputs) for item in candidates}
-    say(f"{len(steps)} tiles are loaded; timing {repeats} turns of them")
     times = timing.time_interleaved(
         {item: step.run for item, step in steps.items()}, repeats=repeats, warmup=1
     )
@@ -250,8 +245,7 @@ def _registers(gpu: Gpu, tile: PrefillTile) -> int:
     return registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
 
 
-def _compiled(job: tuple[Instance, Gpu]) -> Candidate | Rejected:
-    instance, gpu = job
+def _compiled(instance: Instance, gpu: Gpu) -> Candidate | Rejected:
     try:
         report = resources.compile_instance(instance, arch=gpu.compile_arch).report
     except CompileError as error:

@@ -36,7 +36,7 @@ def test_emulated_bits_predict_every_head_of_ours(kernel):
     given = recorded.draw(SHAPE, seed=1, device="cpu")
     way = ways._ours("ours", partial(depends_on_the_batch, kernel=kernel))
     (item,) = recorded.seen(way, given, SHAPE)
-    predicted = recorded.Prediction(given, SimpleNamespace(pool=Now), [item])
+    predicted = recorded.Prediction(given, Now, [item])
     heads, method = predicted.heads(item)
     assert method == "emulated bits"
     assert (heads == item.differs).all()
@@ -55,7 +55,7 @@ def test_a_way_with_one_plan_changes_nothing_and_a_closed_one_has_no_prediction(
     given = recorded.draw(SHAPE, seed=0, device="cpu")
     found = {way.name: way for way in ways.ways("decode")}
     (item,) = recorded.seen(found["labkernels, keys_per_split"], given, SHAPE)
-    prediction = recorded.Prediction(given, SimpleNamespace(pool=Now), [item])
+    prediction = recorded.Prediction(given, Now, [item])
     assert (item.differs.sum(), item.ulps, prediction.row(item)["method"]) == (0, 0, "same cut")
     (item,) = recorded.seen(found["torch math"], given, SHAPE)
     assert set(prediction.row(item)) == {"plan_blocks", "note"}

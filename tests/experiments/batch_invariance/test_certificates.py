@@ -4,7 +4,7 @@ import pytest
 
 from labkernels.experiments.batch_invariance import certificates
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
+from labkernels.experiments.sweep import record
 from labkernels.records import store
 
 NAME = "decode_mma_n8/paged_decode"

@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from labkernels.experiments.batch_invariance import price
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
+from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.operation import OPERATION as DECODE
 from labkernels.kernels.decode.schedule import SHORTEST_SPLIT
 from labkernels.kernels.decode.workload import Decode

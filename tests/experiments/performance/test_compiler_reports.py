@@ -2,11 +2,10 @@ import pytest
 
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
-from labkernels.experiments import harness
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
 from labkernels.experiments.performance import compiler_reports
 from labkernels.experiments.performance.compiler_reports import EXPERIMENT
+from labkernels.experiments.sweep import record
 from labkernels.records import store
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
@@ -28,9 +27,6 @@ def test_an_architecture_without_the_instructions_is_left_out_in_words(tmp_path,
 
     monkeypatch.setattr(nvrtc, "available", lambda: None)
     monkeypatch.setattr(compiler_reports, "_compiled", compiled)
-    monkeypatch.setattr(
-        harness.Recording, "ahead", lambda self, work, cell, *more: work(cell.of, *more)
-    )
     for kernel in ("mla_wgmma", "prefill_wgmma", "backward_wgmma"):
         said = []
         options = Options(out=tmp_path, quick=True, only=kernel, say=said.append)

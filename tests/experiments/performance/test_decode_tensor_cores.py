@@ -1,8 +1,8 @@
 """On the CPU, the decode experiment writes both files with their rows, and names failures."""
 
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import record
 from labkernels.experiments.performance import decode_tensor_cores
+from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.workload import Decode
 from labkernels.records import store
 from tests.measure.test_benchmark import EVERYONE

@@ -5,7 +5,7 @@ import pytest
 from labkernels import hardware
 from labkernels.budget import ranking
 from labkernels.experiments.experiment import Cell, Options
-from labkernels.experiments.harness import Recording, record
+from labkernels.experiments.harness import Recording
 from labkernels.experiments.performance import (
     backward,
     host_time,
@@ -16,6 +16,7 @@ from labkernels.experiments.performance import (
     tuning,
 )
 from labkernels.experiments.performance.models import cascade
+from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations

@@ -7,6 +7,7 @@ import pytest
 from labkernels import hardware
 from labkernels.cli import tune
 from labkernels.cuda.compiler import nvrtc
+from labkernels.experiments.workers import InTurn
 from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.workload import Prefill
@@ -81,7 +82,9 @@ def test_the_report_names_every_stage(monkeypatch):
     small = spec.changed(space=lambda head_dim, tiles=tuple(tiles): tiles)
     monkeypatch.setattr(search, "tunable", lambda name: small)
     said = []
-    found = tune.tune("prefill_mma", WORKLOAD, gpu="", top=0, repeats=2, seed=0, say=said.append)
+    found = tune.tune(
+        "prefill_mma", WORKLOAD, gpu="", top=0, repeats=2, seed=0, say=said.append, pool=InTurn()
+    )
     text = "\n".join(said)
     assert "3 tiles in its space" in text
     assert "1 rejected by the ledger\n    1 'O accumulator' of registers" in text

@@ -1,0 +1,121 @@
+"""Workers and whole recordings are killed in the middle, and every row is there exactly once."""
+
+import itertools
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from labkernels import cli
+from labkernels.experiments import workers
+from labkernels.experiments.files import Files
+from labkernels.experiments.sweep import record
+from labkernels.records import store
+from tests.experiments import toy
+from tests.repo.files import ROOT
+
+
+@pytest.fixture
+def options(tmp_path):
+    return toy.options_in(tmp_path)
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Have two processes measure the cells."""
+    monkeypatch.setattr(workers, "executor", lambda scheduler, alone: workers.Processes(2))
+
+
+def kill(options, cell, times):
+    (options.out / f"deaths of {cell}").write_text(str(times))
+
+
+def measured(options):
+    """Return which cells have rows in the table that grows, and in the one that is renewed."""
+    grown = [row["kv_len"] for row in store.read(options.out / toy.GROWS, described=False)]
+    path = options.out / toy.RENEWED
+    return sorted(grown), [row["kv_len"] for row in store.read(path, described=False)]
+
+
+EACH = [0, 1, 2, 3, 4, 5]
+
+
+def test_a_cell_whose_worker_is_killed_is_measured_by_another(options, two):
+    kill(options, 2, times=1)
+    kill(options, 3, times=workers.TRIES - 1)
+    assert record(toy.BESIDE, options).failures == ()
+    assert measured(options) == (EACH, EACH)
+    assert not list(options.out.glob(".toy*"))
+
+
+def test_a_cell_that_kills_every_worker_fails_and_is_measured_by_the_next_recording(options, two):
+    kill(options, 4, times=workers.TRIES)
+    (failure,) = record(toy.BESIDE, options).failures
+    assert failure == f"cell 4: its worker was killed or crashed, {workers.TRIES} times"
+    assert measured(options) == ([0, 1, 2, 3, 5],) * 2
+    with pytest.raises(ValueError, match=r"repeats = 9, allowed: 50, to go on with the 5 cells in"):
+        record(toy.BESIDE, replace(options, repeats=9))
+    assert record(toy.BESIDE, options).failures == ()
+    assert measured(options) == (EACH, EACH)
+
+
+def test_a_recording_that_is_killed_goes_on(options):
+    words = [sys.executable, "-m", toy.__name__, str(options.out)]
+    kill(options, 3, times=1)
+    assert subprocess.run(words, cwd=ROOT).returncode == -signal.SIGKILL
+    assert store.read(options.out / toy.GROWS)[-1]["kv_len"] == 2
+    with (options.out / ".toy.cells.part").open("a") as file:
+        file.write('{"cell": "cell 3", "ro')  # a line that the next crash cuts
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert "goes on: 3 cells are in" in done.stdout, done.stderr
+    assert measured(options) == (EACH, EACH)
+
+
+def test_rows_that_are_noted_and_in_no_table_are_put_by_the_next_recording(options, monkeypatch):
+    def interrupted(self, found, **how):
+        put(self, found, **how)
+        if found[0][1]["kv_len"] == 1:
+            monkeypatch.setattr(Files, "put", fails)
+
+    def fails(self, found, **how):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    put = Files.put
+    monkeypatch.setattr(Files, "put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        record(toy.ALONE, options)
+    assert measured(options) == ([0, 1], [0, 1, 2])
+    assert record(toy.ALONE, options).failures == ()
+    assert measured(options) == (EACH, EACH)
+
+
+def test_workers_of_dask_may_die_and_never_share_a_gpu_in_cells_that_are_timed(options):
+    dask = pytest.importorskip("dask", reason="needs Dask: labkernels[cluster]")
+    distributed = pytest.importorskip("distributed", reason="needs Dask: labkernels[cluster]")
+    kill(options, 2, times=1)
+    how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    once = dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with once, distributed.LocalCluster(**how) as cluster:
+        asked = replace(options, scheduler=cluster.scheduler_address)
+        assert record(toy.ALONE, asked).failures == ()
+        assert measured(options) == (EACH, EACH)
+        lines = (options.out / "times").read_text().splitlines()
+        times = sorted(tuple(map(float, line.split())) for line in lines)
+        assert all(end <= began for (_, end), (began, _) in itertools.pairwise(times))
+        kill(options, 4, times=9)
+        outcome = record(toy.BESIDE, asked)
+        failed = [words.partition(": Attempted to run task")[0] for words in outcome.failures]
+        assert "cell 4" in failed  # and perhaps one that waited for the same worker
+        left = [number for number in EACH if f"cell {number}" not in failed]
+        assert measured(options) == (sorted(EACH + left), left)
+
+
+def test_without_dask_or_its_scheduler_one_line_says_what_is_missing(capsys, monkeypatch):
+    words = ["record", "register_growth", "--scheduler", "127.0.0.1:9", "--out", "nowhere"]
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("needs Dask, which is not installed: pip install 'labkernels[cluster]'")
