@@ -192,9 +192,9 @@ plt.show()
 #
 # The lab keeps a bug as a {term}`mutant`, the edit of one line of the real source:
 #
-# ```{literalinclude} /labkernels/measure/mutants/prefill.py
-# :language: python
-# :start-at: "\"dropped key\""
+# ```{literalinclude} /labkernels/measure/mutants/mutants.toml
+# :language: toml
+# :start-at: "[prefill.\"dropped key\"]"
 # :end-at: "- 1 -"
 # ```
 #

@@ -1,86 +1,14 @@
-"""From an error of attention to its effect: logits, next tokens, texts, and the ratios that
-reinforcement learning takes between the model that wrote a text and the model that is trained.
+"""What a way of attention does to the logits of a language model."""
 
-A small model is trained once. Then attention alone is replaced, way by way.
-"""
-
-import collections
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn.functional import kl_div
 
-from labkernels.experiments.experiment import Cell, Experiment, Options
-from labkernels.experiments.harness import Recording
-from labkernels.experiments.training import generation, losses, text, ways
-from labkernels.experiments.training.losses import Run
-from labkernels.experiments.training.model import Attend, Gpt, Size
-from labkernels.records import schema
-from labkernels.records.store import Row
+from labkernels.experiments.training import ways
+from labkernels.experiments.training.model import Gpt
 
-DATA_FILE = "accuracy/effects.parquet"
-ACTIVATIONS = "accuracy/activations.npz"
-SEED = 0
-WAYS = ("rounded inputs", *ways.WAYS)
 WHOLE_MODEL = "torch fp32, model in bf16"
-DRAWS = 4  # of random errors, for a prediction
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The training, how much text is judged, and how long the written texts are.
-
-    kept: tokens of the activations that are kept for other measurements.
-    """
-
-    run: Run
-    judged: int = 16
-    prompts: int = 16
-    prompt: int = 512
-    tokens: int = 256
-    kept: int = 512
-
-
-WHOLE = Plan(Run(Size(context=1024), steps=1500, batch=16))
-QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
-
-
-def cells(_: Options) -> Iterator[Cell]:
-    """Yield the ways of a full pass, of writing, and of judging what was written."""
-    yield Cell("activations", ("activations", ""))
-    for way in (*WAYS, WHOLE_MODEL):
-        yield Cell(f"logits/{way}", ("logits", way))
-    for way in generation.DECODES:
-        yield Cell(f"greedy text/{way}", ("greedy text", way))
-        yield Cell(f"ratio/decode, {way}", ("ratio", way))
-    for way in ways.WAYS:
-        yield Cell(f"ratio/full pass, {way}", ("ratio of a full pass", way))
-
-
-def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure what one way does to the model, or keep activations."""
-    what, way = cell.of
-    judge = recording.once(Judge)
-    if what == "activations":
-        with recording.path(ACTIVATIONS).open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **judge.activations())
-        return
-    base = {"way": way, "steps": judge.plan.run.steps}
-    values_of = {
-        "logits": judge.logits,
-        "greedy text": judge.greedy_text,
-        "ratio": judge.ratio_of_decode,
-        "ratio of a full pass": judge.ratio_of_full_pass,
-    }[what]
-    for metric, values in values_of(way):
-        recording.tell(f"{metric} {values.mean():.3g}")
-        for sample, value in enumerate(values.tolist()):
-            row = {"what": what, "metric": metric, "sample": sample, "value": float(f"{value:.5g}")}
-            yield DATA_FILE, base | row
-
-
 Found = Iterator[tuple[str, torch.Tensor]]  # metric, and its value for each sample
 
 
@@ -92,7 +20,6 @@ class Logits:
 
     def __init__(self, model: Gpt, tokens: torch.Tensor, following: torch.Tensor) -> None:
         self.model, self.tokens, self.following = model, tokens, following
-        self.device = str(tokens.device)
         self.want = self._pass("rounded inputs")
 
     @torch.no_grad()
@@ -101,7 +28,8 @@ class Logits:
         if way == WHOLE_MODEL:
             with torch.autocast(self.tokens.device.type, torch.bfloat16):
                 return self.model(self.tokens, ways.WAYS["torch fp32"]()).float()
-        return self.model(self.tokens, _attend(way))
+        attend = ways.rounded_inputs if way == "rounded inputs" else ways.WAYS[way]()
+        return self.model(self.tokens, attend)
 
     def measured(self, way: str) -> Found:
         """Compare logits with those of attention in fp32 on the same rounded inputs."""
@@ -116,183 +44,7 @@ class Logits:
         yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
         yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
 
-    def logits(self, way: str) -> Found:
-        """Compare logits, and say how far random errors of the way's size would move them."""
-        yield from self.measured(way)
-        want = self.want
-        if way in (WHOLE_MODEL, "torch fp32", "rounded inputs"):
-            return  # their errors are not those of attention's output alone
-        sigmas = self._errors_of(way)
-        moved = self._with_errors(sigmas) - want
-        yield "RMSE of logits, random errors", moved.square().mean((1, 2)).sqrt()
-        moved = self._propagated(sigmas)
-        yield "RMSE of logits, predicted", moved.square().mean((0, 2, 3)).sqrt()
-        top = want.topk(2, dim=-1)
-        of_top = moved.gather(-1, top.indices.expand(DRAWS, -1, -1, -1))
-        spread = (of_top[..., 0] - of_top[..., 1]).square().mean(0).sqrt()
-        gap = top.values[..., 0] - top.values[..., 1]
-        flips = torch.special.ndtr(-gap / spread)
-        yield "other next bytes, predicted", flips.mean(-1)
-
-    @torch.no_grad()
-    def _errors_of(self, way: str) -> list[torch.Tensor]:
-        """Return the RMSE of the way's output, for each layer, text and head, on equal inputs."""
-        attend, found = _attend(way), []
-
-        def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            want = ways.rounded_inputs(q, k, v)
-            found.append((attend(q, k, v) - want).square().mean((1, 3), keepdim=True).sqrt())
-            return want
-
-        self.model(self.tokens, both)
-        return found
-
-    @torch.no_grad()
-    def _with_errors(self, sigmas: list[torch.Tensor]) -> torch.Tensor:
-        """Return logits where each output of attention has a random error of these sizes.
-
-        The errors are propagated as a kernel's own are: the next layers round Q, K and V again.
-        """
-        each = iter(sigmas)
-        generator = torch.Generator(self.device).manual_seed(SEED + 1)
-
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            errors = torch.randn(q.shape, generator=generator, device=self.device)
-            return ways.rounded_inputs(q, k, v) + errors * next(each)
-
-        found: torch.Tensor = self.model(self.tokens, attend)
-        return found
-
-    def _propagated(self, sigmas: list[torch.Tensor]) -> torch.Tensor:
-        """Return how random errors of these sizes move the logits, to first order.
-
-        Shapes: [DRAWS, batch, context, VOCABULARY].
-        """
-        size, (batch, context) = self.model.size, self.tokens.shape
-        shape = (batch, context, size.q_heads, size.head_dim)
-        zero = [torch.zeros(shape, device=self.device) for _ in sigmas]
-
-        def logits(*errors: torch.Tensor) -> torch.Tensor:
-            each = iter(errors)
-            made: torch.Tensor = self.model(
-                self.tokens, lambda q, k, v: exact(q, k, v) + next(each)
-            )
-            return made
-
-        moved = []
-        generator = torch.Generator(self.device).manual_seed(SEED)
-        for _ in range(DRAWS):
-            errors = [
-                torch.randn(shape, generator=generator, device=self.device) * sigma
-                for sigma in sigmas
-            ]
-            moved.append(torch.func.jvp(logits, tuple(zero), tuple(errors))[1])
-        return torch.stack(moved)
-
-
-class Judge(Logits):
-    """The trained model, the prompts that it goes on from, and the measurements on it."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.plan = QUICK if recording.options.quick else WHOLE
-        device, run = recording.device, self.plan.run
-        attend = ways.WAYS["tensor cores"]()
-        (last,) = collections.deque(losses.steps(attend, SEED, run, device), maxlen=1)
-        model, loss = last
-        recording.progress(f"trained, {float(loss):.3f} nats per byte")
-        how = {"context": run.size.context, "device": device, "held_out": True}
-        texts = next(text.batches(1, batch=self.plan.judged, **how))
-        super().__init__(model.requires_grad_(requires_grad=False), *texts)
-        self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
-        self.prompts = self.prompts[:, : self.plan.prompt]
-        self.wrote, of_choice = generation.generated(
-            self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
-        )
-        self.rollout = _of(of_choice, self.wrote)
-
-    def _draws(self) -> generation.Choose:
-        return generation.drawn(SEED, self.device)
-
-    def greedy_text(self, way: str) -> Found:
-        """Find the byte at which a greedy text parts from that of the tensor cores."""
-        how = (self.model, self.prompts)
-        wrote, _ = generation.generated(*how, way, self.plan.tokens, generation.greedy)
-        want, logits = generation.generated(
-            *how, "tensor cores", self.plan.tokens, generation.greedy
-        )
-        same = (wrote == want).cumprod(-1).sum(-1)
-        yield "bytes until the texts part", same.float()
-        top = logits.topk(2, dim=-1).values
-        gap = top[..., 0] - top[..., 1]
-        yield (
-            "gap of the top two there",
-            gap.gather(-1, same.clamp_max(gap.shape[1] - 1)[:, None])[:, 0],
-        )
-
-    def ratio_of_decode(self, way: str) -> Found:
-        """Compare what a second decode says of the written bytes with what the first one said."""
-        again = generation.forced(self.wrote)
-        _, logits = generation.generated(self.model, self.prompts, way, self.plan.tokens, again)
-        yield from self._ratios(logits)
-
-    @torch.no_grad()
-    def ratio_of_full_pass(self, way: str) -> Found:
-        """Compare what a training's forward pass says of the written bytes with the rollout."""
-        given = torch.cat((self.prompts, self.wrote[:, :-1]), 1)
-        with torch.autocast(self.tokens.device.type, torch.bfloat16):
-            logits = self.model(given, ways.WAYS[way]())[:, -self.plan.tokens :].float()
-        yield from self._ratios(logits)
-
-    def _ratios(self, logits: torch.Tensor) -> Found:
-        logs = _of(logits, self.wrote) - self.rollout
-        yield "mean |log ratio|", logs.abs().mean(-1)
-        yield "largest |log ratio|", logs.abs().amax(-1)
-        yield "log ratio of the text", logs.sum(-1)
-
-    @torch.no_grad()
-    def activations(self) -> dict[str, np.ndarray]:
-        """Return Q, K and V of the first text and KV head, in bf16 as uint16.
-
-        Shapes: q [layers, tokens, group, head_dim]; k, v [layers, tokens, 1, head_dim].
-        """
-        kept: list[tuple[torch.Tensor, ...]] = []
-        group = self.plan.run.size.q_heads // self.plan.run.size.kv_heads
-
-        def keep(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            kept.append(tuple(x[0, :, :heads] for x, heads in ((q, group), (k, 1), (v, 1))))
-            return ways.rounded_inputs(q, k, v)
-
-        self.model(self.tokens[:1, : self.plan.kept], keep)
-        stacked = (torch.stack(each).bfloat16().cpu() for each in zip(*kept, strict=True))
-        return {
-            name: x.contiguous().view(torch.int16).numpy().view(np.uint16)
-            for name, x in zip(("q", "k", "v"), stacked, strict=True)
-        }
-
-
-def _attend(way: str) -> Attend:
-    return ways.rounded_inputs if way == "rounded inputs" else ways.WAYS[way]()
-
-
-def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return causal attention in fp32, step by step, so that torch can derive it forwards."""
-    group = q.shape[2] // k.shape[2]
-    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
-
 
 def _of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the log probability of each token. Shapes: [batch, n, VOCABULARY], [batch, n]."""
     return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-
-
-EXPERIMENT = Experiment(
-    "effects",
-    "What attention's errors do to a small language model's logits, texts and ratios",
-    {DATA_FILE: schema.TABLES["effects"]},
-    cells,
-    rows,
-    renewed=(DATA_FILE,),
-)
