@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from labkernels.cuda.host.build import HostKernelError
-from labkernels.measure.mutants.decode import MUTANTS
+from labkernels.measure.mutants.decode import MUTANTS, SOFTMAX, SPLITS
 from labkernels.measure.mutants.mutant import KERNEL, Edit, mutated
 from tests.kernels.backward.cases import backward_case
 from tests.kernels.backward.cases import run_checked as run_backward
@@ -15,7 +15,6 @@ from tests.kernels.decode.cases import decode_case
 from tests.kernels.prefill.cases import prefill_case
 
 PIPELINE = "decode/pipeline.cuh"
-SOFTMAX, SPLITS = "lab/attention/online_softmax.cuh", "lab/attention/split_kv.cuh"
 ROWS, PREFILL_CONSUMER = "packed_gqa/rows.cuh", "prefill/wgmma/consumer.cuh"
 PROBLEM, BACKWARD_ROWS = "backward/problem.cuh", "backward/rows.cuh"
 SHARED = "backward/mma/gradients.cuh"

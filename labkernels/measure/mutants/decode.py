@@ -13,6 +13,8 @@ from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure.mutants.mutant import Mutant, read
 
 MUTANTS = read("decode")
+PAGES = "decode/problem.cuh"
+SOFTMAX, SPLITS = "lab/attention/online_softmax.cuh", "lab/attention/split_kv.cuh"
 HIGH_PAGES, EMPTY_REQUEST = "high pages", "empty request"
 WRAP = 2**32  # elements: where an offset of 32 bits wraps to 0
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 16, 4, 128, 16
