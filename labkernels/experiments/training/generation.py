@@ -1,13 +1,15 @@
 """A model writes token by token: keys and values in a paged cache, attention by `decode`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from labkernels.experiments.training import ways
 from labkernels.experiments.training.model import Gpt
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
+from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.api import decode_step
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
@@ -19,23 +21,45 @@ Choose = Callable[[torch.Tensor, int], torch.Tensor]
 class Cache:
     """The keys and values of all layers, and the steps that attend to them.
 
-    options: of `decode_step`. `attend` is called once for each layer, in order.
+    options: of `decode_step`; None for attention in fp32 by torch. alone: each request is decoded
+    in a call of its own. dtype: of keys and values; those in 8 bits have a scale of 1. `attend` is
+    called once for each layer, in order.
     """
 
-    def __init__(self, model: Gpt, batch: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Gpt,
+        batch: int,
+        options: Mapping[str, Any] | None,
+        *,
+        alone: bool,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         size, device = model.size, model.norm.device
         pages = -(-size.context // PAGE)
         pools = (size.layers, 2, batch, pages * PAGE, size.kv_heads, size.head_dim)
-        self.pools = torch.zeros(pools, dtype=torch.bfloat16, device=device)
+        self.pools = torch.zeros(pools, dtype=dtype, device=device)
         self.kv_len = torch.zeros(batch, dtype=torch.int32, device=device)
         q = (size.layers, batch, size.q_heads, size.head_dim)
         self.q = torch.zeros(q, dtype=torch.bfloat16, device=device)
-        table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, -1)
+        self.table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, -1)
         self.length = self._layer = 0
-        self.steps = []
-        for q_of_layer, pool in zip(self.q, self.pools, strict=True):
-            cache = PagedKV(*pool.unflatten(2, (-1, PAGE)).flatten(1, 2), table, self.kv_len)
-            self.steps.append(decode_step(q_of_layer, cache, checks=False, **options))
+        self.steps: list[list[Step[Attention]]] = []
+        if options is not None:
+            ends = range(batch + 1) if alone else (0, batch)
+            self.steps = [self._steps_of(i, list(ends), options) for i in range(size.layers)]
+
+    def _steps_of(
+        self, layer: int, ends: Sequence[int], options: Mapping[str, Any]
+    ) -> list[Step[Attention]]:
+        k, v = self.pools[layer].unflatten(2, (-1, PAGE)).flatten(1, 2)
+        steps = []
+        for first, end in pairwise(ends):
+            of = (k, v, self.table[first:end], self.kv_len[first:end])
+            one = torch.ones(k.shape[2], device=k.device)
+            cache = PagedKV(*of) if k.dtype == torch.bfloat16 else QuantizedKV(*of, one, one)
+            steps.append(decode_step(self.q[layer, first:end], cache, checks=False, **options))
+        return steps
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Keep k and v, and return attention of the new tokens to all that were kept."""
@@ -45,21 +69,40 @@ class Cache:
             self.kv_len.fill_(self.length)
         self._layer = (layer + 1) % len(self.q)
         kept = self.pools[layer][:, :, : self.length]
-        kept[:, :, -new:] = torch.stack((k, v))
+        kept[:, :, -new:] = torch.stack((k, v)).to(self.pools.dtype)
         if new > 1:  # the prompt
             return ways.WAYS["tensor cores"]()(q, k, v)
+        if not self.steps:
+            return one_row(q.bfloat16(), *kept).to(q.dtype)
         self.q[layer] = q[:, 0]
-        self.steps[layer].run()
-        return self.steps[layer].out[:, None].to(q.dtype)
+        for step in self.steps[layer]:
+            step.run()
+        return torch.cat([step.out for step in self.steps[layer]])[:, None].to(q.dtype)
 
 
-# How each way decodes: the options of `decode_step`.
-DECODES: Mapping[str, Mapping[str, Any]] = {
-    "tensor cores": {"policy": TENSOR_CORES},
-    "batch invariant": {"policy": TENSOR_CORES, "batch_invariant": True},
-    "rounded denominator": {"policy": NumericPolicy(denominator="rounded")},
-    "P as hi + lo": {"policy": NumericPolicy(p="input_x2")},
-    "CUDA cores": {"policy": CUDA_CORES, "kernel": "decode_fma"},
+def one_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return attention of one token in fp32.
+
+    Shapes: q [batch, 1, heads, head_dim]; k, v [batch, keys, KV heads, head_dim].
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        rows = q[:, 0].float().unflatten(1, (k.shape[2], -1)) * q.shape[-1] ** -0.5
+        p = torch.einsum("bhgd,bkhd->bhgk", rows, k.float()).softmax(-1)
+        return torch.einsum("bhgk,bkhd->bhgd", p, v.float()).flatten(1, 2)[:, None]
+
+
+E4M3 = "cache in e4m3"
+# How each way decodes: the options of `decode_step`, and whether each request has its own call.
+DECODES: Mapping[str, tuple[Mapping[str, Any] | None, bool]] = {
+    "tensor cores": ({"policy": TENSOR_CORES}, False),
+    "tensor cores, alone": ({"policy": TENSOR_CORES}, True),
+    "batch invariant": ({"policy": TENSOR_CORES, "batch_invariant": True}, False),
+    "batch invariant, alone": ({"policy": TENSOR_CORES, "batch_invariant": True}, True),
+    "rounded denominator": ({"policy": NumericPolicy(denominator="rounded")}, False),
+    "P as hi + lo": ({"policy": NumericPolicy(p="input_x2")}, False),
+    "CUDA cores": ({"policy": CUDA_CORES, "kernel": "decode_fma"}, False),
+    E4M3: ({"policy": TENSOR_CORES}, False),
+    "torch fp32": (None, False),
 }
 
 
@@ -71,9 +114,11 @@ def generated(
 
     Shapes: prompts [batch, n] -> [batch, tokens], [batch, tokens, VOCABULARY].
     """
-    cache = Cache(model, len(prompts), DECODES[way])
+    options, alone = DECODES[way]
+    dtype, device = torch.float8_e4m3fn if way == E4M3 else torch.bfloat16, prompts.device
+    cache = Cache(model, len(prompts), options, alone=alone, dtype=dtype)
     said, logits, given = [], [], prompts
-    with torch.autocast(prompts.device.type, torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16):
         for place in range(tokens):
             first = 0 if place == 0 else prompts.shape[1] + place - 1
             logits.append(model(given, cache.attend, first)[:, -1].float())

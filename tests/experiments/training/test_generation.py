@@ -42,8 +42,9 @@ def test_a_decode_says_what_a_full_pass_says(model, way):
     assert (logits - full).abs().max() <= 10 * 2.0**-8 * full.abs().max()
 
 
-def test_a_cache_attends_to_all_that_was_kept(model):
-    cache = generation.Cache(model[0], 2, generation.DECODES["tensor cores"])
+@pytest.mark.parametrize("options", [generation.DECODES["tensor cores"][0], None])
+def test_a_cache_attends_to_all_that_was_kept(model, options):
+    cache = generation.Cache(model[0], 2, options, alone=False)
     q, k, v = (torch.randn(2, 6, heads, 64) for heads in (2, 1, 1))
     cache.attend(q[:, :5], k[:, :5], v[:, :5])
     found = cache.attend(q[:, 5:], k[:, 5:], v[:, 5:])
