@@ -1,9 +1,4 @@
-"""Train a small model by each way to compute attention, from several seeds.
-
-Rows hold the loss of the training batch, in fp32, every few steps, and the loss on held-out text at
-the end. A repeat trains twice from one seed and notes the first step whose loss or weights have
-other bits.
-"""
+"""Train a small model from a seed by any way to compute attention; judge it on held-out text."""
 
 import itertools
 import math
@@ -12,15 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.experiments.experiment import Cell, Experiment, Options
-from labkernels.experiments.harness import Recording
-from labkernels.experiments.training import text, ways
+from labkernels.experiments.training import text
 from labkernels.experiments.training.model import Attend, Gpt, Size
-from labkernels.records import schema
-from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/training.parquet"
-TRAINING, HELD_OUT, PARTED = "training", "held out", "first step that differs"
+HELD_OUT = "held out"
 # batches(seed, batch=, context=, device=, held_out=): tokens and those that follow, without an end
 Batches = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -38,53 +28,8 @@ class Run:
     judged: int = 8  # held-out batches
 
 
-WHOLE = Run(Size())
 QUICK = Run(Size(layers=1, q_heads=2, kv_heads=1, context=32, hidden=32), 4, 2, warmup=2, every=2)
 SEEDS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A way of attention, the seed of weights and batches, and how often it trains."""
-
-    way: str
-    seed: int
-    runs: int = 1
-
-
-def cells(options: Options) -> Iterator[Cell]:
-    """Yield each way from each seed, then the ways that train twice from the first seed."""
-    seeds = SEEDS[:1] if options.quick else SEEDS
-    for seed in seeds:
-        for way in ways.WAYS:
-            yield Cell(f"{way}/seed {seed}", Case(way, seed))
-    for way in ways.REPEATED:
-        yield Cell(f"{way}/twice", Case(way, SEEDS[0], 2))
-
-
-def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Train, and yield losses; or train twice, and yield where the bits part."""
-    case, run = cell.of, QUICK if recording.options.quick else WHOLE
-    base = {"way": case.way, "model_seed": case.seed, "steps": run.steps}
-    if case.runs == 2:
-        step = first_difference(case, run, recording.device)
-        recording.tell(f"bits part at step {step}" if step < run.steps else "equal bits")
-        yield DATA_FILE, base | {"what": PARTED, "step": step, "value": float(step)}
-        return
-    for what, step, value in trained(case, run, recording.device):
-        if what == HELD_OUT:
-            recording.tell(f"{value:.4f} nats per byte")
-        yield DATA_FILE, base | {"what": what, "step": step, "value": value}
-
-
-def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float]]:
-    """Yield what is noted of a training: (what, step, loss in nats per byte)."""
-    attend = ways.WAYS[case.way]()
-    taken = list(steps(attend, case.seed, run, device))  # the losses stay on the device until then
-    for step, (_, loss) in enumerate(taken):
-        if step % run.every == 0 or step == run.steps - 1:
-            yield TRAINING, step, float(loss)
-    yield HELD_OUT, run.steps, judged(taken[-1][0], attend, run, device)
 
 
 def steps(
@@ -126,35 +71,3 @@ def judged(
     with torch.autocast(device, torch.bfloat16):
         losses = [model.loss(*two, attend) for two in itertools.islice(drawn, run.judged)]
     return float(torch.stack(losses).double().mean())
-
-
-def first_difference(case: Case, run: Run, device: str) -> int:
-    """Return the first step after which two trainings differ in a bit, or run.steps.
-
-    What torch itself computes is asked to have one order: its gradient of the embedding has none.
-    """
-    torch.use_deterministic_algorithms(mode=True, warn_only=True)
-    try:
-        return _first_difference(case, run, device)
-    finally:
-        torch.use_deterministic_algorithms(mode=False)
-
-
-def _first_difference(case: Case, run: Run, device: str) -> int:
-    two = [steps(ways.WAYS[case.way](), case.seed, run, device) for _ in range(2)]
-    for step, ((model, loss), (other, again)) in enumerate(zip(*two, strict=True)):
-        pairs = zip(model.parameters(), other.parameters(), strict=True)
-        same = torch.stack([(a.view(torch.int32) == b.view(torch.int32)).all() for a, b in pairs])
-        if not (bool(same.all()) and torch.equal(loss, again)):
-            return step
-    return run.steps
-
-
-EXPERIMENT = Experiment(
-    "training",
-    "Losses of a small language model by way of attention and seed, and the bits of a repeat",
-    {DATA_FILE: schema.TABLES["training"]},
-    cells,
-    rows,
-    renewed=(DATA_FILE,),
-)
