@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from labkernels.experiments.experiment import Options
-from labkernels.experiments.harness import Recording
 from labkernels.experiments.training import generation, losses, ways, weights
 
 TEXTS = ("def read(self, size=", "return self._buffer[")
@@ -12,24 +10,15 @@ TOKENS = 6
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory):
-    options = Options(out=tmp_path_factory.mktemp("rows"), quick=True, commit="1234567")
-    return Recording(weights.EXPERIMENT, options, [])
+def model():
+    return weights.load()
 
 
-@pytest.fixture(scope="module")
-def model(recording):
-    """Return the model whose weights are written, as it is loaded."""
-    (cell,) = weights.cells(recording.options)
-    assert list(weights.rows(cell, recording)) == []
-    return weights.load(recording.options.out / weights.DATA_FILE, losses.QUICK.size)
-
-
-def test_a_loaded_model_has_the_loss_that_was_noted(model):
+def test_the_shipped_model_has_nearly_the_loss_that_was_noted(model):
+    """Of another version of Python the held-out text is another."""
     loaded, known = model
-    loss = losses.judged(loaded, ways.WAYS[weights.WAY](), losses.QUICK, "cpu")
-    assert (known["steps"], known["commit"]) == ("4", "1234567")
-    assert known["held out"] == str(loss)
+    loss = losses.judged(loaded, ways.WAYS["torch fp32"](), weights.SMALL, "cpu")
+    assert abs(loss - float(known["held out"])) < 0.1
 
 
 @pytest.mark.parametrize("way", list(generation.DECODES))
@@ -46,7 +35,9 @@ def test_a_decode_says_what_a_full_pass_says(model, way):
 def test_a_cache_attends_to_all_that_was_kept(model, options):
     cache = generation.Cache(model[0], 2, options, alone=False)
     q, k, v = (torch.randn(2, 6, heads, 64) for heads in (2, 1, 1))
-    cache.attend(q[:, :5], k[:, :5], v[:, :5])
-    found = cache.attend(q[:, 5:], k[:, 5:], v[:, 5:])
+    layers = range(model[0].size.layers)
+    for part in (slice(0, 5), slice(5, 6)):
+        found = [cache.attend(q[:, part], k[:, part], v[:, part]) for _ in layers]
     want = ways.WAYS["torch fp32"]()(*(x.bfloat16().float() for x in (q, k, v)))[:, 5:]
-    assert (found - want).abs().max() <= 2.0**-7 * v.abs().max()  # P and out have 8 bits
+    for layer in found:  # P and out have 8 bits
+        assert (layer - want).abs().max() <= 2.0**-7 * v.abs().max()
