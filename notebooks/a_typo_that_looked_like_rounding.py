@@ -177,9 +177,9 @@ glue("round_l2", f"{signs[1]['rel L2']:.4f}", display=False)
 #
 # The defect is kept as an edit of that line, in the branch for 16 keys alone:
 #
-# ```{literalinclude} /labkernels/measure/mutants/mla.py
-# :language: python
-# :start-at: "DUPLICATED_INDEX"
+# ```{literalinclude} /labkernels/measure/mutants/mutants.toml
+# :language: toml
+# :start-at: "[mla.\"duplicated lane index\"]"
 # ```
 #
 # ## Measurement

@@ -54,7 +54,6 @@ from labkernels.chapters import the_test_that_could_not_fail as chapter
 from labkernels.chapters.the_test_that_could_not_fail import INPUTS, RaggedTest, draw
 
 # %% tags=["hide-input"]
-from labkernels.experiments.accuracy import ragged_runs as runs
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.prefill.inputs import prefill_inputs
@@ -192,9 +191,9 @@ plt.show()
 #
 # The lab keeps a bug as a {term}`mutant`, the edit of one line of the real source:
 #
-# ```{literalinclude} /labkernels/measure/mutants/prefill.py
-# :language: python
-# :start-at: "\"dropped key\""
+# ```{literalinclude} /labkernels/measure/mutants/mutants.toml
+# :language: toml
+# :start-at: "[prefill.\"dropped key\"]"
 # :end-at: "- 1 -"
 # ```
 #
@@ -287,7 +286,7 @@ plt.show()
 random = detection[(detection.inputs == "random") & (detection.dtype == "bf16") & ~is_right]
 random = random[random.rule == "the test, 1e-2"]
 score = random.groupby(["mutant", "kv_len"], sort=False)[["refused", "runs"]].sum()
-score = (100 * score.refused / score.runs).unstack("kv_len")[list(runs.LENGTHS)]
+score = (100 * score.refused / score.runs).unstack("kv_len")
 score = score.rename(columns="{} keys".format).rename_axis("bug")
 plots.table(score.reset_index(), "by-length", dict.fromkeys(score.columns, "{:.0f}"))
 
@@ -295,7 +294,7 @@ plots.table(score.reset_index(), "by-length", dict.fromkeys(score.columns, "{:.0
 lost = 100 * (1 - tables[0] / tables[0].loc["random"])
 glue("lost_k", f"{lost.loc['K = 0'].min():.0f}", display=False)
 glue("lost_kv", f"{lost.loc['K = V = 0'].min():.0f}", display=False)
-glue("longest", f"{max(runs.LENGTHS)}", display=False)
+glue("longest", f"{detection.kv_len.max()}", display=False)
 of_two = errors[(errors.batch == 2) & (errors.metric == "rel_l2")].groupby("dtype").value.max()
 for dtype in DTYPES:
     glue(f"most_{dtype}", f"{of_two[dtype]:.2g}", display=False)

@@ -2,6 +2,6 @@
 
 from labkernels.bench.bench import Bench
 from labkernels.bench.listing import source
-from labkernels.bench.log import Log, log_of
+from labkernels.bench.log import Log
 
-__all__ = ["Bench", "Log", "log_of", "source"]
+__all__ = ["Bench", "Log", "source"]

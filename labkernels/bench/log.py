@@ -2,13 +2,11 @@
 
 import html
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 MIME = "application/vnd.labkernels.bench+json"
 FIGURES = ("budget", "timing", "occupancy", "errors")
-FORMULAS = ("shared memory", "registers", "blocks per SM")
 
 
 @dataclass
@@ -43,24 +41,6 @@ class Log:
         """The operations that ran."""
         return tuple(dict.fromkeys(run["operation"] for run in self.runs))
 
-    def ran(self, **columns: str) -> bool:
-        """Return whether a kernel with these entries ran, such as language="triton"."""
-        return any(columns.items() <= run.items() for run in self.runs)
-
-    def missing(self, operations: Iterable[str] = ("decode", "prefill")) -> list[str]:
-        """Name the missing runs (operation, language, tensor cores), figures and formulas."""
-        lacks = [
-            f"{operation}, {language}, tensor cores {way}"
-            for operation in operations
-            for language in ("cuda", "triton")
-            for way in ("on", "off")
-            if not self.ran(operation=operation, language=language, tensor_cores=way)
-        ]
-        drawn = {kind for _, kind in self.figures}
-        lacks += [f"the figure of {kind}" for kind in FIGURES if kind not in drawn]
-        derived = {kind for _, kind in self.formulas}
-        return lacks + [f"the formula of {kind}" for kind in FORMULAS if kind not in derived]
-
     def rows(self) -> list[dict[str, str]]:
         """Return a row per operation: what ran, on which machine, and what was drawn."""
         return [self._row(operation) for operation in self.operations]
@@ -83,18 +63,6 @@ class Log:
         told = {"runs": self.runs, "figures": self.figures, "formulas": self.formulas}
         rows = self.rows()
         return {MIME: told, "text/html": _table(rows), "text/plain": json.dumps(rows, indent=1)}
-
-
-def log_of(notebook: Mapping) -> Log:
-    """Return the sum of the logs in the outputs of an executed notebook (nbformat 4)."""
-    found = Log()
-    for cell in notebook.get("cells", ()):
-        for output in cell.get("outputs", ()):
-            told = output.get("data", {}).get(MIME)
-            if told is not None:
-                pairs = ([tuple(pair) for pair in told[kind]] for kind in ("figures", "formulas"))
-                found += Log(told["runs"], *pairs)
-    return found
 
 
 def _table(rows: list[dict[str, str]]) -> str:

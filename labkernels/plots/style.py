@@ -3,8 +3,10 @@
 import colorsys
 import re
 import textwrap
+import tomllib
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -12,46 +14,14 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, whose colours colour-blind readers can tell apart: CUDA cores are warm,
-# tensor cores cold. A word in the name of each of our kernels names its engine.
-ENGINES = {
-    "fma": "#d55e00",
-    "mma": "#0072b2",
-    "wgmma": "#1b3a6b",
-    "triton": "#cc79a7",
-    "reference": "#8b95a1",
-}
-LIBRARIES = {
-    "flashinfer_cuda_cores": "#e69f00",
-    "flashinfer_fa2": "#56b4e9",
-    "flashinfer_fa3": "#7b3294",
-    "flashinfer_auto": "#2b2b2b",
-    "torch_sdpa": "#7d8894",
-    "torch_fa2": "#009e73",
-    "torch_cudnn": "#a08c00",
-}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ENGINES, LIBRARIES, NAMES = (_TABLES[name] for name in ("engines", "libraries", "names"))
 # Colours of an engine's variants, which figures show beside the engine.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
 # Colours of lines that do not stand for a kernel.
 LINE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
-NAMES = {
-    "flashinfer_cuda_cores": "FlashInfer, CUDA cores",
-    "flashinfer_fa2": "FlashInfer's fa2",
-    "flashinfer_fa3": "FlashInfer's fa3 (Hopper)",
-    "flashinfer_auto": "FlashInfer, auto",
-    "torch_sdpa": "torch SDPA",
-    "torch_fa2": "FlashAttention-2 (torch)",
-    "torch_cudnn": "cuDNN (torch)",
-    "torch_fa2 backward": "FlashAttention-2",
-    "torch_cudnn backward": "cuDNN",
-    "flash_attention_4": "FlashAttention-4",
-    "flex_attention": "FlexAttention",
-    "gluon_prefill": "Gluon",
-    "flash_attention_4_ordered": "FlashAttention-4, ordered",
-    "cublas": "cuBLAS",
-}
 CEILING = "#56606d"
 RULE = "#d5dae1"
 ERROR_MAP = "cividis_r"  # large errors stand out: dark on a white page, bright on a dark one
@@ -59,33 +29,7 @@ ORIGIN_LETTERS_PER_INCH = 18  # of text of 7.5 points
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under this style: @plt.rc_context(style.HOUSE).
-HOUSE = {
-    "figure.dpi": 180,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.edgecolor": "#9aa3af",
-    "axes.labelcolor": "#2d343d",
-    "axes.axisbelow": True,
-    "axes.prop_cycle": plt.cycler(color=LINE_COLOURS),
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#e8ebef",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#56606d",
-    "ytick.color": "#56606d",
-    "xtick.labelcolor": "#2d343d",
-    "ytick.labelcolor": "#2d343d",
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-}
+HOUSE = {**_TABLES["house"], "axes.prop_cycle": plt.cycler(color=LINE_COLOURS)}
 
 
 def colour(kernel: str) -> str:

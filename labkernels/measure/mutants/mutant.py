@@ -1,8 +1,10 @@
 """A mutant: one edit of a kernel's source, and the kernel that results."""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labkernels.cuda.compiler import cache
@@ -11,7 +13,7 @@ from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
 
 KERNEL = "kernel.cuh"  # the same name in every kernel's folder
-GITHUB = "https://github.com/"
+_TEXT = Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,20 @@ class Mutant:
             allowed = ", ".join(self.edits)
             raise ValueError(f"kernel = {kernel!r}, allowed for {self.name!r}: {allowed}")
         return mutated(discover()[kernel], self.edits[kernel])
+
+
+def read(operation: str) -> dict[str, Mutant]:
+    """Return the mutants of an operation by name, which mutants.toml describes."""
+    found = {}
+    for name, facts in tomllib.loads(_TEXT)[operation].items():
+        edits = {
+            kernel: Edit(edit["file"], edit["pattern"], edit["by"])
+            for edit in facts["edits"]
+            for kernel in edit["kernels"]
+        }
+        source, needs = f"https://github.com/{facts['source']}", facts.get("needs", "")
+        found[name] = Mutant(name, facts["bug"], source, edits, needs)
+    return found
 
 
 def mutated(spec: Any, edit: Edit) -> Kernel:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +24,11 @@ _USUAL_PLACE = "/usr/local/cuda/bin/ncu"
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _RANGES = ("Start/Stop_Range", "Push/Pop_Range")  # columns of the ranges that a kernel ran in
 _SCALES = {"ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "hz": (1.0, "Hz")}
-_ACTIVE = "avg.pct_of_peak_sustained_active"
-_ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One counter: its name in the lab, its name in Nsight Compute, its unit, and its meaning.
-
-    Percentages are of the part's peak: over the clocks in which the SM had work if the name in
-    Nsight Compute ends in "active", and over all clocks of the kernel if it ends in "elapsed".
-    """
+    """One counter: its name in the lab, its name in Nsight Compute, its unit, and its meaning."""
 
     name: str
     ncu: str
@@ -41,75 +36,8 @@ class Metric:
     meaning: str
 
 
-def _percent(name: str, ncu: str, meaning: str) -> Metric:
-    return Metric(name, ncu, "%", meaning)
-
-
-def _stall(reason: str, meaning: str) -> Metric:
-    ncu = f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
-    return Metric(f"stall_{reason}", ncu, "warps", meaning)
-
-
-METRICS = (
-    Metric("time", "gpu__time_duration.sum", "s", "duration under the profiler, caches empty"),
-    Metric("sm_clock", "sm__cycles_elapsed.avg.per_second", "Hz", "clock of the SMs"),
-    _percent("tensor_pipe", f"sm__pipe_tensor_cycles_active.{_ACTIVE}", "tensor pipe is active"),
-    Metric(
-        "tensor_flops",
-        "sm__ops_path_tensor_src_bf16_dst_fp32.avg.per_cycle_elapsed",
-        "FLOP/clk",
-        "products and sums of tensor cores, per clock and SM",
-    ),
-    Metric(
-        "mma_peak",
-        "sm__ops_path_tensor_op_hmma_src_bf16_dst_fp32_sparsity_off.avg.peak_sustained",
-        "FLOP/clk",
-        "what mma.sync can do, per clock and SM",
-    ),
-    Metric(
-        "wgmma_peak",
-        "sm__ops_path_tensor_op_hgmma_src_bf16_dst_fp32_sparsity_off.avg.peak_sustained",
-        "FLOP/clk",
-        "what wgmma can do, per clock and SM",
-    ),
-    _percent("mufu", f"sm__inst_executed_pipe_xu.{_ACTIVE}", "special functions and conversions"),
-    _percent("fma", f"sm__pipe_fma_cycles_active.{_ACTIVE}", "fp32 multiplications and additions"),
-    _percent("alu", f"sm__pipe_alu_cycles_active.{_ACTIVE}", "maxima, integers, conversions"),
-    _percent("issue", f"smsp__issue_active.{_ACTIVE}", "a scheduler issues an instruction"),
-    _percent(
-        "smem",
-        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",
-        "shared memory is read or written",
-    ),
-    Metric(
-        "bank_conflicts",
-        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-        "wavefronts",
-        "accesses to shared memory that had to be repeated",
-    ),
-    _percent("l2", f"lts__throughput.{_ELAPSED}", "busiest part of L2 is active"),
-    _percent("dram", f"gpu__dram_throughput.{_ELAPSED}", "busiest part of memory is active"),
-    _percent("occupancy", f"sm__warps_active.{_ACTIVE}", "active warps, of those an SM can hold"),
-    Metric("registers", "launch__registers_per_thread", "registers", "per thread"),
-    Metric("smem_bytes", "launch__shared_mem_per_block", "bytes", "per block, with 1 KiB reserved"),
-    Metric("threads", "launch__block_size", "threads", "per block"),
-    Metric("blocks", "launch__grid_size", "blocks", "in the grid"),
-    Metric("waves", "launch__waves_per_multiprocessor", "waves", "blocks / those the GPU holds"),
-    Metric("blocks_by_registers", "launch__occupancy_limit_registers", "blocks", "registers allow"),
-    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "smem allows"),
-    _stall("selected", "issuing"),
-    _stall("not_selected", "ready, but another warp's turn"),
-    _stall("math_pipe_throttle", "waiting for a busy pipe"),
-    _stall("wait", "waiting a fixed time for the instruction before"),
-    _stall("short_scoreboard", "waiting for shared memory or special functions"),
-    _stall("long_scoreboard", "waiting for memory"),
-    _stall("mio_throttle", "waiting to hand a shared-memory access over"),
-    _stall("barrier", "waiting for other warps of the block"),
-    _stall("gmma", "waiting for wgmma"),
-    _stall("sleeping", "asleep on a barrier of shared memory"),
-    _stall("dispatch_stall", "waiting for the dispatcher"),
-    _stall("no_instruction", "waiting for code"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+METRICS = tuple(Metric(name, **facts) for name, facts in _TABLE.items())
 
 
 @dataclass(frozen=True)

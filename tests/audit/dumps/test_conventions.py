@@ -9,7 +9,6 @@ import torch
 
 from labkernels.audit import meaning
 from labkernels.audit.dumps import audit, judge, whole
-from labkernels.audit.harnesses import judged
 from labkernels.audit.names import REFUSED, Take
 from tests.measure.strangers import inputs, right
 
@@ -42,6 +41,12 @@ def hidden(where):
 
 def dump(out, **names):
     return {"q": CALL.q, "k": CALL.k, "v": CALL.v, "out": out} | names
+
+
+def judged(given):
+    take = Take()
+    tensors = {ours: given[theirs] for theirs, ours in take.chosen(given).items()}
+    return whole(judge(tensors, named=False), take, "a dump")
 
 
 CAUSAL = DIFF > 0
@@ -90,11 +95,10 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_name_means_what_its_tool_means(name):
     names, added = NAMED[name]
-    given = {"q": CALL.q, "k": CALL.k, "v": CALL.v} | names
-    found = judged(given, [output(added)], named=False)
+    found = judged(dump(output(added), **names))
     assert found.answer == "ROUNDING", found.summary()
     if added.abs().max() > 0:
-        assert judged(given, [output()], named=False).answer == "BUG"
+        assert judged(dump(output(), **names)).answer == "BUG"
 
 
 @pytest.mark.parametrize(

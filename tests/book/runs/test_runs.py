@@ -11,8 +11,9 @@ import pytest
 import time_chapters
 import yaml
 
-from labkernels.bench.log import MIME, log_of
+from labkernels.bench.log import MIME
 from labkernels.records import store
+from tests.bench.logs import log_of, missing
 from tests.repo.files import ROOT, read
 
 
@@ -58,7 +59,7 @@ def chapters():
 
 @pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
 def test_a_chapter_ran_all_that_a_chapter_runs(path):
-    assert log_of(nbformat.read(path, as_version=4)).missing() == []
+    assert missing(log_of(nbformat.read(path, as_version=4))) == []
 
 
 def test_what_is_taken_out_is_missed():
@@ -68,7 +69,7 @@ def test_what_is_taken_out_is_missed():
         for output in cell.get("outputs", ()):
             if told := output.get("data", {}).get(MIME):
                 told["runs"] = [run for run in told["runs"] if run["operation"] != "prefill"]
-    assert "prefill, cuda, tensor cores off" in log_of(notebook).missing()
+    assert "prefill, cuda, tensor cores off" in missing(log_of(notebook))
 
 
 def test_the_first_notebook_lists_the_chapters_in_order_with_their_times():

@@ -112,7 +112,12 @@ def test_verdict_finds_nearly_all_bugs_and_calls_no_right_kernel_wrong(rows):
         found = [row for row in right if (row["device"] == CPU) == on_cpu]
         assert total(found, "runs") >= 1000
         assert total(found, "refused") == 0
-        assert {row["kernel"] for row in found} >= {*decode.KERNELS, "reference"}
+        assert {row["kernel"] for row in found} >= {
+            "decode_fma",
+            "decode_mma",
+            "decode_mma_n8",
+            "reference",
+        }
 
 
 @pytest.mark.long

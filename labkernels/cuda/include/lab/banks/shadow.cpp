@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -110,7 +109,7 @@ void note(const void* p, std::size_t bytes, u64 key, Name name) {
   }
 }
 
-void note_plain(const void* p, std::size_t bytes, bool write, const void* return_address) {
+void touch(const void* p, std::size_t bytes, bool write, const void* return_address) {
   if (sm == nullptr || sm->thread == scheduler || bytes == 0) return;
   const void* code = static_cast<const char*>(return_address) - 1;  // inside the call, for its line
   // A copy reads and writes at one place.
@@ -175,36 +174,4 @@ extern "C" LAB_EXPORT const char* lab_turns() {
 
 }  // namespace lab::host
 
-// ---- what the compiler calls
-
-#define LAB_CALLER __builtin_return_address(0)
-#define LAB_PLAIN(name, bytes)                                                                     \
-  LAB_EXPORT void __tsan_##name##read##bytes(void* p) { note_plain(p, bytes, false, LAB_CALLER); } \
-  LAB_EXPORT void __tsan_##name##write##bytes(void* p) { note_plain(p, bytes, true, LAB_CALLER); }
-
-extern "C" {
-using lab::host::note_plain;
-// clang-format off
-LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
-LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4) LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
-// clang-format on
-LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { note_plain(p, n, false, LAB_CALLER); }
-LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { note_plain(p, n, true, LAB_CALLER); }
-LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {
-  note_plain(src, n, false, LAB_CALLER);
-  note_plain(dst, n, true, LAB_CALLER);
-  return std::memcpy(dst, src, n);
-}
-LAB_EXPORT void* __tsan_memmove(void* dst, const void* src, unsigned long n) {
-  note_plain(src, n, false, LAB_CALLER);
-  note_plain(dst, n, true, LAB_CALLER);
-  return std::memmove(dst, src, n);
-}
-LAB_EXPORT void* __tsan_memset(void* dst, int value, unsigned long n) {
-  note_plain(dst, n, true, LAB_CALLER);
-  return std::memset(dst, value, n);
-}
-LAB_EXPORT void __tsan_func_entry(void*) {}
-LAB_EXPORT void __tsan_func_exit(void) {}
-LAB_EXPORT void __tsan_init(void) {}
-}
+#include "lab/host/races/hooks.hpp"
