@@ -64,15 +64,16 @@ def _arguments(
 
 def _scales(cache: PagedHeads) -> tuple:
     if not isinstance(cache, QuantizedKV):
-        return None, None, 0, 0
-    strides = (*cache.k_scale.stride(), *cache.v_scale.stride())
-    return (cache.k_scale, cache.v_scale, *strides)
+        return None, None, 0, 0, 0, 0, 1
+    k, v = cache.scales()
+    of_blocks = (*k.stride()[:2], cache.keys_per_scale) if cache.of_blocks else (0, 0, 1)
+    return k, v, k.stride(-1), v.stride(-1), *of_blocks
 
 
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
     own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
-    own["BY_LENGTH"] = call.by_length
+    own |= {"BY_LENGTH": call.by_length, "BLOCKS": instance.of_blocks}
     varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
     del varied["window_right"]  # the query is the last key
     return own | varied | triton_run.constants(instance, on_gpu=call.on_gpu)
