@@ -152,7 +152,7 @@ template <int Windows> struct KeyScales {
         v_scale(p.block_scales.v_scale + w.kv_head * p.block_scales.stride_head),
         blocks(p.block_scales), offset(0), k(), v() {}
   LAB_DEVICE void look_up(int page, int token) { offset = blocks.of_slot(page, token); }
-  // Requests the scales of the window that was looked up. Keys past the end have 0, which is finite.
+  // Requests the scales of the window that was looked up; 0, which is finite, past the last key.
   LAB_DEVICE void load(bool valid) {
 #pragma unroll
     for (int i = 1; i < Windows; ++i) {

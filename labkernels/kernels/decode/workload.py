@@ -135,5 +135,5 @@ class Decode:
         lengths = lengths_label(self.kv_lens)
         plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
         plain += f", {self.kv_dtype} cache" if self.kv_dtype else ""
-        plain += f", a scale for {self.keys_per_scale} keys" if self.keys_per_scale else ""
+        plain += f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else ""
         return labelled(plain, self.variant)
