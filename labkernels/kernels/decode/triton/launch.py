@@ -64,16 +64,16 @@ def _arguments(
 
 def _scales(cache: PagedHeads) -> tuple:
     if not isinstance(cache, QuantizedKV):
-        return None, None, 0, 0, 0, 0, 1
+        return None, None, 0, 0, 0, 0, None
     k, v = cache.scales()
-    of_blocks = (*k.stride()[:2], cache.keys_per_scale) if cache.of_blocks else (0, 0, 1)
-    return k, v, k.stride(-1), v.stride(-1), *of_blocks
+    of_blocks = k.stride()[:2] if cache.of_blocks else (0, 0)
+    return k, v, k.stride(-1), v.stride(-1), *of_blocks, cache.keys_per_scale
 
 
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
     own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
-    own |= {"BY_LENGTH": call.by_length, "BLOCKS": instance.of_blocks}
+    own["BY_LENGTH"] = call.by_length
     varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
     del varied["window_right"]  # the query is the last key
     return own | varied | triton_run.constants(instance, on_gpu=call.on_gpu)
