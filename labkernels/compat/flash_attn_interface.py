@@ -48,8 +48,8 @@ def flash_attn_func(
 
 @keeps_fixed
 def flash_attn_with_kvcache(
-    q, k_cache, v_cache, k=None, v=None, qv: Fixed = None, rotary_cos: Fixed = None,
-    rotary_sin: Fixed = None, cache_seqlens=None, cache_batch_idx=None,
+    q, k_cache, v_cache, k=None, v=None, qv: Fixed = None, rotary_cos=None,
+    rotary_sin=None, cache_seqlens=None, cache_batch_idx=None,
     cache_leftpad: Fixed = None, page_table=None, cu_seqlens_q: Fixed = None,
     cu_seqlens_k_new: Fixed = None, max_seqlen_q=None, rotary_seqlens: Fixed = None,
     q_descale: Fixed = None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
@@ -71,8 +71,8 @@ def flash_attn_with_kvcache(
     how |= {"softmax_scale": softmax_scale, "window_size": window_size, "softcap": softcap}
     if k_cache.dtype in KV_DTYPES:
         given = torch.is_tensor(page_table) and torch.is_tensor(cache_seqlens)
-        if k is not None or not given or q.shape[1] != 1:
-            words = "tensors page_table and cache_seqlens, one token per request, and no new keys"
+        if not given or q.shape[1] != 1 or k is not None or rotary_cos is not None:
+            words = "page_table and cache_seqlens, one token per request, no k and no rotary_cos"
             raise refusal("k_cache.dtype", k_cache.dtype, f"fp16, bf16, or with it {words}")
         scales = {f"{name[0]}_scale": _of_heads(name, x, len(q)) for name, x in descales.items()}
         cache = caches.in_pages(k_cache, v_cache, page_table, cache_seqlens, **scales)
@@ -81,8 +81,9 @@ def flash_attn_with_kvcache(
         return flash_attn.outputs(step, q.shape[:2], return_softmax_lse)
     _refuse(descales, f"None, with a cache in {k_cache.dtype}")
     return flash_attn.flash_attn_with_kvcache(
-        q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
-        block_table=page_table, return_softmax_lse=return_softmax_lse, **how,
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+        block_table=page_table, rotary_interleaved=rotary_interleaved,
+        return_softmax_lse=return_softmax_lse, **how,
     )  # fmt: skip
 
 
