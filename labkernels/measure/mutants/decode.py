@@ -190,9 +190,8 @@ MUTANTS: dict[str, Mutant] = {
             f"{GITHUB}flashinfer-ai/flashinfer/issues/3130",
             _in_all(
                 PAGES,
-                r"load_constant\(pages \+ slot\) \* stride_page",
-                "static_cast<i64>(static_cast<u32>(load_constant(pages + slot)) *"
-                " static_cast<u32>(stride_page))",
+                r"offset = page \* stride_page",
+                "offset = static_cast<i64>(static_cast<u32>(page) * static_cast<u32>(stride_page))",
             ),
             needs=HIGH_PAGES,
         ),
