@@ -29,12 +29,17 @@ def format_of(cache: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Codes:
-    """K or V of a cache. Shapes: bits [pages, page_size, Hkv, D], scale and others [Hkv, 1]."""
+    """K or V of a cache. Shapes: bits [pages, page_size, Hkv, D].
+
+    scale, others: of it, and of V or of K: [Hkv, 1], or of each key, [pages, page_size, Hkv, 1].
+    pages: the page before each in its request, and the page after [2, pages].
+    """
 
     bits: np.ndarray
     fmt: str
     scale: np.ndarray
-    others: np.ndarray  # the scale of V or of K
+    others: np.ndarray
+    pages: np.ndarray
 
     @property
     def values(self) -> np.ndarray:
@@ -45,6 +50,20 @@ class _Codes:
         return np.where(self.bits & 128, -1, 1) * formats.named(self.fmt).max
 
 
+def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
+    """Return what the scales of other keys make of codes, where blocks of keys have scales."""
+    of = "with the scale of"
+    return {
+        (of, "its request's page before"): lambda x: x.values * x.scale[x.pages[0]],
+        (of, "its request's page after"): lambda x: x.values * x.scale[x.pages[1]],
+        (of, "page -1"): lambda x: x.values * np.roll(x.scale, 1, 0),
+        (of, "page +1"): lambda x: x.values * np.roll(x.scale, -1, 0),
+        (of, "the key before"): lambda x: x.values * np.roll(x.scale, 1, 1),
+        (of, "the key after"): lambda x: x.values * np.roll(x.scale, -1, 1),
+        (of, "the first key of the page"): lambda x: x.values * x.scale[:, :1],
+    }
+
+
 def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
     """Return what mistakes make of codes, by their words."""
     other = next(name for name in _FORMATS.values() if name != fmt)
@@ -52,8 +71,8 @@ def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
         ("without its scale",): lambda x: x.values,
         ("with its scale twice",): lambda x: x.values * x.scale**2,
         ("with the scale of", "the other"): lambda x: x.values * x.others,
-        ("with the scale of", "head -1"): lambda x: x.values * np.roll(x.scale, 1, 0),
-        ("with the scale of", "head +1"): lambda x: x.values * np.roll(x.scale, -1, 0),
+        ("with the scale of", "head -1"): lambda x: x.values * np.roll(x.scale, 1, -2),
+        ("with the scale of", "head +1"): lambda x: x.values * np.roll(x.scale, -1, -2),
         ("read as", other): lambda x: replace(x, fmt=other).values * x.scale,
         ("saturated, where codes are not finite",): lambda x: (
             x.scale * np.where(np.isfinite(x.values), x.values, x.most)
@@ -67,13 +86,17 @@ def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
 def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
     """Yield K and V of a cache of 8 bits as each mistake would read them."""
     fmt, scales = format_of(cache) or "", (cache.k_scale, cache.v_scale)
-    wide = [to_numpy(x).astype(np.float64)[:, None] for x in scales]
+    wide, sizes = [to_numpy(x).astype(np.float64)[..., None] for x in scales], cache.k.shape
+    if of_blocks := wide[0].ndim == 4:
+        wide = [np.repeat(x, sizes[1] // x.shape[1], 1) for x in wide]
+    wide = [np.broadcast_to(x, (*x.shape[:-2], sizes[2], 1)) for x in wide]
+    pages = _neighbours(*map(to_numpy, (cache.page_table, cache.kv_len)), sizes[:2])
     k, v = (
-        _Codes(pool.view(namespace(pool).uint8).cpu().numpy(), fmt, *pair)
+        _Codes(pool.view(namespace(pool).uint8).cpu().numpy(), fmt, *pair, pages)
         for pool, pair in ((cache.k, wide), (cache.v, wide[::-1]))
     )
     right = {"K": k.values * k.scale, "V": v.values * v.scale}
-    for words, law in _laws(fmt).items():
+    for words, law in (_laws(fmt) | (_of_blocks() if of_blocks else {})).items():
         wrong = {"K": law(k), "V": law(v)}
         other = {n for n in wrong if not np.array_equal(wrong[n], right[n], equal_nan=True)}
         # the format of codes is one for both, the scales are not
@@ -82,6 +105,15 @@ def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
             if names <= other:
                 parts = [(wrong if n in names else right)[n] for n in "KV"]
                 yield Edit(operand, words[0], words[1:]), *parts
+
+
+def _neighbours(table: Array, lengths: Array, sizes: tuple[int, int]) -> np.ndarray:
+    """Return the page before each page in its request, and the page after; at the ends, itself."""
+    found = np.tile(np.arange(sizes[0]), (2, 1))
+    for row, length in zip(table, lengths, strict=True):
+        own = row[: -(-int(length) // sizes[1])]
+        found[0, own[1:]], found[1, own[:-1]] = own[:-1], own[1:]
+    return found
 
 
 @np.errstate(all="ignore")  # codes read otherwise may be infinite, or the products of scales

@@ -88,6 +88,7 @@ def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
         layout="ragged" if workload.page_size is None else "paged",
         variant=workload.variant,
         kv_dtype=getattr(workload, "kv_dtype", None),
+        of_blocks=getattr(workload, "keys_per_scale", None) is not None,
     )
     return item.spec.instance(shape, item.policy, tile=plan.tile)
 

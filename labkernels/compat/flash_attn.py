@@ -24,6 +24,7 @@ from labkernels.compat.arguments import (
 )
 from labkernels.compat.dense import DIMS, dense_attention, equal_ends
 from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.checks import resolved
 from labkernels.kernels.decode.api import decode
 from labkernels.kernels.prefill.api import prefill
@@ -181,8 +182,7 @@ def flash_attn_with_kvcache(
         step = decode(rows, cache, **options)
     else:
         step = prefill(rows, cache, equal_ends(q), **known, **options)
-    out, lse2 = (x.unflatten(0, (batch, tokens)) for x in step.outputs())
-    return (out, _softmax(lse2, out)[0]) if return_softmax_lse else out
+    return outputs(step, q.shape[:2], return_softmax_lse)
 
 
 def _cache(
@@ -220,6 +220,12 @@ def _options(
             raise ValueError("alibi_slopes without a causal mask, allowed: causal=True")
     right = -1 if causal else right
     return {"causal": causal} | variant_options(left, right, softcap, alibi_slopes)
+
+
+def outputs(step: Step[Attention], sizes: torch.Size, with_lse: bool):
+    """Return out [*sizes, heads, head_dim] of rows, and softmax_lse if it is asked for."""
+    out, lse2 = (x.unflatten(0, sizes) for x in step.outputs())
+    return (out, _softmax(lse2, out)[0]) if with_lse else out
 
 
 def _softmax(lse2: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -95,7 +95,7 @@ class CudaKernel(Kernel, Protocol):
     def params_of(self, instance: Instance) -> str:
         """Return the C++ name of an instance's parameter."""
         params = f"lab::WithVariant<{self.params}>" if instance.features else self.params
-        return f"lab::WithScales<{params}>" if instance.kv_dtype else params
+        return with_scales(params, instance)
 
     @property
     def header(self) -> str:
@@ -229,6 +229,12 @@ def step_features(
     }
 
 
+def with_scales(params: str, instance: Instance) -> str:
+    """Return the C++ name of a parameter that has the scales of an instance's cache, if any."""
+    of = "BlockScales" if instance.of_blocks else "Scales"
+    return f"lab::With{of}<{params}>" if instance.kv_dtype else params
+
+
 def cpp_type(dtype: str) -> str:
     """Return the lab's C++ type of a dtype."""
     return {"fp32": "float", "fp16": "lab::f16"}.get(dtype, f"lab::{dtype}")
@@ -256,5 +262,6 @@ def cpp_function(instance: Instance, function: str, *arguments: int | str | bool
     if instance.features or instance.kv_dtype:
         words.append(cpp_variant(instance))
     words += [cpp_type(instance.kv_dtype)] if instance.kv_dtype else []
+    words += ["true"] if instance.of_blocks else []
     tile, name = ", ".join([cpp_type(instance.dtype), *words]), instance.kernel
     return f"{name}::{function}<{name}::KernelTraits<{tile}>, {cpp_policy(instance)}>"

@@ -58,6 +58,7 @@ class Shape:
     to a power of two. layout: "ragged" or "paged" K and V; page_size is 0 if ragged. kv_dtype: the
     format of a cache of 8 bits; None if K and V have the dtype. rotary: of an append that rotates,
     which channels are pairs, "halves" or "neighbours", and the format of its cosines and sines.
+    of_blocks: whether blocks of keys of a cache of 8 bits have scales, and not heads.
     """
 
     dtype: str
@@ -71,6 +72,7 @@ class Shape:
     positive_strides: bool = True
     kv_dtype: str | None = None
     rotary: tuple[str, str] | None = None
+    of_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Instance:
     """One compiled variant of a kernel: everything that is fixed at compile time.
 
     rows: query rows of the tile, at least as many as the query heads that one decode block serves.
-    features: of the attention variant, as in AttentionVariant.features. kv_dtype, rotary: as in
-    Shape. overlay: a folder of files that replace the sources of the same include path, for kernels
-    that are changed on purpose.
+    features: of the attention variant, as in AttentionVariant.features. kv_dtype, rotary and
+    of_blocks: as in Shape. overlay: a folder of files that replace the sources of the same include
+    path, for kernels that are changed on purpose.
     """
 
     kernel: str
@@ -95,6 +97,7 @@ class Instance:
     features: tuple[str, ...] = ()
     kv_dtype: str | None = None
     rotary: tuple[str, str] | None = None
+    of_blocks: bool = False
 
 
 @runtime_checkable
@@ -103,7 +106,8 @@ class Kernel(Protocol):
 
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
     features: the features of attention variants that it computes. kv_dtypes: formats of caches, of
-    which None is the dtype. overlay: as in Instance.
+    which None is the dtype. block_dtypes: dtypes beside such a cache whose blocks of keys have
+    scales. overlay: as in Instance.
     """
 
     operation: str
@@ -115,6 +119,7 @@ class Kernel(Protocol):
     policies: tuple[NumericPolicy, ...]
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     kv_dtypes: tuple[str | None, ...] = (None,)
+    block_dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
     layouts: tuple[str, ...] = ("paged",)
     features: tuple[str, ...] = ()
@@ -135,6 +140,9 @@ class Kernel(Protocol):
             if value not in allowed:
                 allowed = ", ".join(map(str, allowed))
                 return f"{field} = {value}, allowed for {self.name}: {allowed}"
+        if shape.of_blocks and shape.dtype not in self.block_dtypes:
+            of, allowed = "with scales of blocks of keys", ", ".join(self.block_dtypes)
+            return f"dtype = {shape.dtype} {of}, allowed for {self.name}: {allowed}"
         for feature in shape.variant.features:
             if feature not in self.features:
                 allowed = ", ".join(self.features) or "none"
@@ -194,11 +202,13 @@ class Kernel(Protocol):
         layout: str | None = None,
         variant: AttentionVariant = FULL,
         kv_dtype: str | None = None,
+        of_blocks: bool = False,
     ) -> Shape:
         """Return a shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
         sizes = (dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows))
-        return Shape(*sizes, layout, variant=variant, kv_dtype=kv_dtype)
+        cache = {"kv_dtype": kv_dtype, "of_blocks": of_blocks}
+        return Shape(*sizes, layout, variant=variant, **cache)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
         """Return the compiled variants for a shape, one per tile option, the preferred one first.
@@ -225,6 +235,7 @@ class Kernel(Protocol):
                 shape.variant.features,
                 shape.kv_dtype,
                 shape.rotary,
+                shape.of_blocks,
             )
             for tile in self.tiles(shape, policy)
         ]

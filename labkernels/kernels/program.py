@@ -129,7 +129,23 @@ class CacheScales(ctypes.Structure):
     )
 
 
+class BlockScales(ctypes.Structure):
+    """Mirrors lab::BlockScales."""
+
+    _fields_ = (
+        ("k_scale", ctypes.c_void_p),
+        ("v_scale", ctypes.c_void_p),
+        ("stride_page", ctypes.c_longlong),
+        ("stride_block", ctypes.c_longlong),
+        ("stride_head", ctypes.c_longlong),
+        ("keys", ctypes.c_int),
+    )
+
+
 def with_scales(params: ctypes.Structure, cache: QuantizedKV) -> ctypes.Structure:
     """Return a kernel's parameter with the strides of a cache's scales."""
-    strides = (*cache.k_scale.stride(), *cache.v_scale.stride())
-    return with_field(params, "scales", CacheScales(None, None, *strides))
+    k, v = cache.scales()
+    if cache.of_blocks:
+        of = BlockScales(None, None, *k.stride(), cache.keys_per_scale)
+        return with_field(params, "block_scales", of)
+    return with_field(params, "scales", CacheScales(None, None, *k.stride(), *v.stride()))

@@ -48,6 +48,7 @@ class Implementation:
             return None
         sizes = {"head_dim": workload.head_dim, "group": workload.group}
         sizes |= {"variant": workload.variant, "kv_dtype": workload.kv_dtype}
+        sizes["of_blocks"] = workload.keys_per_scale is not None
         shape = self.spec.shape(dtype=workload.dtype, **sizes)
         return self.spec.instance(shape, self.policy, tile=tile)
 

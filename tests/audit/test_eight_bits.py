@@ -58,6 +58,42 @@ def test_wrong_scales_are_named_and_placed(inputs, mistake, operand, heads):
     assert match.region.heads == told.region.heads == placed
 
 
+def pages_of(scale, cache, step):
+    """Return the scales that the next page (or the one before) has in each request."""
+    found = scale.clone()
+    for row, n in zip(cache.page_table.long(), cache.kv_len, strict=True):
+        own = row[: -(-int(n) // cache.page_size)]
+        found[own[:-1] if step > 0 else own[1:]] = scale[own[1:] if step > 0 else own[:-1]]
+    return found
+
+
+OF_OTHERS = {
+    "its request's page before": lambda x, cache: pages_of(x, cache, -1),
+    "its request's page after": lambda x, cache: pages_of(x, cache, 1),
+    "page +1": lambda x, cache: x.roll(-1, 0),
+    "the key before": lambda x, cache: x.roll(1, 1),
+    "head +1": lambda x, cache: x.roll(-1, 2),
+    "the first key of the page": lambda x, cache: x[:, :1].expand_as(x).contiguous(),
+}
+
+
+@pytest.mark.parametrize("operand", ["K", "V"])
+@pytest.mark.parametrize("other", OF_OTHERS)
+def test_scales_of_other_places_are_named(operand, other):
+    work = replace(WORK, kv_dtype="e4m3", keys_per_scale=1 if "key" in other else 16)
+    drawn = decode_inputs(work, Normal(3, "cpu"))
+    size = torch.exp2(torch.randn(drawn.cache.k_scale.shape, generator=torch.Generator()))
+    cache = replace(drawn.cache, k_scale=drawn.cache.k_scale * size, v_scale=size)
+    inputs, name = replace(drawn, cache=cache), f"{operand.lower()}_scale"
+    wrong = replace(cache, **{name: OF_OTHERS[other](getattr(cache, name), cache)})
+    told = found(inputs, wrong)
+    assert (told.answer, str(told.matches[0].edit)) == (
+        "BUG",
+        f"{operand} with the scale of {other}",
+    )
+    assert found(inputs, cache, "decode_mma").answer == "ROUNDING"
+
+
 def test_two_mistakes_of_two_heads(inputs):
     cache = inputs.cache
     v_scale = of_heads(cache.v_scale, torch.ones(4), [1])

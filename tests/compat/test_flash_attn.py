@@ -8,6 +8,7 @@ import torch
 import labkernels
 from labkernels import PagedKV
 from labkernels.compat import flash_attn
+from labkernels.compat import flash_attn_interface as interface
 from tests.compat.judged import close, normal
 from tests.kernels.append.test_rotary import rotated
 
@@ -210,3 +211,45 @@ def test_refusals():
     for k_cache in (K[:, ::2], K[:, :1].expand(-1, 20, -1, -1)):
         with pytest.raises(ValueError, match=r"^k_cache.stride\(\) = .* allowed: requests "):
             flash_attn.flash_attn_with_kvcache(Q[:, :1], k_cache, V)
+
+
+def test_the_next_versions_descales_of_codes():
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in normal(3, 2, 40, 4, 128))
+    halves = {f"{x}_descale": torch.full((2, 4), 0.5) for x in "kv"}
+    how = {"softmax_scale": 0.1, "causal": True, "return_attn_probs": True}
+    out, lse = interface.flash_attn_func(q, k, v, **halves, **how)
+    plain, of_half = interface.flash_attn_func(q, k, v, **how | {"softmax_scale": 0.05})
+    assert torch.equal(out, plain / 2)
+    assert torch.equal(lse, of_half)
+    wide = interface.flash_attn_func(q.half(), k.half(), v.half(), **how)
+    expected = flash_attn.flash_attn_func(q.half(), k.half(), v.half(), **how)
+    assert all(torch.equal(x, y) for x, y in zip(wide, expected[:2], strict=True))
+    with pytest.raises(
+        ValueError, match=r"^k_descale = shape \(2, 4\), allowed: None, with q in t"
+    ):
+        interface.flash_attn_func(q.half(), k.half(), v.half(), **halves)
+    with pytest.raises(ValueError, match=r"^window_size, softcap = .*allowed: none, with q in 8"):
+        interface.flash_attn_func(q, k, v, softcap=2.0)
+
+
+def test_the_next_versions_descales_of_a_cache():
+    q, pool = normal(2, 1, 8, 64), normal(4, 16, 2, 64).to(torch.float8_e4m3fn)
+    table, lengths = torch.tensor([[2, 0], [1, 3]]).int(), torch.tensor([20, 9]).int()
+    of = {"cache_seqlens": lengths, "page_table": table, "return_softmax_lse": True}
+    half = torch.tensor([0.5, 2.0]).expand(2, 2)
+    found = interface.flash_attn_with_kvcache(q, pool, pool, **of, k_descale=half, v_descale=half)
+    cache = labkernels.QuantizedKV(pool, pool, table, lengths, half[0], half[0])
+    step = labkernels.decode(q[:, 0], cache)
+    assert torch.equal(found[0][:, 0], step.out)
+    assert torch.allclose(found[1][:, :, 0], step.lse2 * math.log(2))
+    with pytest.raises(
+        ValueError, match=r"^v_descale = shape \(2, 2\), allowed: \[batch, kv_heads"
+    ):
+        interface.flash_attn_with_kvcache(q, pool, pool, **of, v_descale=torch.ones(2, 2))
+    with pytest.raises(
+        ValueError, match=r"^k_cache.dtype = torch.float8_e4m3fn, allowed: fp16, bf"
+    ):
+        interface.flash_attn_with_kvcache(q, pool, pool, cache_seqlens=lengths)
+    wide = interface.flash_attn_with_kvcache(q, pool.half(), pool.half(), **of)
+    for x, y in zip(wide, found, strict=True):
+        assert x.shape == y.shape

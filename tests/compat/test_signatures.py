@@ -1,7 +1,8 @@
 """Names, order and defaults of arguments are those of flash-attn 2.8.3 and FlashInfer 0.7.2.
 
-signatures.json was read off their sources. FlashInfer's decode takes the options of `plan` by
-position only as it did before 0.7; here they stand in that order, and two newer ones follow.
+signatures.json was read off their sources, of FlashAttention-3 at commit 01afd16d. FlashInfer's
+decode takes the options of `plan` by position only as it did before 0.7; here they stand in that
+order, and two newer ones follow.
 """
 
 import inspect
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from labkernels.compat import arguments, flash_attn, flashinfer
+from labkernels.compat import arguments, flash_attn, flash_attn_interface, flashinfer
 
-OURS = {"flash_attn": flash_attn, "flashinfer": flashinfer}
+OURS = {"flash_attn": flash_attn, "flash_attn_interface": flash_attn_interface}
+OURS |= {"flashinfer": flashinfer}
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
 CASES = [(library, name) for library, known in SIGNATURES.items() for name in known]
 

@@ -77,7 +77,9 @@ def attention(operation: str, choose) -> None:
     case = CASES[operation](*lengths, **shape)
     if operation == "decode":
         kind = choose.pick(spec.kv_dtypes)
-        case = narrowed(case, kind, shape["seed"]) if kind else case
+        takes = shape["dtype"] in spec.block_dtypes
+        blocks = (None, 1, shape["page_size"]) if takes else (None,)
+        case = narrowed(case, kind, shape["seed"], choose.pick(blocks)) if kind else case
     if choose.varied and spec.features:
         vary = backward_cases.varied_backward if operation == "backward" else varied
         case = vary(case, spec.name, seed=shape["seed"], **variant(choose, spec.features))

@@ -100,6 +100,17 @@ def test_default_tile_on_every_architecture(instance, gpu, arch):
     assert smem_bytes <= gpu.smem_per_block_max_bytes
 
 
+@pytest.mark.one_in(9)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kernel", ["decode_mma", "decode_mma_n8", "decode_fma"])
+def test_scales_of_blocks_of_keys_spill_nothing(kernel, arch, head_dim):
+    for group in (4, 8):
+        sizes = {"head_dim": head_dim, "group": group, "kv_dtype": "e4m3", "of_blocks": True}
+        for instance in CUDA[kernel].instances(CUDA[kernel].shape(**sizes)):
+            check_report(instance, resources.compile_instance(instance, arch=arch).report)
+
+
 @pytest.mark.parametrize(
     ("arch", "head_dim", "registers"), [("sm_80", 128, 3), ("sm_80", 256, 9), ("sm_90a", 256, 9)]
 )

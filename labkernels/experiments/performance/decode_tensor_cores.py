@@ -1,8 +1,10 @@
 """Paged decode with tensor cores on and off: our kernels and their peers, time and error.
 
-A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns.
+A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns. A
+third has scales of pages and of tokens beside scales of heads.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -233,6 +235,7 @@ EXPERIMENT = Experiment(
 )
 
 FP8_FILE = "performance/decode_fp8.parquet"
+SCALES_FILE = "performance/decode_fp8_scales.parquet"
 FP8_LENGTHS = ((57, 8192), (1, 131072), (1, 262144))
 FP8_Q_HEADS = (32, 64)
 FP8_LIBRARIES = ("cuda", "triton", "flashinfer")
@@ -280,7 +283,25 @@ def fp8_rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     yield from _FP8.rows(cell, recording)
 
 
+def scales_grid(*, quick: bool = False) -> list[timed.GridCell]:
+    """Return the cells of a cache in e4m3 whose pages or tokens have scales, beside heads."""
+    found = []
+    for q_heads, keys in itertools.product(FP8_Q_HEADS, (16, 1)):
+        how = {"q_heads": q_heads, "kv_heads": KV_HEADS, "kv_dtype": "e4m3"}
+        heads = Decode.uniform(*((1, 512) if quick else FP8_LENGTHS[0]), **how)
+        own = replace(heads, keys_per_scale=keys)
+        found.append(timed.GridCell(own, baseline=heads, baseline_word="by head"))
+    return found
+
+
+def scales_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield our kernels, which alone take such scales."""
+    return (item for item in fp8_chosen(cell, missing) if item.is_ours)
+
+
+_SCALES = replace(_FP8, file=SCALES_FILE, grid=scales_grid, chosen=scales_chosen)
 EXPERIMENTS = (
+    _SCALES.experiment("Paged decode of e4m3 with scales of pages and tokens", "decode_fp8_scales"),
     Experiment(
         "decode_fp8",
         "Paged decode of a cache of 8 bits, beside the cache of 16 bits and FlashInfer",

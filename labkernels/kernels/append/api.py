@@ -45,9 +45,9 @@ def append(
 
     Shapes: k_new [total_new, kv_heads, head_dim], v_new the same with the channels of cache.v;
     cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1. To a
-    QuantizedKV, rows of 16 bits are appended: each number is divided by the scale of its KV head,
-    in fp32, and rounded to the nearest code, ties to even; beyond the largest finite code it
-    becomes that code, and NaN stays NaN.
+    QuantizedKV, rows of 16 bits are appended: each number is divided by its scale, which the caller
+    sets before, in fp32, and rounded to the nearest code, ties to even; beyond the largest finite
+    code it becomes that code, and NaN stays NaN.
     rotary: cosines and sines (cos, sin), [positions, dim / 2] each, in fp32 or as k_new. The new
     key with place p in its request is rotated by row p before it is written: of its first dim
     channels, c and c + dim / 2 are a pair (as in Llama and GPT-NeoX), or 2 c and 2 c + 1 if
@@ -166,6 +166,7 @@ def _checked(
         _check_rotation(cache, read)
         rotary = ("neighbours" if interleaved else "halves", DTYPES[read["cos"].dtype])
     how = {"kv_dtype": kv_dtype, "rotary": rotary}
+    how["of_blocks"] = isinstance(cache, QuantizedKV) and cache.of_blocks
     shape = Shape(kind, *sizes, 1, 1, "paged", cache.page_size, **how)
     choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))
     return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=asked.checks)

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.cuda_kernel import CudaKernel, with_scales
 from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.tile import Tile
 
@@ -18,7 +18,7 @@ class AppendKernel(CudaKernel, Protocol):
     def params_of(self, instance: Instance) -> str:
         """Return the C++ name of an instance's parameter."""
         params = "append::WithRotary" if instance.rotary else self.params
-        return f"lab::WithScales<{params}>" if instance.kv_dtype else params
+        return with_scales(params, instance)
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
         """Return 1, since rows are moved independently of each other."""

@@ -230,12 +230,13 @@ class PagedKV(PagedHeads):
 class QuantizedKV(PagedHeads):
     """K and V of many requests in 8 bits, in pages anywhere in two pools, and their scales.
 
-    A key is k * k_scale of its KV head, a value is v * v_scale. One scale for all heads is a number
-    that is expanded: `torch.tensor(0.5).expand(kv_heads)`.
+    A key is k * k_scale, a value is v * v_scale. Both scales have the shape [], [kv_heads], or
+    [pages, blocks, kv_heads or 1], where each of `blocks` equal parts of a page's keys has its own:
+    1 block is a page, page_size blocks are tokens.
     Shapes: k, v [pages, page_size, kv_heads, head_dim], both torch.float8_e4m3fn or both
     torch.float8_e5m2, last dimension contiguous. page_table [batch, max_pages] int32; kv_len
-    [batch] int32. k_scale, v_scale [kv_heads] fp32, which must be positive; they are read when a
-    step runs.
+    [batch] int32. k_scale, v_scale fp32, of the same strides if of blocks; they must be positive,
+    and are read when a step runs.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> k, v = torch.randn(2, 3, 16, 2, 64).to(torch.float8_e4m3fn)  # 3 pages of 16 keys, 2 heads
@@ -256,22 +257,52 @@ class QuantizedKV(PagedHeads):
             scale = getattr(self, name)
             require_tensor(name, scale)
             require_device(name, scale, self.k.device)
-            if (scale.dtype, tuple(scale.shape)) != (torch.float32, (self.kv_heads,)):
-                found = f"{scale.dtype} {tuple(scale.shape)}"
-                allowed = f"torch.float32 ({self.kv_heads},): one for each KV head"
+            if scale.dtype != torch.float32 or not self._fits(scale.shape):
+                found, heads = f"{scale.dtype} {tuple(scale.shape)}", self.kv_heads
+                blocks = f"({len(self.k)}, blocks that divide {self.page_size}, {heads} or 1)"
+                allowed = f"torch.float32 (), ({heads},), {blocks}"
                 raise ValueError(f"{name} is {found}, allowed: {allowed}")
+        alike = self.k_scale.shape == self.v_scale.shape
+        if self.of_blocks and not (alike and self.k_scale.stride() == self.v_scale.stride()):
+            found = f"{tuple(self.v_scale.shape)}, strides {self.v_scale.stride()}"
+            allowed = f"{tuple(self.k_scale.shape)}, strides {self.k_scale.stride()}, as k_scale"
+            raise ValueError(f"v_scale is {found}, allowed: {allowed}")
+
+    def _fits(self, shape: torch.Size) -> bool:
+        if len(shape) != 3:
+            return shape in ((), (self.kv_heads,))
+        blocks = shape[1] and self.page_size % shape[1] == 0
+        return bool(blocks) and shape[0] == len(self.k) and shape[2] in (1, self.kv_heads)
+
+    @property
+    def of_blocks(self) -> bool:
+        """Whether blocks of keys have scales, which then have 3 dimensions."""
+        return 3 in (self.k_scale.dim(), self.v_scale.dim())
+
+    @property
+    def keys_per_scale(self) -> int | None:
+        """The keys of a block that has a scale; None if its keys have those of their head."""
+        return self.page_size // self.k_scale.shape[1] if self.of_blocks else None
+
+    def scales(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scales as views of all heads: [kv_heads] or [pages, blocks, kv_heads]."""
+        pages = self.k_scale.shape[:2] if self.of_blocks else ()
+        k, v = (x.expand(*pages, self.kv_heads) for x in (self.k_scale, self.v_scale))
+        return k, v
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a request's keys and values in float64, in order: [kv_len, kv_heads, head_dim]."""
-        places = self.places(request)
-        return self._values(self.k[places], self.v[places])
+        page, slot = places = self.places(request)
+        k, v = self.scales()
+        if n := self.keys_per_scale:
+            k, v = k[page, slot // n], v[page, slot // n]
+        k, v = (x.double()[..., None] for x in (k, v))
+        return self.k[places].double() * k, self.v[places].double() * v
 
     def values(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pools as the numbers that they stand for, in float64."""
-        return self._values(self.k, self.v)
-
-    def _values(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scales = (self.k_scale, self.v_scale)
-        pairs = zip((k, v), scales, strict=True)
-        k, v = (codes.double() * scale.double()[:, None] for codes, scale in pairs)
-        return k, v
+        k, v = self.scales()
+        if n := self.keys_per_scale:
+            k, v = (x.repeat_interleave(n, 1) for x in (k, v))
+        k, v = (x.double()[..., None] for x in (k, v))
+        return self.k.double() * k, self.v.double() * v

@@ -58,8 +58,10 @@ def decode(
     change (see `PagedKV.require_contents`), and not at all with kv_lens.
     A QuantizedKV gives, on sm_90, the bits of a PagedKV that holds its codes as 16-bit numbers, if
     the softmax scale times log2 e, in fp32, is multiplied by the head's k_scale in fp32, and the
-    output in fp32 by its v_scale before it is rounded. Earlier GPUs add the products of K in
-    another order (`decode/codes.cuh`).
+    output in fp32 by its v_scale before it is rounded. If blocks of keys have scales, scores and P
+    are multiplied in fp32: the bits are those of a PagedKV that holds codes times scales, if scales
+    are powers of two; q in fp16 then has decode_fma alone, since P times a scale leaves its range.
+    Earlier GPUs add the products of K in another order (`decode/codes.cuh`).
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
 
@@ -148,6 +150,7 @@ def _checked(q: torch.Tensor, cache: PagedHeads, asked: Asked) -> DecodeCall:
     # the query is the last key, so that no key lies to its right
     variant = replace(asked.variant, window_right=None)
     how = {"variant": variant, "kv_dtype": kv_dtype}
+    how["of_blocks"] = isinstance(cache, QuantizedKV) and cache.of_blocks
     shape = Shape(DTYPES[q.dtype], *dims, group, rows, "paged", page_size, **how)
     choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     by_length = asked.batch_invariant and asked.keys_per_split is None

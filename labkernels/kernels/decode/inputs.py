@@ -83,19 +83,28 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
     cache: PagedHeads
     cache = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
     if w.kv_dtype is not None:
-        cache = quantized(cache, w.kv_dtype)
+        cache = quantized(cache, w.kv_dtype, w.keys_per_scale)
     options = variant_options(w.variant, w.q_heads, draw)
     return DecodeInputs(w, q, cache, 1 / math.sqrt(w.head_dim), options)
 
 
-def quantized(cache: PagedKV, kv_dtype: str) -> QuantizedKV:
-    """Return a cache in 8 bits whose K and V each have one scale: the largest is the format's."""
+def quantized(cache: PagedKV, kv_dtype: str, keys_per_scale: int | None = None) -> QuantizedKV:
+    """Return a cache in 8 bits whose K and V each have one scale: the largest is the format's.
+
+    keys_per_scale: so many keys of a page and head have a scale of their own.
+    """
     (kind,) = (kind for kind, name in KV_DTYPES.items() if name == kv_dtype)
     pools, scales = [], []
     for pool in (cache.k, cache.v):
-        scale = pool.abs().amax().float() / named(kv_dtype).max
-        pools.append((pool / scale.to(pool.device)).to(kind))
-        scales.append(scale.expand(cache.kv_heads))
+        if keys_per_scale is None:
+            scale = pool.abs().amax().float() / named(kv_dtype).max
+            pools.append((pool / scale.to(pool.device)).to(kind))
+            scales.append(scale.expand(cache.kv_heads))
+            continue
+        blocks = pool.unflatten(1, (-1, keys_per_scale))
+        scale = blocks.abs().amax((2, 4)).float().clamp(min=2.0**-100) / named(kv_dtype).max
+        pools.append((blocks.float() / scale[:, :, None, :, None]).to(kind).flatten(1, 2))
+        scales.append(scale)
     return QuantizedKV(*pools, cache.page_table, cache.kv_len, *scales)
 
 

@@ -72,6 +72,7 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
 class TensorCoreDecode(CudaDecodeKernel, Protocol):
     """A decode kernel on tensor cores, which keeps Q beside its stages."""
 
+    block_dtypes: tuple[str, ...] = ("bf16",)  # P times a scale leaves the range of fp16
     sum_bits: tuple[int, ...]
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
@@ -114,6 +115,17 @@ def code_lines(instance: Instance) -> tuple[Line, ...]:
     if instance.kv_dtype is None:
         return ()
     return (Line("codes", fragment(sizes(instance).keys, 32, bits=8), "16 channels wait in them"),)
+
+
+def scale_lines(instance: Instance) -> tuple[Line, ...]:
+    """Return the registers of the scales of a lane's keys, if blocks of keys have scales."""
+    if not instance.of_blocks:
+        return ()
+    pointers = number(2) * 2 + 2
+    return (
+        Line("scales", 2 * sizes(instance).stages, "of K and of V, of each window in flight"),
+        Line("where scales lie", pointers, "2 pointers and an offset, of 64 bits each"),
+    )
 
 
 def chain_lines(instance: Instance) -> tuple[Line, ...]:

@@ -14,22 +14,26 @@ template <class T, int D, int Keys, int Stages> struct KvStages {
 // The warps of a block take turns, `Keys` keys each. K of step i lives in stage i % Stages, V in
 // stage i % (Stages - 1). The copy groups are K0 V0 K1 V1 K2 ...; past the end they hold zeros, so
 // that the number of groups in flight stays constant.
-template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
+template <class T, int D, int Keys, int Warps, int Stages, bool Blocks = false>
+struct WarpPipeline {
   using Buffers = KvStages<T, D, Keys, Stages>;
   static constexpr int stride = Warps * Keys;
   static_assert(Stages >= 2, "K of the next step is copied while this one is computed");
 
   Buffers& buffers;
-  PagedWindow<T, D, Keys> window;  // pages are looked up as far as the K that is requested next
+  using Scales = typename ScalesOfKeys<Blocks, Stages>::type;
+  PagedWindow<T, D, Keys, Scales> window;  // pages are looked up as far as the next K to request
   int key, end_key, k_stage, v_stage;
 
-  LAB_DEVICE WarpPipeline(Buffers& buffers_, const DecodeParams& p, const DecodeWork& w)
+  template <class Params>
+  LAB_DEVICE WarpPipeline(Buffers& buffers_, const Params& p, const DecodeWork& w)
       : buffers(buffers_), window(p, w), key(w.first_key + (thread_x() / 32) * Keys),
         end_key(w.end_key), k_stage(0), v_stage(0) {}
 
   LAB_DEVICE void copy_k(int stage, int first_key) {
     window.copy(buffers.k[stage], window.k, first_key, window.offset);
     cp_async_commit();
+    window.scales.load(first_key + (thread_x() & 31) % Keys < end_key);
     window.look_up(first_key + stride);
   }
   LAB_DEVICE void copy_v(int stage, int first_key) {
@@ -52,6 +56,9 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   LAB_DEVICE bool ragged() const { return key + Keys > end_key; }
   LAB_DEVICE auto& k() { return buffers.k[k_stage]; }  // [Keys, D]
   LAB_DEVICE auto& v() { return buffers.v[v_stage]; }  // [Keys, D]
+  // The scales of K and of V of the lane's key of this step.
+  LAB_DEVICE float k_scale() const { return window.scales.k[0]; }
+  LAB_DEVICE float v_scale() const { return window.scales.v[0]; }
 
   LAB_DEVICE void prefetch() {
     copy_v((v_stage + Stages - 2) % (Stages - 1), key + (Stages - 2) * stride);

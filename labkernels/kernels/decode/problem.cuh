@@ -30,11 +30,15 @@ struct DecodeParams {
   float scale_log2;  // softmax scale times log2 e
 };
 
-// The parameter of a kernel whose cache has the format Kv, and Q the format T.
-template <class T, class Kv, class V> struct ParamsOfCache {
+// The parameter of a kernel whose cache has the format Kv, and Q the format T. Blocks: whether
+// blocks of keys have scales, and not heads.
+template <class T, class Kv, class V, bool Blocks = false> struct ParamsOfCache {
   using type = WithScales<ParamsOf<DecodeParams, V>>;
 };
-template <class T, class V> struct ParamsOfCache<T, T, V> {
+template <class T, class Kv, class V> struct ParamsOfCache<T, Kv, V, true> {
+  using type = WithBlockScales<ParamsOf<DecodeParams, V>>;
+};
+template <class T, class V> struct ParamsOfCache<T, T, V, false> {
   using type = ParamsOf<DecodeParams, V>;
 };
 
@@ -125,10 +129,58 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
   return static_cast<i64>(work.batch) * p.kv_heads * p.head_slices + block_x();
 }
 
+// A lane has no scales of its keys.
+struct NoKeyScales {
+  template <class Params> LAB_DEVICE NoKeyScales(const Params&, const DecodeWork&) {}
+  LAB_DEVICE void look_up(int, int) {}
+  LAB_DEVICE void load(bool) {}
+};
+// A lane has the scales of its key in each of `Windows` windows, the one that is computed first:
+// they are requested as early as the copies of K, and so wait in registers. Scores are multiplied
+// by a key's k_scale, and P, before it is rounded, by its v_scale. Both products are exact if the
+// scale is a power of two; therefore P is never fp16, whose range they leave. K and V times their
+// scales would be rounded once more, and are several times as many numbers.
+template <int Windows> struct KeyScales {
+  const float *k_scale, *v_scale;  // of this KV head
+  const BlockScales& blocks;
+  i64 offset;  // of the lane's key in the latest window looked up
+  float k[Windows], v[Windows];
+
+  template <class Params>
+  LAB_DEVICE KeyScales(const Params& p, const DecodeWork& w)
+      : k_scale(p.block_scales.k_scale + w.kv_head * p.block_scales.stride_head),
+        v_scale(p.block_scales.v_scale + w.kv_head * p.block_scales.stride_head),
+        blocks(p.block_scales), offset(0), k(), v() {}
+  LAB_DEVICE void look_up(int page, int token) { offset = blocks.of_slot(page, token); }
+  // Requests the scales of the window that was looked up; 0, which is finite, past the last key.
+  LAB_DEVICE void load(bool valid) {
+#pragma unroll
+    for (int i = 1; i < Windows; ++i) {
+      k[i - 1] = k[i];
+      v[i - 1] = v[i];
+    }
+    k[Windows - 1] = valid ? load_constant(k_scale + offset) : 0.f;
+    v[Windows - 1] = valid ? load_constant(v_scale + offset) : 0.f;
+  }
+};
+template <bool Blocks, int Windows> struct ScalesOfKeys { using type = NoKeyScales; };
+template <int Windows> struct ScalesOfKeys<true, Windows> { using type = KeyScales<Windows>; };
+// Multiplies columns of scores, or of P, by their keys' scales, of which lane i has that of key i.
+template <class Rows, class Scores> LAB_DEVICE void scale_columns(Scores& scores, float scale) {
+  constexpr int n = registers_of<Scores> / Rows::rows;
+  auto& s = flat(scores);
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const float factor = shfl(scale, Rows::column(k));
+#pragma unroll
+    for (int r = 0; r < Rows::rows; ++r) s[Rows::at(r, k, n)] = s[Rows::at(r, k, n)] * factor;
+  }
+}
+
 // A warp has this window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of
 // the *next* window lies while the present one is computed, so that the page table's latency is
 // hidden.
-template <class T, int D, int Keys> struct PagedWindow {
+template <class T, int D, int Keys, class Scales = NoKeyScales> struct PagedWindow {
   static constexpr int chunks = D / elements_of_chunk<T>;  // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
   static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
@@ -138,13 +190,15 @@ template <class T, int D, int Keys> struct PagedWindow {
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
   i64 offset, previous;  // of this lane's key in the latest window looked up, and before
+  Scales scales;
 
-  LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
+  template <class Params>
+  LAB_DEVICE PagedWindow(const Params& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
         v(static_cast<const T*>(p.v_pool) + w.kv_head * p.kv_stride_head),
         pages(p.page_table + static_cast<i64>(w.batch) * p.page_table_stride),
         stride_page(p.kv_stride_page), stride_token(p.kv_stride_token), max_pages(p.max_pages),
-        page_size(p.page_size), end_key(w.end_key), offset(0), previous(0) {}
+        page_size(p.page_size), end_key(w.end_key), offset(0), previous(0), scales(p, w) {}
 
   // Looks up where the lane's key lies. The look-up is bounded by the table and not by the
   // request's length, so that the first look-up does not wait for the length to arrive. Entries
@@ -153,8 +207,11 @@ template <class T, int D, int Keys> struct PagedWindow {
     previous = offset;
     const int key = first_key + (thread_x() & 31) % Keys;
     const int slot = key / page_size;
-    if (slot < max_pages)
-      offset = load_constant(pages + slot) * stride_page + (key - slot * page_size) * stride_token;
+    if (slot < max_pages) {
+      const int page = load_constant(pages + slot), token = key - slot * page_size;
+      offset = page * stride_page + token * stride_token;
+      scales.look_up(page, token);
+    }
   }
 
   // Issues the copies of the window at first_key, given each lane's offset. Keys past the end

@@ -25,8 +25,9 @@ class Decode:
     """One query token per request against a paged K/V cache, possibly of unequal lengths.
 
     variant: which attention; the query is the last key of its request, with or without a causal
-    mask. kv_dtype: the format of a cache of 8 bits, e4m3 or e5m2, which has a scale for K and one
-    for V of each KV head; None if K and V have the dtype.
+    mask. kv_dtype: the format of a cache of 8 bits, e4m3 or e5m2; None if K and V have the dtype.
+    Such a cache has a scale for K and one for V of each KV head, and of each keys_per_scale keys of
+    a page, which this number divides; None: of all keys.
     Shapes: q, out [batch, q_heads, head_dim]; K, V kv_len x [kv_heads, head_dim] per request.
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -39,6 +40,7 @@ class Decode:
     dtype: str = "bf16"
     variant: AttentionVariant = FULL
     kv_dtype: str | None = None
+    keys_per_scale: int | None = None
 
     def __post_init__(self) -> None:
         set_lengths(self, "kv_lens")
@@ -48,6 +50,10 @@ class Decode:
         if self.kv_dtype not in (None, *KV_DTYPES):
             allowed = ", ".join(("None", *KV_DTYPES))
             raise ValueError(f"kv_dtype = {self.kv_dtype!r}, allowed: {allowed}")
+        keys = self.keys_per_scale
+        if keys is not None and (not self.kv_dtype or keys < 1 or self.page_size % keys):
+            allowed = f"a divisor of {self.page_size} with a kv_dtype"
+            raise ValueError(f"keys_per_scale = {keys}, allowed: None, or {allowed}")
 
     @classmethod
     def uniform(
@@ -62,10 +68,12 @@ class Decode:
         dtype: str = "bf16",
         variant: AttentionVariant = FULL,
         kv_dtype: str | None = None,
+        keys_per_scale: int | None = None,
     ) -> "Decode":
         """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
-        return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype, variant, kv_dtype)
+        sizes = (q_heads, kv_heads, head_dim, page_size)
+        return cls(lengths, *sizes, dtype, variant, kv_dtype, keys_per_scale)
 
     @property
     def batch(self) -> int:
@@ -90,8 +98,11 @@ class Decode:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of the scales of a cache of 8 bits."""
-        return 2 * self.kv_heads * SCALE_BYTES if self.kv_dtype else 0
+        """Bytes of the scales of a cache of 8 bits that a query sees, each read once."""
+        keys = self.keys_per_scale
+        seen = (self.variant.seen(0, 1, length) for length in self.kv_lens)
+        each = sum(-(-n // keys) for n in seen) if keys else int(self.kv_dtype is not None)
+        return 2 * each * self.kv_heads * SCALE_BYTES
 
     @property
     def bytes(self) -> int:
@@ -124,4 +135,5 @@ class Decode:
         lengths = lengths_label(self.kv_lens)
         plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
         plain += f", {self.kv_dtype} cache" if self.kv_dtype else ""
+        plain += f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else ""
         return labelled(plain, self.variant)

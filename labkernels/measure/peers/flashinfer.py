@@ -138,6 +138,8 @@ def decode_step(
 
     scales = {}
     if isinstance(cache, QuantizedKV):  # it takes one number for all heads
+        if cache.of_blocks:
+            raise Refused("FlashInfer takes no scales of blocks of keys")
         scales = {name: float(getattr(cache, name)[0]) for name in ("k_scale", "v_scale")}
     pools = (cache.k, cache.v)
     return _planned(wrapper, plan, lambda: wrapper.run(q, pools, out=out, **scales), out)

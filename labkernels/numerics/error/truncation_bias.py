@@ -48,6 +48,33 @@ def accumulation(
     return (mean * weight).sum(axis=(0, 1)), (variance * weight**2).sum(axis=(0, 1))
 
 
+def product(
+    a: Array, b: Array, fmt: str, *, every: int | None = None, arch: str = "sm_90"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of the error of a b in tensor cores, where fp32 joins the sums.
+
+    every: after so many terms, a multiple of the unit's chunk, fp32 additions to nearest take the
+    sum, and the tensor cores begin from zero; None: never.
+    Shapes: a [R, n], b [n, D]: [R, D] each. Error: 10 % of the measured mean, where that is more
+    than its noise; where all terms share their low bits, as with equal P, less is lost than this.
+
+    >>> a, b = np.full((1, 2048), 1.875), np.full((2048, 1), 1.125)  # 4320 is the sum
+    >>> [round(float(product(a, b, "e4m3", every=n)[0][0, 0]), 1) for n in (32, 128, None)]
+    [0.0, -0.2, -172.2]
+    """
+    unit, (rows, n), columns = tensor_core.unit_of(arch, fmt), a.shape, b.shape[1]
+    mean, variance, held, before = np.zeros((4, rows, columns))
+    for first in range(0, n, unit.chunk):
+        terms = a[:, first : first + unit.chunk], b[first : first + unit.chunk]
+        after = before + terms[0] @ terms[1]
+        lost, spread = cut(*terms, before, after, fmt, unit)
+        mean, variance, before = mean - lost, variance + spread, after - lost
+        if every and (first + unit.chunk) % every == 0:
+            variance = variance + np.where(held, _one_rounding(held + before), 0.0)
+            held, before = held + before, np.zeros_like(before)
+    return mean, variance
+
+
 def cut(
     a: Array, b: Array, before: Array, after: Array, fmt: str, unit: tensor_core.Unit
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +118,8 @@ def _cut_sums(
     lowest is the lowest bit that is set in any product; odd says whether an odd number of products
     has it.
     """
-    own = np.where(before == 0, np.inf, _power(before, _FP32.emin) * 2.0**-23)
+    held = _power(before, _FP32.emin) * 2.0**-unit.out_fraction_bits
+    own = np.where(before == 0, np.inf, held)
     aligned = np.minimum(own, kept)
     ulp = _power(after, _FP32.emin) * 2.0**-unit.out_fraction_bits
     # the sum is a random multiple of `spacing`; with an odd number of lowest bits it loses half an

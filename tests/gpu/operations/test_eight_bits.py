@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from labkernels import ops  # noqa: E402
 from labkernels.cuda.gpu import device  # noqa: E402
-from tests.kernels.append.test_append import check_quantized  # noqa: E402
+from tests.kernels.append.test_append import SCALES, check_quantized  # noqa: E402
 from tests.kernels.decode import test_eight_bits as small  # noqa: E402
 from tests.kernels.decode.cases import bits  # noqa: E402
 from tests.kernels.prefill import test_fp8 as forward  # noqa: E402
@@ -55,8 +55,20 @@ def test_variants(kernel):
 
 @pytest.mark.parametrize("kind", small.KV_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_an_append_of_every_number_of_16_bits(dtype, kind):
-    check_quantized(dtype, kind, "cuda")
+@pytest.mark.parametrize("of", SCALES)
+def test_an_append_of_every_number_of_16_bits(dtype, kind, of):
+    check_quantized(dtype, kind, of, "cuda")
+
+
+@pytest.mark.parametrize("blocks", small.BLOCKS)
+@pytest.mark.parametrize(("kernel", "dtype", "kind"), small.OF_BLOCKS)
+def test_scales_of_blocks_of_keys(kernel, dtype, kind, blocks):
+    for head_dim, group in SHAPES:
+        shape = {"head_dim": head_dim, "group": group}
+        there = small.check_blocks(kernel, dtype, kind, blocks, "cuda", **shape)
+        here = small.check_blocks(kernel, dtype, kind, blocks, **shape)
+        for x, y in zip(here.outputs(), there.outputs(), strict=True):
+            assert torch.equal(bits(x), bits(y.cpu()))
 
 
 @pytest.mark.parametrize("policy", forward.KERNEL.policies[:3], ids=lambda p: p.label)

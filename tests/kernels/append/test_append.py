@@ -232,10 +232,14 @@ def test_kv_cache_that_cannot_attend_appends_nothing(options, message):
     check_untouched(case, before)
 
 
-def check_quantized(dtype, kind, device="cpu"):
+SCALES = {"tensor": (), "head": (2,), "page": (20, 1, 1), "block": (20, 4, 2), "token": (20, 16, 2)}
+
+
+def check_quantized(dtype, kind, of, device="cpu"):
     """All 65,536 inputs, each as a key and as a value, against torch's own rounding."""
     every = torch.arange(2**16, device=device).to(torch.int16).view(dtype)
-    rows, held, scales = every.view(-1, 2, 128), 5, torch.tensor([[1.0, 0.3], [7.0, 0.002]])
+    rows, held, shape = every.view(-1, 2, 128), 5, (2, *SCALES[of])
+    scales = torch.exp2(3 * torch.randn(shape, generator=torch.Generator().manual_seed(1)))
     pages = torch.zeros(2, 20, 16, 2, 128, device=device).fill_(math.nan).to(kind)
     table = torch.randperm(20, dtype=torch.int32).to(device)[None]
     lengths = torch.tensor([held], dtype=torch.int32, device=device)
@@ -244,9 +248,12 @@ def check_quantized(dtype, kind, device="cpu"):
     ops.append(cache, rows, rows, ends)
     assert cache.kv_len.item() == held + len(rows)
     most = torch.finfo(kind).max
-    for pool, scale in zip(cache.pools, scales, strict=True):
+    for pool, scale in zip(cache.pools, scales.to(device), strict=True):
+        if scale.dim() == 3:  # of each page and block in the pool; then of each key, in order
+            scale = scale.repeat_interleave(16 // scale.shape[1], 1)[table[0].long()].flatten(0, 1)
+            scale = scale[held : held + len(rows)]
         in_order = pool[table[0].long()].flatten(0, 1)
-        found, exact = in_order[held : held + len(rows)], rows.float() / scale.to(device)[:, None]
+        found, exact = in_order[held : held + len(rows)], rows.float() / scale[..., None]
         expected, is_nan = exact.clamp(-most, most).to(kind), exact.isnan()
         assert torch.equal(found.view(torch.uint8)[~is_nan], expected.view(torch.uint8)[~is_nan])
         assert found.float()[is_nan].isnan().all()
@@ -256,5 +263,6 @@ def check_quantized(dtype, kind, device="cpu"):
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_every_number_of_16_bits_in_8_bits(dtype, kind):
-    check_quantized(dtype, kind)
+@pytest.mark.parametrize("of", SCALES)
+def test_every_number_of_16_bits_in_8_bits(dtype, kind, of):
+    check_quantized(dtype, kind, of)

@@ -206,11 +206,12 @@ def decode_case(
     return Case(q, cache, 1 / math.sqrt(head_dim), (*wide_q, *storage))
 
 
-def narrowed(case: Case, kind: str, seed: int = 0) -> Case:
-    """Return the case with its keys and values as codes, and random scales of each KV head."""
+def narrowed(case: Case, kind: str, seed: int = 0, blocks: int | None = None) -> Case:
+    """Return the case with its keys and values as codes, and random scales of heads or blocks."""
     cache, generator = case.cache, torch.Generator().manual_seed(seed)
     k, v = (x.to(KV_DTYPES[kind]) for x in (cache.k, cache.v))
-    scales = torch.exp2(2 * torch.randn(2, cache.kv_heads, generator=generator)).to(k.device)
+    of = () if blocks is None else (len(k), blocks)
+    scales = torch.exp2(2 * torch.randn(2, *of, cache.kv_heads, generator=generator)).to(k.device)
     cache = QuantizedKV(k, v, cache.page_table, cache.kv_len, *scales)
     return case.changed(cache=cache, storage=(*case.storage, k, v))
 

@@ -10,7 +10,7 @@ import torch
 
 from labkernels import ops
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
-from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import Normal
 from labkernels.measure.judge.judge import judge_of
@@ -23,7 +23,10 @@ KERNELS = [name for name, spec in CUDA.items() if "e4m3" in spec.kv_dtypes]
 LENGTHS = (0, 1, 17, 64, 129, 300)
 SCALES = ((0.5, 4.0), (2.0, 0.25))  # of K and of V, by KV head
 VARIANT = {"window_left": 70, "soft_cap": 3.0}
+BLOCKS = ((1, 1), (1, 2), (3, 2), (6, 2))  # of a page of 6 keys, and their KV heads
 EVERY = [(k, dtype, kind) for k in KERNELS for dtype in ("fp16", "bf16") for kind in KV_DTYPES]
+
+OF_BLOCKS = [(k, dt, kind) for k, dt, kind in EVERY if dt in SPECS[k].block_dtypes]
 
 
 def pair(kernel, dtype, kind, *, scales=((1.0, 1.0),) * 2, device="cpu", **shape):
@@ -109,6 +112,49 @@ def test_a_soft_cap_caps_the_scaled_scores(kernel):
     assert_same(found, ops.decode(q, wide, kernel=with_tile(kernel, found), **how))
 
 
+def check_blocks(kernel, dtype, kind, blocks, device="cpu", checks=False, **shape):
+    """Compare scales of blocks of keys with their numbers: in bits, or the errors in float64."""
+    q, narrow, _ = pair(kernel, dtype, kind, device=device, page_size=6, **shape)
+    size = (2, len(narrow.k), *blocks)
+    drawn = 2 * torch.randn(size, generator=torch.Generator().manual_seed(2))
+    powers, others = torch.exp2(drawn.round()).to(device), torch.exp2(drawn).to(device)
+    narrow = replace(narrow, k_scale=powers[0], v_scale=powers[1])
+    wide = PagedKV(*(x.to(q.dtype) for x in narrow.values()), narrow.page_table, narrow.kv_len)
+    for variant in ({}, VARIANT):
+        found = ops.decode(q, narrow, kernel=kernel, keys_per_split=128, checks=checks, **variant)
+        how = {"keys_per_split": 128, "tile": found.plan.tile, **variant}
+        assert_same(found, ops.decode(q, wide, kernel=with_tile(kernel, found), **how))
+    narrow = replace(narrow, k_scale=others[0], v_scale=others[1])
+    found = ops.decode(q, narrow, kernel=kernel, scale=0.05)
+    work = Decode(LENGTHS, q.shape[1], 2, q.shape[2], 6, dtype)
+    judge = judge_of("decode", DecodeInputs(work, q, narrow, 0.05))
+    judged = judge(found.outputs(), SPECS[kernel].policies[0])
+    assert judged.passed, judged.reason
+    return found
+
+
+@pytest.mark.few_of_each("kernel", 2)
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize(("kernel", "dtype", "kind"), OF_BLOCKS)
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 4), (128, 16)])
+def test_scales_of_blocks_of_keys(kernel, dtype, kind, blocks, head_dim, group):
+    checks = head_dim == 64
+    check_blocks(kernel, dtype, kind, blocks, checks=checks, head_dim=head_dim, group=group)
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, "triton_decode"])
+@pytest.mark.parametrize("keys", [1, 4, 16])
+def test_the_bounds_of_scales_of_blocks_of_keys(kernel, keys):
+    for policy in SPECS[kernel].policies[:2]:
+        work = Decode((0, 130, 5), 8, 2, 64, 16, "bf16", kv_dtype="e4m3", keys_per_scale=keys)
+        inputs = decode_inputs(work, Normal(3, "cpu"))
+        step = ops.decode(*inputs.arguments, scale=inputs.scale, kernel=kernel, policy=policy)
+        judged = judge_of("decode", inputs)(step.outputs(), policy)
+        assert judged.passed, judged.reason
+    blocks = {1: 130 + 5, 4: 33 + 2, 16: 9 + 1}[keys]
+    assert work.scale_bytes == 2 * 2 * 4 * blocks  # K and V, 2 heads, fp32
+
+
 def check_codes(kernel, dtype, kind, device="cpu"):
     """Every code as a value and as a key of a request of one key, where nothing is rounded."""
     codes = torch.arange(256, dtype=torch.uint8, device=device).view(KV_DTYPES[kind])
@@ -164,6 +210,19 @@ def test_what_is_refused():
     q, cache, wide = pair(KERNELS[0], "fp16", "e4m3")
     with pytest.raises(ValueError, match=re.escape("k_scale is torch.float32 (1,), allowed")):
         replace(cache, k_scale=torch.ones(1))
+    for shape in ((len(cache.k), 5, 2), (len(cache.k), 0, 2), (7, 1, 2), (len(cache.k), 1, 4)):
+        words = f"k_scale is torch.float32 {shape}, allowed: torch.float32 (), (2,), ("
+        with pytest.raises(ValueError, match=re.escape(words)):
+            replace(cache, k_scale=torch.ones(shape))
+    of_pages = torch.ones(len(cache.k), 1, 2)
+    with pytest.raises(ValueError, match=re.escape("v_scale is (2,), strides (1,), allowed: (")):
+        replace(cache, k_scale=of_pages)
+    with pytest.raises(
+        ValueError, match="with scales of blocks of keys, allowed for decode_mma: b"
+    ):
+        ops.decode(q, replace(cache, k_scale=of_pages, v_scale=of_pages), kernel="decode_mma")
+    with pytest.raises(ValueError, match="keys_per_scale = 5, allowed: None, or a divisor of 16"):
+        Decode((5,), 8, 2, 64, kv_dtype="e4m3", keys_per_scale=5)
     with pytest.raises(ValueError, match=re.escape("v.dtype = torch.float8_e5m2, allowed")):
         replace(cache, v=wide.v.to(torch.float8_e5m2))
     with pytest.raises(ValueError, match=re.escape("q.dtype = torch.float32, allowed: torch.flo")):

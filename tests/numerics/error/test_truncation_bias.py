@@ -2,11 +2,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.emulation import softmax_trace, tensor_core
 from labkernels.numerics.emulation.decode import emulate
 from labkernels.numerics.error import truncation_bias
+from tests.kernels.contract import SPECS
 from tests.numerics.error.cases import N8, decode_problem, tensor_cores
 
 
@@ -95,3 +98,40 @@ def test_parts_of_p_add_up_to_twice_the_digits_and_a_lowest_bit_divides():
     assert sum(rounding.p_parts(p, "bf16x2")) == pytest.approx(p, rel=2.0**-16)
     x = np.array([0.0, 1.0, -1.5, 0.75, 2.0**20 + 2.0**-10])
     assert rounding.lowest_bit(x).tolist() == [np.inf, 1.0, 0.5, 0.25, 2.0**-10]
+
+
+@pytest.mark.parametrize("mean", [0.5, 2.0])
+def test_sums_of_14_bits_in_the_kernels_bits(mean):
+    """P in e4m3 times V with a mean, by the CPU build: in one chain, and joined after 128 keys."""
+    generator, n = torch.Generator().manual_seed(0), 2048
+    q, k, v = (torch.randn(rows, 1, 128, generator=generator) for rows in (64, n, n))
+    q[..., 0], k[..., 0], k[-1] = 1, 0, 0
+    k[-1, 0, 0] = 56  # the last tile is the first: no later key is greater, and rescales O
+    q, k, v = (x.to(CODES) for x in (q, k, v + mean))
+    ends = [torch.tensor([0, rows], dtype=torch.int32) for rows in (64, n)]
+    s = (q[:, 0].double() @ k[:, 0].double().T).numpy() / 128**0.5
+    p = np.exp(s - s[:, -1:])
+    divisor = 256 * p.sum(1, keepdims=True)
+    # in the order of the kernel's tiles of 128 keys, the last one first
+    p = rounding.round_to(256 * p, "e4m3").reshape(64, -1, 128)[:, ::-1].reshape(64, n)
+    values = v[:, 0].double().numpy().reshape(-1, 128, 128)[::-1].reshape(n, 128)
+    for policy in SPECS["prefill_wgmma_fp8"].policies[3:5]:
+        every = 128 if policy.accumulate == "promoted" else None
+        out = prefill_fp8(q, RaggedCodes(k, v, ends[1]), ends[0], policy=policy, splits=1).out
+        error = out[:, 0].double().numpy() - p @ values / divisor
+        bias = truncation_bias.product(p, values, "e4m3", every=every)[0] / divisor
+        assert bias.mean() == pytest.approx(error.mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("every", [32, 64, 128, None])
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
+def test_sums_of_14_bits_that_fp32_joins_after_any_number_of_keys(fmt, every):
+    rng, n = np.random.default_rng(0), 2048
+    v = rounding.round_to(rng.standard_normal((n, 64)) + 1, fmt)
+    p = np.exp(rng.standard_normal((16, n)))
+    p = rounding.round_to(256 * p / p.max(1, keepdims=True), fmt)
+    parts = [slice(i, i + (every or n)) for i in range(0, n, every or n)]
+    sums = (tensor_core.matmul(p[:, i], v[i], arch="sm_90", fmt=fmt) for i in parts)
+    error = sum(x.astype(np.float64) for x in sums) - p @ v
+    bias, _ = truncation_bias.product(p, v, fmt, every=every)
+    assert bias.mean() == pytest.approx(error.mean(), rel=0.1)

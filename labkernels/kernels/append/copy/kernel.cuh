@@ -39,22 +39,25 @@ struct WithRotary : Params { Rotary rotary; };
 // Channels c and c + dim / 2 rotate together, or channels 2 c and 2 c + 1.
 enum class Pairs { none, halves, neighbours };
 
-template <bool Narrow, class P> struct ArgumentsOf { using type = P; };
-template <class P> struct ArgumentsOf<true, P> { using type = WithScales<P>; };
+template <bool Narrow, bool Blocks, class P> struct ArgumentsOf { using type = P; };
+template <class P> struct ArgumentsOf<true, false, P> { using type = WithScales<P>; };
+template <class P> struct ArgumentsOf<true, true, P> { using type = WithBlockScales<P>; };
 template <bool Rotates> struct PlainOf { using type = Params; };
 template <> struct PlainOf<true> { using type = WithRotary; };
 
 // T and Code: the formats of the rows and of a cache of 8 bits; without them, bytes are copied.
-// Table: the format of the cosines and sines.
+// Table: the format of the cosines and sines. Blocks: whether blocks of keys have scales, and not
+// heads.
 template <int Warps, int Keys, int Stages, int BlocksPerSm, class T_ = u16, class Code_ = T_,
-          Pairs P = Pairs::none, class Table_ = float>
+          Pairs P = Pairs::none, class Table_ = float, bool Blocks = false>
 struct KernelTraits {
   using T = T_;
   using Code = Code_;
   using Table = Table_;
   static constexpr Pairs pairs = P;
   static constexpr bool narrow = sizeof(Code) < sizeof(T), rotates = P != Pairs::none;
-  using Arguments = typename ArgumentsOf<narrow, typename PlainOf<rotates>::type>::type;
+  static constexpr bool blocks = Blocks;
+  using Arguments = typename ArgumentsOf<narrow, Blocks, typename PlainOf<rotates>::type>::type;
   static constexpr int warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static_assert(Keys <= 32, "a lane looks up one key");
@@ -89,9 +92,11 @@ template <class C> LAB_DEVICE const Side& side_of(const typename C::Arguments& p
 }
 
 // Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last
-// row, the page table or the cosines; `position` becomes the one that the row is rotated at.
+// row, the page table or the cosines; `position` becomes the one that the row is rotated at,
+// and `scale` the place of its scale, if blocks of keys have scales.
 template <class C>
-LAB_DEVICE i64 place(const typename C::Arguments& p, const Side& side, int key, int& position) {
+LAB_DEVICE i64 place(const typename C::Arguments& p, const Side& side, int key, int& position,
+                     i64& scale) {
   if (key >= load_constant(p.cu_seqlens + p.batch)) return nowhere;
   const int request = request_of(p, key);
   position = load_global(p.kv_len + request) + key - load_constant(p.cu_seqlens + request);
@@ -105,18 +110,26 @@ LAB_DEVICE i64 place(const typename C::Arguments& p, const Side& side, int key, 
   const int slot = position / p.page_size;
   if (slot >= p.max_pages) return nowhere;
   const int* pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
-  return load_constant(pages + slot) * side.stride_page +
-         (position - slot * p.page_size) * side.stride_token;
+  const int page = load_constant(pages + slot), token = position - slot * p.page_size;
+  if constexpr (C::blocks) scale = p.block_scales.of_slot(page, token);
+  return page * side.stride_page + token * side.stride_token;
 }
 
-// Divides 8 channels of a head by its scale, and stores their codes at an element of the pool.
-template <class C>
-LAB_DEVICE void store_codes(const typename C::Arguments& p, const Side& side, i64 element, int head,
-                            const u32x4& moved) {
+// Returns the scale of a head, or of a head and of a block of keys.
+template <class P> LAB_DEVICE float scale_of(const WithScales<P>& p, int head, i64) {
   const bool of_k = block_y() == 0;
   const float* scales = of_k ? p.scales.k_scale : p.scales.v_scale;
   const i64 stride = of_k ? p.scales.k_scale_stride : p.scales.v_scale_stride;
-  const float scale = load_constant(scales + head * stride);
+  return load_constant(scales + head * stride);
+}
+template <class P> LAB_DEVICE float scale_of(const WithBlockScales<P>& p, int head, i64 block) {
+  const BlockScales& of = p.block_scales;
+  return load_constant((block_y() == 0 ? of.k_scale : of.v_scale) + block + head * of.stride_head);
+}
+
+// Divides 8 channels by their scale, and stores their codes at an element of the pool.
+template <class C>
+LAB_DEVICE void store_codes(const Side& side, i64 element, float scale, const u32x4& moved) {
   u32x2 codes = {{0, 0}};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -164,7 +177,7 @@ LAB_DEVICE void rotate(u32x4& x, const u32x4& other, const Rotary& by, int posit
 // before its first store waits for a load.
 template <class C>
 LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first_key, i64 place,
-                     int position) {
+                     int position, i64 scale_place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);
   int heads = p.kv_heads;
   if constexpr (C::rotates) heads = block_y() == queries ? p.rotary.heads : heads;
@@ -175,6 +188,7 @@ LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first
     int of_head[C::stages];    // [stages]
     u32x4 other[C::stages];    // [stages, 8 channels]
     int angles[C::stages][2];  // [stages, position and channel]
+    i64 scale[C::stages];      // [stages], of blocks of keys
 #pragma unroll
     for (int i = 0; i < C::stages; ++i) {
       const int at = begin + i * 32 + lane, key = at / chunks, in_key = at - key * chunks;
@@ -182,6 +196,7 @@ LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first
       const int channel = (in_key - head * head_chunks) * chunk_elements;
       const i64 start = shfl(place, key < C::keys ? key : 0);
       const int rotated_at = C::rotates ? shfl(position, key < C::keys ? key : 0) : 0;
+      scale[i] = C::blocks ? shfl(scale_place, key < C::keys ? key : 0) : 0;
       to[i] = nowhere;
       if (at >= n || start == nowhere) continue;
       to[i] = start + head * side.stride_head + channel;
@@ -207,7 +222,7 @@ LAB_DEVICE void move(const typename C::Arguments& p, const Side& side, int first
             rotate<C>(moved[i], other[i], p.rotary, angles[i][0], angles[i][1]);
         if constexpr (C::narrow)
           if (!C::rotates || block_y() != queries) {
-            store_codes<C>(p, side, to[i], of_head[i], moved[i]);
+            store_codes<C>(side, to[i], scale_of(p, of_head[i], scale[i]), moved[i]);
             continue;
           }
         store_global(chunk_at(side.pool, to[i]), moved[i]);
@@ -241,9 +256,10 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) append(LAB_GRID_CONSTANT typename C::Ar
   const int lane = thread_x() & 31;
   const int first_key = (block_x() * C::warps + thread_x() / 32) * p.keys_per_warp;
   int position = 0;
+  i64 scale = 0;
   const i64 target =
-      lane < p.keys_per_warp ? place<C>(p, side, first_key + lane, position) : nowhere;
-  move<C>(p, side, first_key, target, position);
+      lane < p.keys_per_warp ? place<C>(p, side, first_key + lane, position, scale) : nowhere;
+  move<C>(p, side, first_key, target, position, scale);
   advance(p);
 }
 

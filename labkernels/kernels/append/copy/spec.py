@@ -41,16 +41,19 @@ class Append(AppendKernel):
         moved = Line("moved", 4 * stages, "a load of 16 B each")
         partners = Line("partners", 4 * stages, "the channels that rotate with them")
         places = Line("places", 2 * stages, "an offset of 64 bits each")
-        return (moved, partners, places) if instance.rotary else (moved, places)
+        scales = Line("scales", 2 * stages, "an offset of 64 bits each")
+        lines = (moved, partners, places) if instance.rotary else (moved, places)
+        return (*lines, scales) if instance.of_blocks else lines
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
         words = [*map(str, instance.tile.numbers)]
         if instance.kv_dtype or instance.rotary:
             words += [cpp_type(x) for x in (instance.dtype, instance.kv_dtype or instance.dtype)]
-        if instance.rotary:
-            pairs, table = instance.rotary
+        if instance.rotary or instance.of_blocks:
+            pairs, table = instance.rotary or ("none", "fp32")
             words += [f"append::Pairs::{pairs}", cpp_type(table)]
+        words += ["true"] if instance.of_blocks else []
         return f"append::append<append::KernelTraits<{', '.join(words)}>>"
 
 

@@ -10,12 +10,13 @@ namespace decode_fma {
 using namespace lab;
 
 template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain, class Kv_ = T_>
+          class Variant_ = Plain, class Kv_ = T_, bool Blocks = false>
 struct KernelTraits {
   using T = T_;    // type of Q
   using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
+  using Params = typename ParamsOfCache<T, Kv, Variant, Blocks>::type;
+  static constexpr bool blocks = Blocks;  // of keys have scales
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lanes = HeadDim / chunk_elements;  // lanes that share a key
@@ -28,7 +29,7 @@ struct KernelTraits {
   static constexpr int copies = lanes / values;  // lanes that end with the same score
   // Lanes that differ only in these bits hold different scores of the same row.
   static constexpr int same_row_bits = 31 & ~(Rows * copies - 1);
-  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages, Blocks>;
   static_assert(Rows <= lanes && (Rows & (Rows - 1)) == 0, "a reduction holds whole rounds");
   static_assert(Keys % keys_at_once == 0, "every round is full");
 };
@@ -151,6 +152,12 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 }
 // [/lab: scores]
 
+// Multiplies scores, or P, by their keys' scales, of which lane i has that of key i.
+template <class C> LAB_DEVICE void scale_keys(Scores<C>& s, float scale) {
+#pragma unroll
+  for (int r = 0; r < C::reductions; ++r) s[r] = s[r] * shfl(scale, own_key<C>(r));
+}
+
 // A lane holds O of all rows, but {m, l} of its own row alone. Therefore one lane per row provides
 // the row's factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
@@ -241,6 +248,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, pipeline.k());
+    if constexpr (C::blocks) scale_keys<C>(s, pipeline.k_scale());
     if constexpr (V::shapes_scores)
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r) {
@@ -253,6 +261,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
       for (int r = 0; r < C::reductions; ++r)
         if (pipeline.key + own_key<C>(r) >= work.end_key) s[r] = minus_infinity();
     const auto rescale = softmax.template update<P, typename C::T>(s, scale_of<V>(numbers));
+    if constexpr (C::blocks) scale_keys<C>(s, pipeline.v_scale());
     store_p<C>(smem.loop.p[warp], s);
     rescale_rows<C>(o, rescale);
     pipeline.wait_v();

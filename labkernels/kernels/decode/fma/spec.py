@@ -72,6 +72,7 @@ class DecodeFma(CudaDecodeKernel):
             Line("K or V", CHUNK, "8 channels of a key"),
             Line("scores", scores / values, "one finished score per reduction"),
             Line("m and l", 2, "of the lane's own row"),
+            *kernel.scale_lines(instance),
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:

@@ -11,20 +11,20 @@ namespace decode_mma {
 using namespace lab;
 
 template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain, class Kv_ = T_>
+          class Variant_ = Plain, class Kv_ = T_, bool Blocks = false>
 struct KernelTraits {
   using T = T_;    // type of Q, the rounded P, and K and V as the products use them
   using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
-  static constexpr bool narrow = sizeof(Kv) < sizeof(T);
+  using Params = typename ParamsOfCache<T, Kv, Variant, Blocks>::type;
+  static constexpr bool narrow = sizeof(Kv) < sizeof(T), blocks = Blocks;  // of keys have scales
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
   static constexpr int key_steps = Keys / 16;
   // At 256 channels Q's fragments and the accumulator do not fit in the registers together.
   static constexpr bool q_in_registers = HeadDim <= LAB_HELD_DIM;
-  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages, Blocks>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
 
@@ -151,10 +151,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     Scores<C> s;
     pipeline.wait_k();
     scores<C>(s, q, smem, pipeline.k());
+    if constexpr (C::blocks) scale_columns<AccumulatorRows>(s, pipeline.k_scale());
     shape_scores<V, AccumulatorRows>(s, numbers, slopes, pipeline.key);
     if (pipeline.ragged()) mask_columns<AccumulatorRows>(s, work.end_key - pipeline.key);
     const Rescale rescale = softmax.update<P, T>(s, scale_of<V>(numbers));
     rescale_rows(o, rescale);
+    if constexpr (C::blocks) scale_columns<AccumulatorRows>(s, pipeline.v_scale());
     pipeline.wait_v();
     accumulate<C, P>(o, s, pipeline.v());
   }

@@ -58,6 +58,7 @@ class DecodeMma(TensorCoreDecode):
             kernel.rounded_p_line(instance, rows=of.rows),
             Line("K or V fragment", fragment(16, 16, bits=16)),
             *kernel.code_lines(instance),
+            *kernel.scale_lines(instance),
             *kernel.chain_lines(instance),
             Line("m and l", 4, "2 of each, for rows g and g + 8"),
         )

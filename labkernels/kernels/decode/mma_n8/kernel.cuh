@@ -12,20 +12,20 @@ namespace decode_mma_n8 {
 using namespace lab;
 
 template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm,
-          class Variant_ = Plain, class Kv_ = T_>
+          class Variant_ = Plain, class Kv_ = T_, bool Blocks = false>
 struct KernelTraits {
   using T = T_;    // type of Q, the rounded P, and K and V as the products use them
   using Kv = Kv_;  // type of K and V in the cache
   using Variant = Variant_;
-  using Params = typename ParamsOfCache<T, Kv, Variant>::type;
-  static constexpr bool narrow = sizeof(Kv) < sizeof(T);
+  using Params = typename ParamsOfCache<T, Kv, Variant, Blocks>::type;
+  static constexpr bool narrow = sizeof(Kv) < sizeof(T), blocks = Blocks;  // of keys have scales
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int query_tiles = QueryTiles;  // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16, key_steps = Keys / 16;
   // Q of 16 queries by 256 channels and the accumulator do not fit in the registers together.
   static constexpr bool q_in_registers = rows * HeadDim <= LAB_HELD_SIZE;
-  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages>;
+  using Pipeline = WarpPipeline<Kv, HeadDim, Keys, Warps, Stages, Blocks>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
 
@@ -170,10 +170,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT typename C::Pa
     scores<C>(s, q, smem, pipeline.k());
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n) {
+      if constexpr (C::blocks) scale_columns<AccumulatorColumns>(s[n], pipeline.k_scale());
       shape_scores<V, AccumulatorColumns>(s[n], numbers, slopes[n], pipeline.key);
       if (pipeline.ragged()) mask_columns<AccumulatorColumns>(s[n], work.end_key - pipeline.key);
       const auto rescale = softmax[n].template update<P, T>(s[n], scale_of<V>(numbers));
       rescale_rows(o[n], rescale);
+      if constexpr (C::blocks) scale_columns<AccumulatorColumns>(s[n], pipeline.v_scale());
     }
     pipeline.wait_v();
     accumulate<C, P>(o, s, pipeline.v());

@@ -67,6 +67,7 @@ class DecodeMmaN8(TensorCoreDecode):
             kernel.rounded_p_line(instance, rows=of.rows),
             Line("K or V fragment", fragment(16, 16, bits=16)),
             *kernel.code_lines(instance),
+            *kernel.scale_lines(instance),
             *kernel.chain_lines(instance),
             Line("m and l", 4 * (of.rows / N), "2 of each for queries 2t and 2t + 1 of 8"),
         )

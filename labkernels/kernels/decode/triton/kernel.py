@@ -49,8 +49,9 @@ def load_query(q, head, m_row, o_dim, q_stride_head, WIDE: tl.constexpr):
 
 @triton.jit
 def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
-              kv_stride_head, page_size, WIDE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
-    """Return K and V of some keys of a request, [KEYS, D] each; zeros past the last key.
+              kv_stride_head, page_size, scale_stride_page, scale_stride_block, keys_per_scale,
+              WIDE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
+    """Return K and V of some keys, [KEYS, D] each, 0 past the last one, and their scales' place.
 
     KIND: the format of Q; K and V of 8 bits become numbers of this format, which are equal.
     """
@@ -65,7 +66,18 @@ def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv
         b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
     else:
         b_k, b_v = b_k.to(KIND), b_v.to(KIND)
-    return b_k, b_v
+    o_scale = page.to(tl.int64) * scale_stride_page
+    if keys_per_scale is not None:
+        o_scale += token // keys_per_scale * scale_stride_block
+    return b_k, b_v, o_scale
+
+
+@triton.jit
+def scaled(b_x, scale, o_scale, m_key, keys_per_scale):
+    """Return scores or P [ROWS, KEYS] times their scales, where blocks of keys have scales."""
+    if keys_per_scale is not None:
+        b_x *= tl.load(scale + o_scale, mask=m_key, other=0.0)[None, :]
+    return b_x
 
 
 @triton.jit
@@ -75,6 +87,15 @@ def keys_of_split(keys_per_split, n_keys, BY_LENGTH: tl.constexpr):
         doubled = (n_keys > DOUBLED_ABOVE).to(tl.int32) + (n_keys > DOUBLED_AGAIN_ABOVE)
         keys_per_split = SHORTEST_SPLIT << doubled
     return keys_per_split
+
+
+@triton.jit
+def span(length, i_split, keys_per_split, window_left, BY_LENGTH: tl.constexpr):
+    """Return the first key of a split, and the key behind its last one."""
+    begin = 0 if window_left is None else tl.maximum(length - 1 - window_left, 0)
+    keys_per_split = keys_of_split(keys_per_split, length - begin, BY_LENGTH)
+    first = begin + i_split * keys_per_split
+    return first, tl.minimum(first + keys_per_split, length)
 
 
 @triton.jit
@@ -89,6 +110,7 @@ def decode(
     kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
     q_heads, group, keys_per_split, splits, scale_log2,
     k_scale, v_scale, k_scale_stride, v_scale_stride,  # [kv_heads] of 8 bits, else None
+    scale_stride_page, scale_stride_block, keys_per_scale,  # of blocks, else None
     alibi, sinks, bias, reach, window_left, soft_cap_log2, exponent_of_cap,  # None: not asked
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr, BY_LENGTH: tl.constexpr,
@@ -102,38 +124,37 @@ def decode(
     # is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     b_q = load_query(q + i_batch * q_stride_batch, head, m_row, o_dim, q_stride_head, WIDE)
-    length = tl.load(kv_len + i_batch)
-    begin = 0 if window_left is None else tl.maximum(length - 1 - window_left, 0)
-    keys_per_split = keys_of_split(keys_per_split, length - begin, BY_LENGTH)
-    first = begin + i_split * keys_per_split
-    end = tl.minimum(first + keys_per_split, length)
-    if k_scale is not None:
+    length, page_table = tl.load(kv_len + i_batch), page_table + i_batch * page_table_stride
+    first, end = span(length, i_split, keys_per_split, window_left, BY_LENGTH)
+    OF_HEAD: tl.constexpr = (k_scale is not None) and (keys_per_scale is None)
+    if OF_HEAD:
         k_factor = tl.load(k_scale + i_kv * k_scale_stride)
         scale_log2 *= k_factor
         if exponent_of_cap is not None:
             exponent_of_cap *= k_factor
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
-    BY_DISTANCE: tl.constexpr = (alibi is not None) or (bias is not None)
-    SHAPED: tl.constexpr = BY_DISTANCE or (soft_cap_log2 is not None)
+    SHAPED: tl.constexpr = not (alibi is None and bias is None and soft_cap_log2 is None)
     b_slope = slopes(alibi, head, m_row)
     p_bias = nearest_biases(bias, reach, head, m_row)
     b_place, factor = 0 * head + length - 1, 1.0 if SHAPED else scale_log2
     for start in range(first, end, KEYS):
         key, m_key = start + o_key, start + o_key < end
-        b_k, b_v = load_keys(
-            k_pool, v_pool, page_table + i_batch * page_table_stride, key, m_key, i_kv, o_dim,
-            kv_stride_page, kv_stride_token, kv_stride_head, page_size, WIDE, q.dtype.element_ty,
-        )  # fmt: skip
+        b_k, b_v, o_scale = load_keys(
+            k_pool, v_pool, page_table, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
+            kv_stride_head, page_size, scale_stride_page, scale_stride_block, keys_per_scale,
+            WIDE, q.dtype.element_ty)  # fmt: skip
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")  # [ROWS, KEYS] fp32
+        b_s = scaled(b_s, k_scale, i_kv * k_scale_stride + o_scale, m_key, keys_per_scale)
         if SHAPED:
             b_s = shaped(b_s, key, b_place, b_slope, p_bias, reach,
                          soft_cap_log2, exponent_of_cap, scale_log2)  # fmt: skip
         b_s = tl.where(m_key[None, :], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, factor)
         b_o = rescale_rows(b_o, rescale)
+        b_p = scaled(b_p, v_scale, i_kv * v_scale_stride + o_scale, m_key, keys_per_scale)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
-    if v_scale is not None:  # the merge of splits is linear in their outputs
+    if OF_HEAD:  # the merge of splits is linear in their outputs
         b_o *= tl.load(v_scale + i_kv * v_scale_stride)
     row, has_keys = i_batch * q_heads + head, (first < end) | ((sinks is not None) & (i_split == 0))
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,

@@ -64,9 +64,10 @@ def _arguments(
 
 def _scales(cache: PagedHeads) -> tuple:
     if not isinstance(cache, QuantizedKV):
-        return None, None, 0, 0
-    strides = (*cache.k_scale.stride(), *cache.v_scale.stride())
-    return (cache.k_scale, cache.v_scale, *strides)
+        return None, None, 0, 0, 0, 0, None
+    k, v = cache.scales()
+    of_blocks = k.stride()[:2] if cache.of_blocks else (0, 0)
+    return k, v, k.stride(-1), v.stride(-1), *of_blocks, cache.keys_per_scale
 
 
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class TritonDecode(DecodeKernel):
     policies = (TENSOR_CORES, CUDA_CORES)
     features = (*UNMASKED, "bias")
     kv_dtypes = (None, *KV_DTYPES)
+    block_dtypes = ("bf16",)  # P times a scale leaves the range of fp16
 
     def rows(self, group: int) -> int:
         """Return the query rows of a program."""

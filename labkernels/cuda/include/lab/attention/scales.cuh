@@ -12,4 +12,15 @@ struct CacheScales {
 // The parameter of a kernel with such a cache is the plain kernel's, and these fields.
 template <class Params> struct WithScales : Params { CacheScales scales; };
 
+// Here each block of `keys` keys of a page has scales of its own.
+struct BlockScales {
+  const float *k_scale, *v_scale;  // [pages, blocks, kv_heads], with the same strides
+  i64 stride_page, stride_block, stride_head;
+  int keys;
+  LAB_DEVICE i64 of_slot(int page, int token) const {
+    return page * stride_page + token / keys * stride_block;
+  }
+};
+template <class Params> struct WithBlockScales : Params { BlockScales block_scales; };
+
 }  // namespace lab

@@ -1,0 +1,101 @@
+"""FlashAttention-3's functions on the lab's kernels: names, order and defaults as in its source.
+
+Conventions are those of `compat.flash_attn`. Codes in e4m3 have descales [batch, kv_heads] fp32, 1
+by default, and an output in bf16. num_splits, pack_gqa, sm_margin and scheduler_metadata choose how
+the original works, and have no effect here. A cache of 8 bits is in pages, beside q in 16 bits.
+"""
+
+import torch
+
+from labkernels.compat import caches, flash_attn
+from labkernels.compat.arguments import Fixed, keeps_fixed, refusal, require_dims, variant_options
+from labkernels.compat.dense import DIMS, equal_ends
+from labkernels.kernels.checks import KV_DTYPES
+from labkernels.kernels.decode.api import decode
+from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
+
+
+@keeps_fixed
+def flash_attn_func(
+    q, k, v, softmax_scale=None, causal=False, qv: Fixed = None, q_descale=None, k_descale=None,
+    v_descale=None, window_size=(-1, -1), attention_chunk: Fixed = 0, softcap=0.0, num_splits=1,
+    pack_gqa=None, deterministic=False, sm_margin=0, return_attn_probs=False,
+):  # fmt: skip
+    """Compute attention of requests of equal length, in 16 bits or of codes in e4m3.
+
+    With return_attn_probs it returns out and softmax_lse.
+    Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> q, k, v = torch.randn(3, 2, 24, 4, 128).to(torch.float8_e4m3fn)
+    >>> flash_attn_func(q, k, v, causal=True, v_descale=torch.full((2, 4), 0.5)).dtype
+    torch.bfloat16
+    """
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    if q.dtype != CODES:
+        _refuse(descales, f"None, with q in {q.dtype}")
+        how = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, True)
+        out, lse, _ = flash_attn.flash_attn_func(q, k, v, *how)
+        return (out, lse) if return_attn_probs else out
+    if tuple(window_size) != (-1, -1) or softcap > 0:
+        raise refusal("window_size, softcap", (window_size, softcap), "none, with q in 8 bits")
+    require_dims(q=(q, DIMS), k=(k, DIMS), v=(v, DIMS))
+    kv = RaggedCodes(k.flatten(0, 1), v.flatten(0, 1), equal_ends(k))
+    known = {"q_lens": (q.shape[1],) * len(q), "kv_lens": (k.shape[1],) * len(k)}
+    how = {"causal": causal, "scale": softmax_scale, **descales, **known}
+    step = prefill_fp8(q.flatten(0, 1), kv, equal_ends(q), **how)
+    return flash_attn.outputs(step, q.shape[:2], return_attn_probs)
+
+
+@keeps_fixed
+def flash_attn_with_kvcache(
+    q, k_cache, v_cache, k=None, v=None, qv: Fixed = None, rotary_cos=None,
+    rotary_sin=None, cache_seqlens=None, cache_batch_idx=None,
+    cache_leftpad: Fixed = None, page_table=None, cu_seqlens_q: Fixed = None,
+    cu_seqlens_k_new: Fixed = None, max_seqlen_q=None, rotary_seqlens: Fixed = None,
+    q_descale: Fixed = None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
+    window_size=(-1, -1), attention_chunk: Fixed = 0, softcap=0.0, rotary_interleaved=True,
+    scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False,
+):  # fmt: skip
+    """Attend to a cache as `compat.flash_attn` does, or to a cache in e4m3 or e5m2 in pages.
+
+    All requests share a cache's descales: [kv_heads] that expand() makes [batch, kv_heads].
+    Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> pool, table = torch.zeros(3, 16, 2, 64).to(torch.float8_e4m3fn), torch.tensor([[2], [0]])
+    >>> q, half = torch.ones(2, 1, 8, 64).half(), torch.tensor(0.5).expand(2, 2)
+    >>> of = {"page_table": table.int(), "cache_seqlens": torch.tensor([5, 9]).int()}
+    >>> flash_attn_with_kvcache(q, pool, pool, **of, k_descale=half, v_descale=half).shape
+    torch.Size([2, 1, 8, 64])
+    """
+    descales, how = {"k_descale": k_descale, "v_descale": v_descale}, {"causal": causal}
+    how |= {"softmax_scale": softmax_scale, "window_size": window_size, "softcap": softcap}
+    if k_cache.dtype in KV_DTYPES:
+        given = torch.is_tensor(page_table) and torch.is_tensor(cache_seqlens)
+        if not given or q.shape[1] != 1 or k is not None or rotary_cos is not None:
+            words = "page_table and cache_seqlens, one token per request, no k and no rotary_cos"
+            raise refusal("k_cache.dtype", k_cache.dtype, f"fp16, bf16, or with it {words}")
+        scales = {f"{name[0]}_scale": _of_heads(name, x, len(q)) for name, x in descales.items()}
+        cache = caches.in_pages(k_cache, v_cache, page_table, cache_seqlens, **scales)
+        variant = variant_options(window_size[0], soft_cap=softcap)
+        step = decode(q.flatten(0, 1), cache, scale=softmax_scale, **variant)
+        return flash_attn.outputs(step, q.shape[:2], return_softmax_lse)
+    _refuse(descales, f"None, with a cache in {k_cache.dtype}")
+    return flash_attn.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+        block_table=page_table, rotary_interleaved=rotary_interleaved,
+        return_softmax_lse=return_softmax_lse, **how,
+    )  # fmt: skip
+
+
+def _refuse(descales: dict[str, torch.Tensor | None], allowed: str) -> None:
+    for name, scale in descales.items():
+        if scale is not None:
+            raise refusal(name, scale, allowed)
+
+
+def _of_heads(name: str, scale: torch.Tensor | None, batch: int) -> torch.Tensor | None:
+    if scale is None:
+        return None
+    if scale.dim() != 2 or (batch > 1 and scale.stride(0) != 0):
+        raise refusal(name, scale, "[batch, kv_heads] that expand() made of [kv_heads]")
+    return scale[0]
