@@ -17,12 +17,12 @@
 # ## Question
 #
 # **A cache in 8 bits has half the bytes: is a decode from it twice as fast, and which of its errors are rounding?**
-# In the thread {cite:t}`sglang25790` the passes that write a text and that read it again part at position 97 with such a cache, and never in bf16.
+# In the thread {cite:t}`sglang25790` the pass that writes a text and the pass that reads it again give different results from position 97 on with such a cache, and never with a cache in bf16.
 #
 # :::{admonition} Answer
 # :class: important
 #
-# A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's takes {glue:text}`peer_longer` times as long.
+# A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's kernel takes {glue:text}`peer_longer` times as long.
 # Errors grow {glue:text}`times_worse` times, and a formula gives them for each head.
 # One scale serves all heads, but a head {glue:text}`small_head` times smaller errs {glue:text}`small_errs` times as much.
 # Position 97 ends a tile: P in 8 bits meets another maximum.

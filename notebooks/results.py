@@ -429,7 +429,7 @@ digits = dict.fromkeys(rates.columns[2:], "{:.0f}") | {rates.columns[1]: "{:.2f}
 plots.table(rates, "rates", digits)
 
 # %% [markdown]
-# In ours L2 is the busiest part: every block of keys adds its part of $dQ$ there, and at 256 channels a block holds few keys.
+# In ours L2 is the busiest part: every KV tile adds its part of $dQ$ there, and at 256 channels a KV tile has few keys.
 # cuDNN does {glue:text}`seven_products` times the FLOPs, which is seven products where five are asked: it seems to compute $S$ and $dP$ twice, once for $dK$ and $dV$ and once for $dQ$, and so leaves L2 alone.
 # From 2048 keys to 16384 our rate grows all the way; cuDNN is at its best at 8192, where ours is the least ahead.
 # The counters are those of the kernel before the changes that {doc}`the_tuner_and_the_backward_pass` tells.

@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Three ideas do most: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`; if all warps copy, a kernel has {glue:text}`mma_rate` TFLOP/s without a TMA. Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
+# Three ideas do most: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`; if all warps copy, a kernel reaches {glue:text}`mma_rate` TFLOP/s without the TMA. Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
 # Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
 # How sure: one run on an H200 (CUDA {glue:text}`cuda`), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; CPU builds gave the errors.
 # :::

@@ -1,8 +1,8 @@
 """What a GPU's compiler makes of an answer: registers per thread, and bytes of shared memory."""
 
 import functools
-import json
 import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ def recorded() -> dict[str, list]:
 
     It is by a hash of what each was made from, so that nothing is known of a changed reference.
     """
-    return json.loads(Path(__file__).with_name("references.json").read_text())
+    return tomllib.loads(Path(__file__).with_name("references.toml").read_text())
 
 
 def small(kernels: Iterable[SmallKernel], folders: tuple) -> list[Takes]:

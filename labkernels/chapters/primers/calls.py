@@ -79,8 +79,9 @@ def judge(region: str, results: dict[str, np.ndarray]) -> Iterator[str]:
     parts["merge"] = ("m", "o - l, with o - l = 2^31 in a and 1 in b,")
     which = parts.get(region, ("the result",))[part]
     yield (
-        f"{name} is called by itself. With {words}, {which} is {given[call, part, lane]:.9g} in "
-        f"lane {lane}, and should be {right[call, part, lane]:.9g}."
+        f"{name} is also called outside of the kernel. With {words}, {which} is "
+        f"{given[call, part, lane]:.9g} in lane {lane}, and should be "
+        f"{right[call, part, lane]:.9g}."
     )
 
 

@@ -4,7 +4,7 @@ This file records it again: python -m tests.chapters.exercises.test_references
 """
 
 import importlib
-import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from labkernels.chapters import exercises
 from labkernels.chapters.exercises import beside_reference, compiled
 from labkernels.cuda.compiler import nvrtc
 
-FILE = Path(compiled.__file__).with_name("references.json")
+FILE = Path(compiled.__file__).with_name("references.toml")
 NAMES = [name for name in exercises.names() if exercises.get(name).grader == "hopper"]
 
 
@@ -32,7 +32,7 @@ def found(name):
 @pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_record_is_of_todays_references(name, monkeypatch):
-    recorded = json.loads(FILE.read_text())
+    recorded = tomllib.loads(FILE.read_text())
     monkeypatch.setattr(compiled, "recorded", dict)
     beside_reference._own.cache_clear()
     for made_from, known in found(name).items():
@@ -42,5 +42,5 @@ def test_the_record_is_of_todays_references(name, monkeypatch):
 if __name__ == "__main__":
     compiled.recorded = dict
     known = {made_from: row for name in NAMES for made_from, row in found(name).items()}
-    rows = (f" {json.dumps(key)}: {json.dumps(row)}" for key, row in known.items())
-    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    rows = [f"# {__doc__.splitlines()[0]}", *(f"{key} = {row}" for key, row in known.items())]
+    FILE.write_text("\n".join(rows) + "\n")
