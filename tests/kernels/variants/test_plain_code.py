@@ -10,8 +10,8 @@ from tests.kernels.contract import SPECS
 
 COMPILER = "13.0"  # of NVRTC: another one writes other code
 # SHA-256 of the code for sm_90a of 128 channels at the last commits without variants, 882e0a85 and
-# 621790dd, and of append without rotations, bda6bf38: bf16, the first tile of 8 query heads per KV
-# head in decode, and of 4 in long calls.
+# 621790dd, and of append without rotations and of caches in e4m3 without scales of blocks of keys,
+# bda6bf38: bf16, the first tile of 8 query heads per KV head in decode, and of 4 in long calls.
 HASHES = {
     ("append", "paged"): "60cb65de8682b2be",
     ("decode_fma", "paged"): "3729f2a6c5e94adc",
@@ -24,6 +24,10 @@ HASHES = {
     ("prefill_wgmma", "paged"): "5b26827e35a284fb",
     ("backward_mma", "ragged"): "284379a2eb8b202f",
     ("backward_wgmma", "ragged"): "136c8cef48615db9",
+    ("append", "paged", "e4m3"): "11c0de6b46f68f2c",
+    ("decode_fma", "paged", "e4m3"): "808de730c376c908",
+    ("decode_mma", "paged", "e4m3"): "7f2d9e3cc180343d",
+    ("decode_mma_n8", "paged", "e4m3"): "d61ffde3c166c41b",
 }
 
 
@@ -50,7 +54,7 @@ def test_a_plain_kernel_keeps_its_machine_code(of):
     spec, layout = SPECS[of[0]], of[1]
     group, rows = (8, 8) if spec.operation == "decode" else (4, 2**14)
     how = {} if spec.operation == "backward" else {"layout": layout}
-    shape = spec.shape(head_dim=128, group=group, rows=rows, **how)
+    shape = spec.shape(head_dim=128, group=group, rows=rows, kv_dtype=[*of, None][2], **how)
     one = spec.specializations(spec.instances(shape)[0])[0]
     how = {"instance": one.instance, "defines": one.defines, "include_dirs": one.include_dirs}
     made = nvrtc.compile_kernel(one.header, arch="sm_90a", **how)
