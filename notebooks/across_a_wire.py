@@ -23,8 +23,8 @@
 #
 # Parts that travel in fp32, or rounded once to bf16, give errors that do not grow with the ranks.
 # A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with {glue:text}`most_ranks` ranks as with 2, as predicted.
-# A merge in the order of the ranks has the bits of one process; a reduce-scatter leaves the order to the library.
-# How sure: ranks on this CPU, by gloo of torch {glue:text}`torch`, and up to {glue:text}`most_ranks` in one process; no NVLink was measured.
+# A merge in the order of the ranks has the bits of one process, also on two GPUs, which decode {glue:text}`gain_57` times as fast as one; a reduce-scatter does not.
+# How sure: two H200 by NVLink (NCCL {glue:text}`nccl`), ranks on this CPU by gloo, and up to {glue:text}`most_ranks` in one process.
 # :::
 
 # %% tags=["remove-cell"]
@@ -64,9 +64,11 @@ from labkernels.numerics.truth import oracle
 from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.curves import bars, curves
 from labkernels.policy import TENSOR_CORES
+from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
 inputs, HERE = chapter.decode_of(1024, 1021, 700, 512), "computed on this machine"
+two_gpus = pd.DataFrame(store.read("ranks"))
 
 
 def rms(values):
@@ -156,23 +158,27 @@ plt.show()
 sized.plot_occupancy("h200")
 plt.show()
 
+# %% tags=["hide-input"]
+times = two_gpus[(two_gpus["keys"] == 131072) & (two_gpus.carry != "input")].set_index("way").time
+measured = {n: f"; took {1e6 * times[way]:.0f} µs" for n, way in ((1, "one GPU"), (2, "gather"))}
+
 # %% [markdown]
 # ### What a rank reads and sends
 #
 # A rank reads its share of the cache; its message does not shrink, since every rank has a part of every row. Behind each bar stands what a rank sends for a decode of one request with 131,072 keys:
 
-# %% mystnb={"figure": {"caption": "The time to read the cache halves with each doubling of the GPUs, and the message stays small beside it. Least time by the memory of an H200; one request of 131,072 keys, 64 query heads, 8 KV heads of 128 channels, bf16. Predicted; the wire's own time was not measured.", "name": "wire-timing"}, "image": {"alt": "Four horizontal bars for 1, 2, 4 and 8 GPUs, each half as long as the one before, with the kibibytes that a rank sends behind each.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The time to read the cache halves with each doubling of the GPUs, and the message stays small beside it. Least time by the memory of an H200; one request of 131,072 keys, 64 query heads, 8 KV heads of 128 channels, bf16. Predicted, and measured by NCCL with parts in fp32.", "name": "wire-timing"}, "image": {"alt": "Four horizontal bars for 1, 2, 4 and 8 GPUs, each half as long as the one before, with the kibibytes that a rank sends behind each, and the measured time behind the first two.", "width": "100%"}} tags=["hide-input"]
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 sizes = {name: Message(1, 64, 128, dtype).n_bytes / 1024 for name, dtype in WIRES.items()}
 sent = ", ".join(f"{size:.0f} KiB in {name}" for name, size in sizes.items())
 rows = []
 for n in (1, 2, 4, 8):
-    of_rank = Decode((131072 // n,), **big)
-    us = 1e6 * least_time(of_rank, h200, tensor_cores=True).time_s
+    us = 1e6 * least_time(Decode((131072 // n,), **big), h200, tensor_cores=True).time_s
     words = f"{us:.0f} µs" + f"; sends {sent}" * (n > 1)
-    rows.append((f"{n} GPU" + "s" * (n > 1), us, words))
+    rows.append((f"{n} GPU" + "s" * (n > 1), us, words + measured.get(n, "")))
 rows = pd.DataFrame(rows, columns=["name", "value", "words"])
-bars(rows, label="least time to read a rank's keys, µs", origin="predicted for an H200")
+told = f"predicted for an H200; {recorded.origin(store.read('ranks'))}"
+bars(rows, label="least time to read a rank's keys, µs", origin=told)
 sized.log.drew("timing", "decode")
 plt.show()
 
@@ -200,8 +206,33 @@ found = found.groupby(columns[:2], sort=False).max().reset_index()  # of the wor
 plots.table(found, "wire-bits", dict.fromkeys(columns[2:], "{:.1f}"))
 
 # %% [markdown]
-# Equal bits are no accident: nothing else in the call depends on the number of processes. With `scatter` the fp32 sum may differ in its last bits, which the rounding to bf16 mostly hides, and the LSEs are those of torch's own operations; a maintainer of NCCL says in {cite:t}`nccl1055` that even the number of channels changes the order.
+# ### On two GPUs
 #
+# The same calls ran on two H200 of one host, which NVLink joins, by NCCL. A time is that of a CUDA graph's replay on the slower GPU; the keys stand over the columns, and the merge has the parts' format behind it:
+
+# %% tags=["hide-input"]
+decodes = two_gpus[two_gpus.operation == "decode"]
+decodes = decodes.assign(
+    call=(decodes.way + " " + decodes.carry.replace("input", "bf16")).str.strip()
+)
+us_of = (
+    decodes.pivot_table(index="call", columns=["batch", "keys"], values="time", sort=False) * 1e6
+)
+us_of.columns = [f"{n} x {keys:,}, µs" for n, keys in us_of.columns]
+counts = decodes.groupby("call", sort=False)[["other", "outputs"]].sum()
+shown = us_of.join(counts).reset_index()
+shown.columns = ["merge", *us_of.columns, "other outputs", "of"]
+forms = dict.fromkeys(us_of.columns, "{:.0f}") | dict.fromkeys(("other outputs", "of"), "{:,}")
+plots.table(shown, "wire-gpus", forms)
+
+# %% [markdown]
+# *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
+# Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink.
+#
+# A ring prefill of 65,536 tokens takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and has the bits of one process in all {glue:text}`ring_outputs` outputs. With 8,192 tokens the ring takes {glue:text}`ring_short` times as *long* as one GPU, since its calls are launched one by one.
+# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find, and it was not measured.
+
+# %% [markdown]
 # ### CUDA and Triton, on and off
 
 # %% tags=["nbval-ignore-output"]
@@ -303,7 +334,7 @@ plots.table(table, "wire-mistakes", {})
 #
 # - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: a test holds its gradients on up to eight ranks to a bound of float64, but this chapter does not measure them.
 # - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
-# - **A library's sum.** NCCL's order on two or more GPUs was not probed.
+# - **A library's sum.** Two GPUs leave no order to choose; NCCL's order on more was not probed.
 # - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.
 
 # %% tags=["evidence"]
@@ -312,8 +343,21 @@ glue("grown", f"{hops.iloc[-1] / hops.iloc[0]:.1f}", display=False)
 glue("most_ranks", f"{points[-1][1]}", display=False)
 glue("timeout", f"{TIMEOUT_S:.0f}", display=False)
 
-# %% tags=["nbval-ignore-output", "evidence"]
-glue("torch", torch.__version__.partition("+")[0], display=False)
+# %% tags=["evidence"]
+rings = two_gpus[(two_gpus.operation == "prefill") & (two_gpus.carry != "input")]
+one, ring = (rings[rings.way == way].set_index("keys").time for way in ("one GPU", "ring"))
+sums, rung = two_gpus[two_gpus.operation == "sum"], two_gpus[two_gpus.way == "ring"]
+first, ratio, ms = us_of.iloc[:, 0], ring / one, 1e3 * ring
+assert sums.other.sum() == rung.other.sum() == 0
+numbers = {
+    "nccl": two_gpus.nccl.iloc[0], "gain_57": f"{first['one GPU'] / first['gather fp32']:.1f}",
+    "over_half": f"{first['gather fp32'] - first['one GPU'] / 2:.0f}", "ring_ms": f"{ms[65536]:.0f}",
+    "one_ms": f"{1e3 * one[65536]:.0f}", "ring_ideal": f"{50 / ratio[65536]:.0f}",
+    "ring_short": f"{ratio[8192]:.0f}", "ring_outputs": f"{rung.outputs.sum():,}",
+    "sums": f"{sums.outputs.sum():,}",
+}  # fmt: skip
+for name, number in numbers.items():
+    glue(name, number, display=False)
 
 # %% tags=["nbval-ignore-output", "evidence"]
 sized.log + bench.log

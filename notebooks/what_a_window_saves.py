@@ -81,8 +81,7 @@ decode_us = decoded.set_index("decode")["ours, µs"]
 lines, columns = [], ["panel", "kind", "dashed", "window", "value"]
 panels = "prefill of 32,768 tokens", "decode, 57 requests"
 measured = "measured, 8,192 keys"
-for row in ours[ours.window > 0].itertuples():
-    lines.append((panels[0], measured, False, row.window, row.us))
+lines += [(panels[0], measured, False, r.window, r.us) for r in ours[ours.window > 0].itertuples()]
 long = [row for row in prefills if row["kv_len"] == 32768]
 for row in chapter.fastest(chapter.times(long)).query("ours").itertuples():
     lines.append((panels[0], "measured, 32,768 keys", False, row.window, row.us))
