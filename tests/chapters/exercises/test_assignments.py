@@ -307,9 +307,9 @@ def test_a_word_of_the_lab_may_have_its_namespace(name):
     ("name", "right", "wrong", "said_of_it"),
     [
         ("fragment_of_p", "s[1][0]", "s[0][4]", "index 4 is out of bounds of its dimension"),
-        ("log2_units", "scale * 1", "scale * (scale > 1.f ? scale : 1.f) * 1", "by itself"),
-        ("ragged_mask", "key < end", "key < end || key == 0", "by itself"),
-        ("page_lookup", "(page * p.page_size", "(i64(int(page * p.page_size))", "by itself"),
+        ("log2_units", "scale * 1", "scale * (scale > 1.f ? scale : 1.f) * 1", "outside"),
+        ("ragged_mask", "key < end", "key < end || key == 0", "outside"),
+        ("page_lookup", "(page * p.page_size", "(i64(int(page * p.page_size))", "outside"),
     ],
 )
 def test_what_no_request_shows_is_found(name, right, wrong, said_of_it):
