@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# The kernel errs: a line for GPUs with some 100 KB of shared memory per SM added an index twice; pull request 951 removed one the same day.
-# In float64 too, {glue:text}`typo_beyond` % of the elements are then beyond 0.001 and {glue:text}`typo_at_2e2` % beyond 2e-2: neither format nor tolerance is at fault. A relative L2 error of {glue:text}`typo_l2` means wrong data; bf16 leaves {glue:text}`round_l2`.
+# The kernel errs: a line for GPUs with some 100 KB of shared memory per SM added an index twice, until pull request 951.
+# In float64 too, {glue:text}`typo_beyond` % of the elements are beyond 0.001 and {glue:text}`typo_at_2e2` % beyond 2e-2: neither format nor tolerance is at fault. A relative L2 error of {glue:text}`typo_l2` means wrong data; bf16 leaves {glue:text}`round_l2`.
 # How sure: we read both commits and rebuilt the slip in our kernel, on a CPU; no RTX 4090 ran.
 # :::
 

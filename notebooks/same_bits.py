@@ -23,8 +23,8 @@
 # :class: important
 #
 # A planner saw the batch and cut your keys into other splits.
-# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts tell which heads, rightly for {glue:text}`right` of {glue:text}`judged`.
-# Splits by your own length keep the bits: `batch_invariant=True` takes {glue:text}`grid_mean` times as long (small batches: to {glue:text}`small_worst`, MLA: {glue:text}`mla_mean`).
+# {glue:text}`n_change` of {glue:text}`n_ways` ways to decode changed bits; the cuts name the heads rightly for {glue:text}`right` of {glue:text}`judged`.
+# Splits by your own length keep them: `batch_invariant=True` takes {glue:text}`grid_mean` times as long (small batches: to {glue:text}`small_worst`, MLA: {glue:text}`mla_mean`).
 # How sure: one H200 with {glue:text}`versions`; vLLM and SGLang were only read.
 # :::
 

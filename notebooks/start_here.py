@@ -32,7 +32,7 @@
 # | 11 | [Two roads to one attention](two_roads.ipynb) | 25 | Why do only some heads differ between a full pass and the KV cache? |
 # | 12 | [Same bits, whatever the batch](same_bits.ipynb) | 20 | Why did my bits change when only the batch changed? |
 # | 13 | [What a window saves](what_a_window_saves.ipynb) | 20 | What does a window save, and why is it not the length over the window? |
-# | 14 | [Eight bits](eight_bits.ipynb) | 15 | Is a decode from 8 bits twice as fast, and which of its errors are rounding? |
+# | 14 | [Eight bits](eight_bits.ipynb) | 20 | Is a decode from 8 bits twice as fast, and which of its errors are rounding? |
 # | 15 | [Half-idle tensor cores](half_idle_tensor_cores.ipynb) | 20 | Where does the other half of the tensor cores' time go? |
 # | 16 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
 # | 17 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |

@@ -323,7 +323,7 @@ assert found.passed
 #
 # The 32 lanes of a warp read in the same turn, and global memory answers in *sectors* of 32 bytes.
 # If the lanes want 32 numbers that lie side by side, these are 128 bytes in 4 sectors: the access is {term}`coalesced`.
-# If each lane wants a number from another sector than every other lane, memory moves 32 sectors for the same 128 bytes.
+# If each lane wants a number from a sector of its own, memory moves 32 sectors for these 128 bytes.
 # The CPU machine notes the address of every access and counts both:
 
 # %%
@@ -468,7 +468,7 @@ in_numpy = o / l
 # A thread has two duties in turn.
 # While the scores are computed, thread `t` works for key `t` of the KV tile.
 # While the values are added, it works for channel `t` of the output.
-# The scores go from the first duty to the second through shared memory, so a barrier stands between the two; step 5 says why. The second barrier keeps a fast thread from the next scores while a slow thread still reads the old ones.
+# The scores go from the first duty to the second through shared memory, so a barrier stands between the two, as step 5 says. The second barrier lets slow threads read before the next scores come.
 #
 # ```{literalinclude} /labkernels/chapters/primers/first_kernel/attention_row.cu
 # :language: cpp
