@@ -23,7 +23,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# All heads share the cached row: more heads are more products per byte. By its peak rate `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_16` times as long as Hopper's `wgmma` at 16 heads, {glue:text}`latent_gain_32` times at 32, and {glue:text}`latent_gain_128` times at 128.
+# All heads share the cached row: more heads are more products per byte. By its peak rate `mma.sync` falls behind memory at {glue:text}`latent_mma` heads; measured, it takes {glue:text}`latent_gain_16`, {glue:text}`latent_gain_32` and {glue:text}`latent_gain_128` times as long as Hopper's `wgmma` at 16, 32 and 128 heads.
 # The accumulator of 512 channels takes half of an SM's registers and leaves room for one block.
 # How sure: one recording on an H200 (CUDA {glue:text}`latent_cuda`), bf16, 64 requests of 4096 keys.
 # :::

@@ -193,7 +193,7 @@ plt.show()
 #
 # ```{literalinclude} /labkernels/measure/mutants/mutants.toml
 # :language: toml
-# :start-at: "[[prefill.\"dropped key\".edits]]"
+# :start-after: "[[prefill.\"dropped key\".edits]]"
 # :end-at: "- 1 -"
 # ```
 #

@@ -63,7 +63,7 @@ from labkernels.plots.primers import locator
 # The threads of a thread block have one {term}`shared memory`, through which they exchange numbers.
 # All threads of the grid read and write the global memory, where your arrays are.
 
-# %% mystnb={"figure": {"caption": "On the left is what you launch, and on the right is where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Left is what you launch, right is where it runs.", "name": "gpu-locator"}, "image": {"alt": "Two columns. On the left a grid of six thread blocks, below it one thread block of four warps, below that one warp of 32 lanes. On the right the GPU with its SMs, the L2 cache and the global memory; below it one SM with its shared memory; below that the registers of a lane. An arrow says that a thread block runs on an SM, and another that a warp has registers.", "width": "90%"}} tags=["hide-input"]
 locator.locator(origin="a drawing, not to scale")
 plt.show()
 
@@ -203,7 +203,7 @@ first_kernel.check("shared_memory", shared_memory)
 
 # %% [markdown]
 # Shared memory begins with whatever an earlier thread block has left there.
-# The CPU machine knows which bytes nobody has written, and stops at the first read of such a byte.
+# The CPU machine knows which bytes nobody has written, and stops at the first such read.
 
 # %% tags=["hide-cell"]
 # A kernel that passes.
@@ -468,7 +468,7 @@ in_numpy = o / l
 # A thread has two duties in turn.
 # While the scores are computed, thread `t` works for key `t` of the KV tile.
 # While the values are added, it works for channel `t` of the output.
-# The scores go from the first duty to the second through shared memory, so a barrier stands between the two, as step 5 says. The second barrier lets slow threads read before the next scores come.
+# The scores go from the first duty to the second through shared memory, so a barrier stands between the two, as step 5 says, and the second barrier has the same reason.
 #
 # ```{literalinclude} /labkernels/chapters/primers/first_kernel/attention_row.cu
 # :language: cpp
