@@ -225,7 +225,7 @@ plots.table(shown, "wire-gpus", forms)
 # *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink.
 #
-# A ring prefill of 65,536 tokens takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and has the bits of one process in all {glue:text}`ring_outputs` outputs. With 8,192 tokens the ring takes {glue:text}`ring_short` times as *long* as one GPU, since its calls are launched one by one.
+# A ring prefill of 65,536 tokens takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do. All {glue:text}`ring_outputs` outputs of the recorded rings have the bits of one process. With 8,192 tokens the ring takes {glue:text}`ring_short` times as *long* as one GPU, since its calls are launched one by one.
 # A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find, and it was not measured.
 
 # %% [markdown]
