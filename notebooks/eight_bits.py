@@ -340,7 +340,7 @@ plots.table(sums, "eight-sums", {"keys": "{:,}"} | dict.fromkeys(columns[1:], "{
 
 # %% [markdown]
 # With {glue:text}`most_keys` keys the sums in the tensor cores lose {glue:text}`lost` % of the output. Values of both signs hide this: their errors have both signs, too. So the kernel promotes its sums unless it is told not to. The outputs are those of a CPU build, whose bits tests compare with an H200's.
-# On an H200 a causal prefill of 16,384 tokens with 16 heads reaches {glue:text}`rate_promoted` TFLOP/s with promoted sums and {glue:text}`rate_cut` with sums in the tensor cores, where the same kernel in 16 bits reaches {glue:text}`rate_16`: the rate of the products doubles, and that of the softmax does not.
+# On an H200 a causal prefill of 16,384 tokens with 16 heads reaches {glue:text}`rate_promoted` TFLOP/s with promoted sums and {glue:text}`rate_cut` with sums in the tensor cores, where prefill_wgmma in 16 bits reaches {glue:text}`rate_16`: the rate of the products doubles, and that of the softmax does not.
 #
 # ### What the verdict tells of a wrong scale
 #
