@@ -84,26 +84,39 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 Found = Iterator[tuple[str, torch.Tensor]]  # metric, and its value for each sample
 
 
-class Logits:
-    """A model, texts that it never saw, and what each way of attention does to their logits.
+class Judge:
+    """The trained model, texts that it never saw, and the measurements on it."""
 
-    Shapes: tokens, following [batch, context].
-    """
-
-    def __init__(self, model: Gpt, tokens: torch.Tensor, following: torch.Tensor) -> None:
-        self.model, self.tokens, self.following = model, tokens, following
-        self.device = str(tokens.device)
+    def __init__(self, recording: Recording) -> None:
+        self.plan = QUICK if recording.options.quick else WHOLE
+        self.device, run = recording.device, self.plan.run
+        attend = ways.WAYS["tensor cores"]()
+        (last,) = collections.deque(losses.steps(attend, SEED, run, self.device), maxlen=1)
+        model, loss = last
+        self.model: Gpt = model.requires_grad_(requires_grad=False)
+        recording.progress(f"trained, {float(loss):.3f} nats per byte")
+        how = {"context": run.size.context, "device": self.device, "held_out": True}
+        self.tokens, self.following = next(text.batches(1, batch=self.plan.judged, **how))
+        self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
+        self.prompts = self.prompts[:, : self.plan.prompt]
         self.want = self._pass("rounded inputs")
+        self.wrote, of_choice = generation.generated(
+            self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
+        )
+        self.rollout = _of(of_choice, self.wrote)
+
+    def _draws(self) -> generation.Choose:
+        return generation.drawn(SEED, self.device)
 
     @torch.no_grad()
     def _pass(self, way: str) -> torch.Tensor:
         """Return the logits of the judged text; all but attention is in fp32."""
         if way == WHOLE_MODEL:
-            with torch.autocast(self.tokens.device.type, torch.bfloat16):
+            with torch.autocast(self.device, torch.bfloat16):
                 return self.model(self.tokens, ways.WAYS["torch fp32"]()).float()
         return self.model(self.tokens, _attend(way))
 
-    def measured(self, way: str) -> Found:
+    def logits(self, way: str) -> Found:
         """Compare logits with those of attention in fp32 on the same rounded inputs."""
         found, want = self._pass(way), self.want
         yield (
@@ -115,11 +128,6 @@ class Logits:
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
         yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
         yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
-
-    def logits(self, way: str) -> Found:
-        """Compare logits, and say how far random errors of the way's size would move them."""
-        yield from self.measured(way)
-        want = self.want
         if way in (WHOLE_MODEL, "torch fp32", "rounded inputs"):
             return  # their errors are not those of attention's output alone
         sigmas = self._errors_of(way)
@@ -168,7 +176,7 @@ class Logits:
 
         Shapes: [DRAWS, batch, context, VOCABULARY].
         """
-        size, (batch, context) = self.model.size, self.tokens.shape
+        size, (batch, context) = self.plan.run.size, self.tokens.shape
         shape = (batch, context, size.q_heads, size.head_dim)
         zero = [torch.zeros(shape, device=self.device) for _ in sigmas]
 
@@ -188,30 +196,6 @@ class Logits:
             ]
             moved.append(torch.func.jvp(logits, tuple(zero), tuple(errors))[1])
         return torch.stack(moved)
-
-
-class Judge(Logits):
-    """The trained model, the prompts that it goes on from, and the measurements on it."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.plan = QUICK if recording.options.quick else WHOLE
-        device, run = recording.device, self.plan.run
-        attend = ways.WAYS["tensor cores"]()
-        (last,) = collections.deque(losses.steps(attend, SEED, run, device), maxlen=1)
-        model, loss = last
-        recording.progress(f"trained, {float(loss):.3f} nats per byte")
-        how = {"context": run.size.context, "device": device, "held_out": True}
-        texts = next(text.batches(1, batch=self.plan.judged, **how))
-        super().__init__(model.requires_grad_(requires_grad=False), *texts)
-        self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
-        self.prompts = self.prompts[:, : self.plan.prompt]
-        self.wrote, of_choice = generation.generated(
-            self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
-        )
-        self.rollout = _of(of_choice, self.wrote)
-
-    def _draws(self) -> generation.Choose:
-        return generation.drawn(SEED, self.device)
 
     def greedy_text(self, way: str) -> Found:
         """Find the byte at which a greedy text parts from that of the tensor cores."""
@@ -239,7 +223,7 @@ class Judge(Logits):
     def ratio_of_full_pass(self, way: str) -> Found:
         """Compare what a training's forward pass says of the written bytes with the rollout."""
         given = torch.cat((self.prompts, self.wrote[:, :-1]), 1)
-        with torch.autocast(self.tokens.device.type, torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16):
             logits = self.model(given, ways.WAYS[way]())[:, -self.plan.tokens :].float()
         yield from self._ratios(logits)
 

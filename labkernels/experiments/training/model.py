@@ -19,8 +19,7 @@ class Size:
     """The sizes of a model.
 
     hidden: channels between the two matrices of an MLP. rotary: whether queries and keys are turned
-    by their place; without it a model knows places by its causal mask alone. theta: base of the
-    angles. eps: of the norms; None for the smallest that changes 1.
+    by their place; without it a model knows places by its causal mask alone.
     """
 
     layers: int = 6
@@ -30,9 +29,6 @@ class Size:
     context: int = 512
     hidden: int = 1024
     rotary: bool = True
-    vocabulary: int = VOCABULARY
-    theta: float = 10_000.0
-    eps: float | None = None
 
     @property
     def width(self) -> int:
@@ -57,11 +53,11 @@ class Layer(nn.Module):
         """Shapes: x [batch, context, width] -> the same; turn [context, head_dim / 2] complex."""
         size = self.size
         heads = (size.q_heads, size.kv_heads, size.kv_heads)
-        rows = self.qkv(rms_norm(x, x.shape[-1:], self.norms[0], size.eps))
+        rows = self.qkv(rms_norm(x, x.shape[-1:], self.norms[0]))
         rows = rows.unflatten(-1, (sum(heads), size.head_dim))
         q, k, v = rows.split(heads, dim=2)
         x = x + self.out(attend(rotated(q, turn), rotated(k, turn), v).flatten(2))
-        gate, value = self.up(rms_norm(x, x.shape[-1:], self.norms[1], size.eps)).chunk(2, dim=-1)
+        gate, value = self.up(rms_norm(x, x.shape[-1:], self.norms[1])).chunk(2, dim=-1)
         added: torch.Tensor = self.down(silu(gate) * value)
         return x + added
 
@@ -72,7 +68,7 @@ class Gpt(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.size = size
-        self.embedding = nn.Embedding(size.vocabulary, size.width)
+        self.embedding = nn.Embedding(VOCABULARY, size.width)
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
         self.norm = nn.Parameter(torch.ones(size.width))
         for name, weight in self.named_parameters():
@@ -85,17 +81,16 @@ class Gpt(nn.Module):
                 nn.init.normal_(weight, std=0.02 / shrink)
 
     def forward(self, tokens: torch.Tensor, attend: Attend, first: int = 0) -> torch.Tensor:
-        """Return logits [batch, context, vocabulary].
+        """Return logits [batch, context, VOCABULARY].
 
         Shapes: tokens int64 [batch, context]. first: the place of the first token in its text.
         """
-        end, size = first + tokens.shape[1], self.size
-        turn = turns(end, size.head_dim, tokens.device, size.theta)[first:]
-        turn = turn if size.rotary else torch.ones_like(turn)
+        turn = turns(first + tokens.shape[1], self.size.head_dim, tokens.device)[first:]
+        turn = turn if self.size.rotary else torch.ones_like(turn)
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, turn, attend)
-        x = rms_norm(x, x.shape[-1:], self.norm, size.eps)
+        x = rms_norm(x, x.shape[-1:], self.norm)
         return nn.functional.linear(x, self.embedding.weight)
 
     def loss(self, tokens: torch.Tensor, following: torch.Tensor, attend: Attend) -> torch.Tensor:
@@ -103,12 +98,10 @@ class Gpt(nn.Module):
         return cross_entropy(self(tokens, attend).flatten(0, 1).float(), following.flatten())
 
 
-def turns(
-    context: int, head_dim: int, device: torch.device, theta: float = 10_000.0
-) -> torch.Tensor:
+def turns(context: int, head_dim: int, device: torch.device) -> torch.Tensor:
     """Return the rotation of each place and pair of channels, [context, head_dim / 2] complex."""
     pair = torch.arange(0, head_dim, 2, device=device) / head_dim
-    angle = torch.outer(torch.arange(context, device=device), theta**-pair)
+    angle = torch.outer(torch.arange(context, device=device), 10_000.0**-pair)
     return torch.polar(torch.ones_like(angle), angle)
 
 

@@ -102,7 +102,8 @@ def quantized(cache: PagedKV, kv_dtype: str, keys_per_scale: int | None = None) 
             scales.append(scale.expand(cache.kv_heads))
             continue
         blocks = pool.unflatten(1, (-1, keys_per_scale))
-        scale = blocks.abs().amax((2, 4)).float().clamp(min=2.0**-100) / named(kv_dtype).max
+        largest = blocks.abs().amax((2, 4)).float().clamp(min=2.0**-100)  # positive for zeros, too
+        scale = largest / named(kv_dtype).max
         pools.append((blocks.float() / scale[:, :, None, :, None]).to(kind).flatten(1, 2))
         scales.append(scale)
     return QuantizedKV(*pools, cache.page_table, cache.kv_len, *scales)

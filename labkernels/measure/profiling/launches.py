@@ -11,11 +11,10 @@ TORCH_OWN = ("at::", "void at::")  # copies and fills around a library's call
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel's demangled name, and the blocks and threads along x, y and z."""
+    """One launch: the kernel's demangled name, and its blocks along x, y and z."""
 
     kernel: str
     grid: tuple[int, ...]
-    block: tuple[int, ...]
 
 
 def launches(run: Callable[[], object]) -> tuple[Launch, ...]:
@@ -43,7 +42,7 @@ def of_trace(trace: dict) -> tuple[Launch, ...]:
         raise RuntimeError("the profiler saw no kernel; does the driver let it trace kernels?")
     events.sort(key=lambda event: event["ts"])
     return tuple(
-        Launch(event["name"], *(tuple(event["args"][of]) for of in ("grid", "block")))
+        Launch(event["name"], tuple(event["args"]["grid"]))
         for event in events
         if not event["name"].startswith(TORCH_OWN)
     )

@@ -129,7 +129,7 @@ def timeline(events: list[tuple[str, int]], stages: int, *, origin: str) -> Figu
 
 @plt.rc_context(style.HOUSE)
 def tile_walk(blocks: pd.DataFrame, walker: int, *, origin: str) -> Figure:
-    """Draw S as tiles of rows and blocks of keys, and the steps of one tile through K and V.
+    """Draw S as tiles of rows and KV tiles, and the steps of one tile of rows through K and V.
 
     Shapes: blocks has tile, block, and seen ("all", "some" or "none"), a row per pair; walker is
     the tile whose steps are numbered.
