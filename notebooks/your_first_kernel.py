@@ -434,8 +434,7 @@ print("scores", k @ q)
 #
 # A kernel does not see all keys at once: a thread block works on one part of the keys at a time.
 # This page calls such a part a *KV tile*, from K for keys and V for values, since CUDA and most of this book say *block* for a thread block.
-# Suppose that the kernel sees two KV tiles of two keys each.
-# For the keys that it has seen, it keeps their largest score $m$, the sum of their weights $l$, and their weighted values $o$.
+# Of the keys seen, in two KV tiles of two keys here, it keeps the largest score $m$, the sum of weights $l$, and the weighted values $o$.
 # Weights are taken relative to $m$, as $2^{s - m}$, because $2^s$ itself could be too large for a number of 32 bits.
 #
 # | After | maximum $m$ | sum $l$ | output $o$ |
@@ -444,8 +443,7 @@ print("scores", k @ q)
 # | the second KV tile, scores 3 and 2 | 3 | $\frac14 \cdot 1.5 + 1 + \frac12 = 1.875$ | $\frac14 (3.5, 1) + 1 (1, 3) + \frac12 (0, 1) = (1.875, 3.75)$ |
 #
 # The second KV tile has a larger score.
-# All weights of the first KV tile were relative to 1 and must now be relative to 3, so the old $l$ and $o$ are multiplied by $2^{1 - 3} = \frac14$.
-# At the end $o / l = (1, 2)$, as above.
+# All weights of the first KV tile were relative to 1 and must now be relative to 3, so the old $l$ and $o$ are multiplied by $\frac14$. At the end $o / l = (1, 2)$.
 #
 # ## Measurement
 #
