@@ -1,12 +1,13 @@
 """From an error of attention to its effect: logits, next tokens, texts, and the ratios that
 reinforcement learning takes between the model that wrote a text and the model that is trained.
 
-A small model is trained once. Then attention alone is replaced, way by way.
+Two small models are trained once. Then attention alone is replaced, way by way.
 """
 
 import collections
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,13 +18,17 @@ from labkernels.experiments.harness import Recording
 from labkernels.experiments.training import generation, losses, text, ways
 from labkernels.experiments.training.losses import Run
 from labkernels.experiments.training.model import Attend, Gpt, Size
+from labkernels.measure.peers import flashinfer
 from labkernels.records import schema
 from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/effects.parquet"
 ACTIVATIONS = "accuracy/activations.npz"
 SEED = 0
-WAYS = ("rounded inputs", *ways.WAYS)
+REFERENCE = "rounded inputs"
+PASSES = {**ways.WAYS, **ways.PASSES}
+WINDOWED = "128 channels, windows"
+NO_MASKS = ("torch flash", "torch cuDNN")  # backends of torch that the windowed model lacks
 WHOLE_MODEL = "torch fp32, model in bf16"
 DRAWS = 4  # of random errors, for a prediction
 
@@ -37,37 +42,58 @@ class Plan:
 
     run: Run
     judged: int = 16
-    prompts: int = 16
+    prompts: int = 64
     prompt: int = 512
     tokens: int = 256
     kept: int = 512
 
 
-WHOLE = Plan(Run(Size(context=1024), steps=1500, batch=16))
-QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
+_WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
+_NARROW = replace(losses.QUICK.size, layers=2, head_dim=128, window=7)
+_QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
+WHOLE = {
+    "64 channels": Plan(Run(Size(context=1024), steps=1500, batch=16)),
+    WINDOWED: Plan(Run(_WIDE, steps=1500, batch=16)),
+}
+QUICK = {
+    "64 channels": _QUICK,
+    WINDOWED: replace(_QUICK, run=replace(losses.QUICK, size=_NARROW)),
+}
 
 
 def cells(_: Options) -> Iterator[Cell]:
-    """Yield the ways of a full pass, of writing, and of judging what was written."""
-    yield Cell("activations", ("activations", ""))
-    for way in (*WAYS, WHOLE_MODEL):
-        yield Cell(f"logits/{way}", ("logits", way))
-    for way in generation.DECODES:
-        yield Cell(f"greedy text/{way}", ("greedy text", way))
-        yield Cell(f"ratio/decode, {way}", ("ratio", way))
-    for way in ways.WAYS:
-        yield Cell(f"ratio/full pass, {way}", ("ratio of a full pass", way))
+    """Yield, for each model, the ways of a full pass, of writing, and of judging what was written.
+
+    The first model's activations are kept.
+    """
+    yield Cell("64 channels/activations", ("64 channels", "activations", ""))
+    for model in WHOLE:
+        passes = [way for way in PASSES if model != WINDOWED or way not in NO_MASKS]
+        if model != WINDOWED:
+            passes.remove("e4m3")  # its kernel has 128 channels
+        every = {
+            "logits": (REFERENCE, *passes, WHOLE_MODEL),
+            "greedy text": generation.DECODES,
+            "ratio": generation.DECODES,
+            "ratio of a full pass": passes,
+        }
+        for what, ways_of in every.items():
+            for way in ways_of:
+                yield Cell(f"{model}/{what}/{way}", (model, what, way))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Measure what one way does to the model, or keep activations."""
-    what, way = cell.of
-    judge = recording.once(Judge)
+    model, what, way = cell.of
+    if way == "FlashInfer" and (reason := flashinfer.missing()):
+        recording.tell(reason)
+        return
+    judge = recording.once(JUDGES[model])
     if what == "activations":
         with recording.path(ACTIVATIONS).open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **judge.activations())
         return
-    base = {"way": way, "steps": judge.plan.run.steps}
+    base = {"model": model, "way": way, "steps": judge.plan.run.steps}
     values_of = {
         "logits": judge.logits,
         "greedy text": judge.greedy_text,
@@ -85,10 +111,10 @@ Found = Iterator[tuple[str, torch.Tensor]]  # metric, and its value for each sam
 
 
 class Judge:
-    """The trained model, texts that it never saw, and the measurements on it."""
+    """A trained model, texts that it never saw, and the measurements on it."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.plan = QUICK if recording.options.quick else WHOLE
+    def __init__(self, model_name: str, recording: Recording) -> None:
+        self.plan = (QUICK if recording.options.quick else WHOLE)[model_name]
         self.device, run = recording.device, self.plan.run
         attend = ways.WAYS["tensor cores"]()
         (last,) = collections.deque(losses.steps(attend, SEED, run, self.device), maxlen=1)
@@ -99,7 +125,7 @@ class Judge:
         self.tokens, self.following = next(text.batches(1, batch=self.plan.judged, **how))
         self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
         self.prompts = self.prompts[:, : self.plan.prompt]
-        self.want = self._pass("rounded inputs")
+        self.want = self._pass(REFERENCE)
         self.wrote, of_choice = generation.generated(
             self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
         )
@@ -128,7 +154,7 @@ class Judge:
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
         yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
         yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
-        if way in (WHOLE_MODEL, "torch fp32", "rounded inputs"):
+        if way in (WHOLE_MODEL, "torch fp32", REFERENCE):
             return  # their errors are not those of attention's output alone
         sigmas = self._errors_of(way)
         moved = self._with_errors(sigmas) - want
@@ -147,9 +173,9 @@ class Judge:
         """Return the RMSE of the way's output, for each layer, text and head, on equal inputs."""
         attend, found = _attend(way), []
 
-        def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            want = ways.rounded_inputs(q, k, v)
-            found.append((attend(q, k, v) - want).square().mean((1, 3), keepdim=True).sqrt())
+        def both(*qkv: torch.Tensor, **seen: int) -> torch.Tensor:
+            want = ways.rounded_inputs(*qkv, **seen)
+            found.append((attend(*qkv, **seen) - want).square().mean((1, 3), keepdim=True).sqrt())
             return want
 
         self.model(self.tokens, both)
@@ -164,9 +190,9 @@ class Judge:
         each = iter(sigmas)
         generator = torch.Generator(self.device).manual_seed(SEED + 1)
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            errors = torch.randn(q.shape, generator=generator, device=self.device)
-            return ways.rounded_inputs(q, k, v) + errors * next(each)
+        def attend(*qkv: torch.Tensor, **seen: int) -> torch.Tensor:
+            errors = torch.randn(qkv[0].shape, generator=generator, device=self.device)
+            return ways.rounded_inputs(*qkv, **seen) + errors * next(each)
 
         found: torch.Tensor = self.model(self.tokens, attend)
         return found
@@ -183,7 +209,7 @@ class Judge:
         def logits(*errors: torch.Tensor) -> torch.Tensor:
             each = iter(errors)
             made: torch.Tensor = self.model(
-                self.tokens, lambda q, k, v: exact(q, k, v) + next(each)
+                self.tokens, lambda *qkv, **seen: exact(*qkv, **seen) + next(each)
             )
             return made
 
@@ -224,7 +250,7 @@ class Judge:
         """Compare what a training's forward pass says of the written bytes with the rollout."""
         given = torch.cat((self.prompts, self.wrote[:, :-1]), 1)
         with torch.autocast(self.device, torch.bfloat16):
-            logits = self.model(given, ways.WAYS[way]())[:, -self.plan.tokens :].float()
+            logits = self.model(given, PASSES[way]())[:, -self.plan.tokens :].float()
         yield from self._ratios(logits)
 
     def _ratios(self, logits: torch.Tensor) -> Found:
@@ -242,9 +268,11 @@ class Judge:
         kept: list[tuple[torch.Tensor, ...]] = []
         group = self.plan.run.size.q_heads // self.plan.run.size.kv_heads
 
-        def keep(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def keep(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+        ) -> torch.Tensor:
             kept.append(tuple(x[0, :, :heads] for x, heads in ((q, group), (k, 1), (v, 1))))
-            return ways.rounded_inputs(q, k, v)
+            return ways.rounded_inputs(q, k, v, window)
 
         self.model(self.tokens[:1, : self.plan.kept], keep)
         stacked = (torch.stack(each).bfloat16().cpu() for each in zip(*kept, strict=True))
@@ -254,17 +282,22 @@ class Judge:
         }
 
 
+JUDGES = {name: partial(Judge, name) for name in WHOLE}
+
+
 def _attend(way: str) -> Attend:
-    return ways.rounded_inputs if way == "rounded inputs" else ways.WAYS[way]()
+    return ways.rounded_inputs if way == REFERENCE else PASSES[way]()
 
 
-def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def exact(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+) -> torch.Tensor:
     """Return causal attention in fp32, step by step, so that torch can derive it forwards."""
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
+    unseen = ~ways.seen(q.shape[1], window, q.device)
+    return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(unseen, -torch.inf).softmax(-1), v)
 
 
 def _of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,9 @@ class Cache:
         self.steps: list[list[Step[Attention]]] = []
         if options is not None:
             ends = range(batch + 1) if alone else (0, batch)
-            self.steps = [self._steps_of(i, list(ends), options) for i in range(size.layers)]
+            for i, layer in enumerate(model.layers):
+                seen = {"window_left": layer.seen["window"]} if layer.seen else {}
+                self.steps.append(self._steps_of(i, list(ends), {**options, **seen}))
 
     def _steps_of(
         self, layer: int, ends: Sequence[int], options: Mapping[str, Any]
@@ -61,7 +63,9 @@ class Cache:
             steps.append(decode_step(self.q[layer, first:end], cache, checks=False, **options))
         return steps
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
         """Keep k and v, and return attention of the new tokens to all that were kept."""
         layer, new = self._layer, q.shape[1]
         if layer == 0:
@@ -71,9 +75,10 @@ class Cache:
         kept = self.pools[layer][:, :, : self.length]
         kept[:, :, -new:] = torch.stack((k, v)).to(self.pools.dtype)
         if new > 1:  # the prompt
-            return ways.WAYS["tensor cores"]()(q, k, v)
+            return ways.WAYS["tensor cores"]()(q, k, v, window)
         if not self.steps:
-            return one_row(q.bfloat16(), *kept).to(q.dtype)
+            first = 0 if window is None else max(0, self.length - window - 1)
+            return one_row(q.bfloat16(), *kept[:, :, first:]).to(q.dtype)
         self.q[layer] = q[:, 0]
         for step in self.steps[layer]:
             step.run()

@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy, rms_norm, silu
 
 from labkernels.experiments.training.text import VOCABULARY
 
-# attend(q, k, v): [batch, context, heads, head_dim] each, k and v with KV heads -> as q, causal
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# attend(q, k, v): [batch, context, heads, head_dim] each, k and v with KV heads -> as q, causal.
+# A layer that has a window says window=w: a query sees w keys before its own.
+Attend = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Size:
     """The sizes of a model.
 
     hidden: channels between the two matrices of an MLP. rotary: whether queries and keys are turned
-    by their place; without it a model knows places by its causal mask alone.
+    by their place; without it a model knows places by its causal mask alone. window: how many keys
+    before its own a query sees in every second layer; None: all of them.
     """
 
     layers: int = 6
@@ -29,6 +31,7 @@ class Size:
     context: int = 512
     hidden: int = 1024
     rotary: bool = True
+    window: int | None = None
 
     @property
     def width(self) -> int:
@@ -37,11 +40,15 @@ class Size:
 
 
 class Layer(nn.Module):
-    """Attention and an MLP (SwiGLU), each after an RMSNorm and added to its input."""
+    """Attention and an MLP (SwiGLU), each after an RMSNorm and added to its input.
 
-    def __init__(self, size: Size) -> None:
+    seen: the options of its attention.
+    """
+
+    def __init__(self, size: Size, window: int | None) -> None:
         super().__init__()
         self.size, width = size, size.width
+        self.seen = {} if window is None else {"window": window}
         kv = size.kv_heads * size.head_dim
         self.qkv = nn.Linear(width, width + 2 * kv, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -56,7 +63,7 @@ class Layer(nn.Module):
         rows = self.qkv(rms_norm(x, x.shape[-1:], self.norms[0]))
         rows = rows.unflatten(-1, (sum(heads), size.head_dim))
         q, k, v = rows.split(heads, dim=2)
-        x = x + self.out(attend(rotated(q, turn), rotated(k, turn), v).flatten(2))
+        x = x + self.out(attend(rotated(q, turn), rotated(k, turn), v, **self.seen).flatten(2))
         gate, value = self.up(rms_norm(x, x.shape[-1:], self.norms[1])).chunk(2, dim=-1)
         added: torch.Tensor = self.down(silu(gate) * value)
         return x + added
@@ -69,7 +76,8 @@ class Gpt(nn.Module):
         super().__init__()
         self.size = size
         self.embedding = nn.Embedding(VOCABULARY, size.width)
-        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        windows = [(None, size.window)[i % 2] for i in range(size.layers)]
+        self.layers = nn.ModuleList(Layer(size, window) for window in windows)
         self.norm = nn.Parameter(torch.ones(size.width))
         for name, weight in self.named_parameters():
             if weight.dim() == 2:

@@ -1,5 +1,6 @@
 """The ways to compute the model's attention, each named in data/."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from labkernels.experiments.training.model import Attend
 from labkernels.kernels.backward.api import backward
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.prefill.api import prefill
+from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
 
@@ -41,13 +43,15 @@ def ours(policy: NumericPolicy, *, ordered: bool = True, kernel: str | None = No
     ordered: whether every sum of the backward pass has one order.
     """
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
         batch, context = q.shape[:2]
-        lengths = {"causal": True, "q_lens": (context,) * batch, "kv_lens": (context,) * batch}
-        ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=q.device)
+        ends, lengths = _lengths(batch, context, q.device)
+        shared = lengths | {"window_left": window}
         asked = {
-            "forward": lengths | {"policy": policy, "kernel": kernel},
-            "backward": lengths | {"deterministic": ordered},
+            "forward": shared | {"policy": policy, "kernel": kernel},
+            "backward": shared | {"deterministic": ordered},
         }
         rows = (x.flatten(0, 1).bfloat16().contiguous() for x in (q, k, v))
         run: Any = Ours.apply
@@ -57,25 +61,84 @@ def ours(policy: NumericPolicy, *, ordered: bool = True, kernel: str | None = No
     return attend
 
 
+def _lengths(batch: int, context: int, device: torch.device) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return where requests of equal lengths end, and the options of a call that knows them."""
+    ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=device)
+    every = (context,) * batch
+    return ends, {"causal": True, "q_lens": every, "kv_lens": every}
+
+
+def e4m3() -> Attend:
+    """Return attention in 8 bits, without gradients: Q, K, V and P in e4m3, a scale a KV head.
+
+    Layers with a window have the 16-bit kernel: the one in 8 bits has no windows.
+    """
+    in_16_bits, largest = ours(TENSOR_CORES), torch.finfo(CODES).max
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
+        if window is not None:
+            return in_16_bits(q, k, v, window)
+        batch, context, heads = k.shape[:3]
+        ends, lengths = _lengths(batch, context, q.device)
+        codes, scales = [], []
+        for x in (q, k, v):
+            grouped = x.float().unflatten(2, (heads, -1))
+            scales.append(grouped.abs().amax((1, 3, 4)) / largest)
+            coded = grouped / scales[-1][:, None, :, None, None]
+            codes.append(coded.to(CODES).flatten(2, 3).flatten(0, 1))
+        of = dict(zip(("q_descale", "k_descale", "v_descale"), scales, strict=True))
+        kv = RaggedCodes(codes[1], codes[2], ends)
+        done = prefill_fp8(codes[0], kv, ends, **of, **lengths)
+        return done.out.view(q.shape).to(q.dtype)
+
+    return attend
+
+
+def flashinfer() -> Attend:
+    """Return FlashInfer's prefill (its fa2 kernels), without gradients; one call a text."""
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
+        run = importlib.import_module("flashinfer").single_prefill_with_kv_cache
+        how = {"causal": True, "backend": "fa2", "window_left": -1 if window is None else window}
+        texts = zip(*(x.bfloat16() for x in (q, k, v)), strict=True)
+        return torch.stack([run(*text, **how) for text in texts]).to(q.dtype)
+
+    return attend
+
+
 def torchs(backend: SDPBackend, dtype: torch.dtype = torch.bfloat16) -> Attend:
     """Return torch's attention by one of its backends; not every backend has grouped queries."""
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
         group = q.shape[2] // k.shape[2]
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
         rows, keys, values = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
+        mask = None if window is None else seen(q.shape[1], window, q.device)
         with sdpa_kernel(backend), torch.autocast(q.device.type, enabled=False):
-            out = scaled_dot_product_attention(rows, keys, values, is_causal=True)
+            out = scaled_dot_product_attention(rows, keys, values, mask, is_causal=mask is None)
         return out.transpose(1, 2).to(q.dtype)
 
     return attend
 
 
-def rounded_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def seen(context: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Return which keys (across) a query (down) sees, causal and in its window."""
+    every = torch.ones(context, context, dtype=torch.bool, device=device).tril()
+    return every if window is None else every.triu(-window)
+
+
+def rounded_inputs(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+) -> torch.Tensor:
     """Return attention in fp32 of inputs in bf16: what a kernel in bf16 should compute."""
     rounded = (x.bfloat16().float() for x in (q, k, v))
-    out: torch.Tensor = torchs(SDPBackend.MATH, torch.float32)(*rounded).to(q.dtype)
-    return out
+    return torchs(SDPBackend.MATH, torch.float32)(*rounded, window).to(q.dtype)
 
 
 # Every way by its name in data/. The first is the one that is repeated.
@@ -89,5 +152,10 @@ WAYS: Mapping[str, Callable[[], Attend]] = {
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),
     "torch math": partial(torchs, SDPBackend.MATH),
     "torch fp32": partial(torchs, SDPBackend.MATH, torch.float32),
+}
+# Ways that a full pass has besides, since they have no gradients or were not trained with.
+PASSES: Mapping[str, Callable[[], Attend]] = {
+    "e4m3": e4m3,
+    "FlashInfer": flashinfer,
 }
 REPEATED = ("tensor cores", "tensor cores, free order")

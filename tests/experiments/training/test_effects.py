@@ -12,14 +12,19 @@ from labkernels.experiments.training import effects, generation, losses, ways, w
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 PROMPT = torch.tensor([list(b"def f(")])
 TWO = ("tensor cores", "CUDA cores")
-ON_A_GPU = ("torch flash", "torch cuDNN", "torch efficient")
+ON_A_GPU = ("torch flash", "torch cuDNN", "torch efficient", "FlashInfer")
+# Of the model with windows, ways that take another path there.
+WITH_WINDOWS = ("logits/tensor cores", "logits/e4m3", "logits/rounded inputs", "ratio/CUDA cores")
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
     options = Options(out=tmp_path_factory.mktemp("rows"), quick=True, commit="1234567")
     cells = [c for c in effects.cells(options) if not c.label.endswith(ON_A_GPU)]
-    return Recording(effects.EXPERIMENT, options, cells)
+    first = [c for c in cells if c.label.startswith("64 channels")]
+    second = [c for c in cells if c.label.removeprefix(f"{effects.WINDOWED}/") in WITH_WINDOWS]
+    assert len(second) == len(WITH_WINDOWS)
+    return Recording(effects.EXPERIMENT, options, first + second)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +33,8 @@ def rows(recording):
     return {label: [row for _, row in found] for label, found in of.items()}
 
 
-def values(rows, label, metric):
-    return [row["value"] for row in rows[label] if row["metric"] == metric]
+def values(rows, label, metric, model="64 channels"):
+    return [row["value"] for row in rows[f"{model}/{label}"] if row["metric"] == metric]
 
 
 def test_the_reference_has_no_distance_from_itself(rows):
@@ -48,12 +53,21 @@ def test_random_errors_and_the_first_order_say_how_far_logits_move(rows):
 
 def test_equal_bits_give_a_ratio_of_one(rows):
     for way in ("tensor cores", "tensor cores, alone", "batch invariant"):
-        assert values(rows, f"ratio/decode, {way}", "largest |log ratio|") == [0, 0]
-    assert max(values(rows, "ratio/decode, CUDA cores", "largest |log ratio|")) > 0
+        assert values(rows, f"ratio/{way}", "largest |log ratio|") == [0, 0]
+    assert max(values(rows, "ratio/CUDA cores", "largest |log ratio|")) > 0
+
+
+def test_eight_bits_move_the_logits_of_a_model_with_windows_farther(rows):
+    found = {
+        way: np.mean(values(rows, f"logits/{way}", "RMSE of logits", effects.WINDOWED))
+        for way in ("rounded inputs", "tensor cores", "e4m3")
+    }
+    assert found["rounded inputs"] == 0
+    assert 4 * found["tensor cores"] < found["e4m3"] < 64 * found["tensor cores"]
 
 
 def test_activations_are_written(recording, rows):
-    assert rows["activations"] == []
+    assert rows["64 channels/activations"] == []
     with np.load(recording.options.out / effects.ACTIVATIONS) as file:
         assert file["q"].shape == (1, 16, 2, 64)
         assert file["k"].shape == file["v"].shape == (1, 16, 1, 64)
@@ -70,9 +84,10 @@ def test_weights_are_written_and_a_loaded_model_has_their_loss(recording):
     assert wrote[0].shape == wrote[1].shape == (1, 5)
 
 
+@pytest.mark.parametrize("model", list(effects.JUDGES))
 @pytest.mark.parametrize("way", list(generation.DECODES))
-def test_a_decode_says_what_a_full_pass_says(recording, way):
-    judge = recording.once(effects.Judge)
+def test_a_decode_says_what_a_full_pass_says(recording, way, model):
+    judge = recording.once(effects.JUDGES[model])
     told = generation.forced(judge.wrote)
     _, logits = generation.generated(judge.model, judge.prompts, way, judge.plan.tokens, told)
     given = torch.cat((judge.prompts, judge.wrote[:, :-1]), 1)
@@ -83,7 +98,8 @@ def test_a_decode_says_what_a_full_pass_says(recording, way):
 
 @pytest.mark.parametrize("options", [generation.DECODES["tensor cores"][0], None])
 def test_a_cache_attends_to_all_that_was_kept(recording, options):
-    cache = generation.Cache(recording.once(effects.Judge).model, 2, options, alone=False)
+    model = recording.once(effects.JUDGES["64 channels"]).model
+    cache = generation.Cache(model, 2, options, alone=False)
     q, k, v = (torch.randn(2, 6, heads, 64) for heads in (2, 1, 1))
     cache.attend(q[:, :5], k[:, :5], v[:, :5])
     found = cache.attend(q[:, 5:], k[:, 5:], v[:, 5:])
@@ -94,4 +110,5 @@ def test_a_cache_attends_to_all_that_was_kept(recording, options):
 def test_every_way_is_in_the_grid():
     labels = [cell.label for cell in effects.cells(Options())]
     assert len(labels) == len(set(labels))
-    assert sum(label.startswith("greedy text/") for label in labels) == len(generation.DECODES)
+    texts = [label for label in labels if "/greedy text/" in label]
+    assert len(texts) == len(generation.DECODES) * len(effects.WHOLE)
