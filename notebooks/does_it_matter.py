@@ -22,10 +22,10 @@
 # :::{admonition} Answer
 # :class: important
 #
-# In a small model attention's rounding changes {glue:text}`flips` of 1,000 next bytes, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`.
-# Ways to train end no farther apart than seeds. With equal logits one of two trainings ended {glue:text}`bias_apart` nats higher, perhaps by chance.
+# In 16 bits attention changes {glue:text}`flips` of 1,000 next bytes of a small model, with any kernel; bf16 elsewhere changes {glue:text}`flips_model`. In e4m3 it changes {glue:text}`flips_e4m3`, of a second model.
+# Ways to train end no farther apart than seeds, also where many logits are equal.
 # Rollout and training part by up to {glue:text}`largest_ratio` % in a byte's probability; with equal bits never.
-# How sure: a model of {glue:text}`weights` million weights on one H200 (CUDA {glue:text}`cuda`), and SmolLM2's logits.
+# How sure: models of {glue:text}`weights` and {glue:text}`weights_wide` million weights on one H200, and SmolLM2's logits.
 # :::
 
 # %% tags=["remove-cell"]
@@ -51,6 +51,7 @@ from labkernels.chapters import exercises, live
 
 # %% tags=["hide-input"]
 from labkernels.experiments.training import generation, weights
+from labkernels.experiments.training.effects import WIDE
 from labkernels.experiments.training.model import Gpt, Size
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
@@ -60,22 +61,30 @@ from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
 origin = recorded.origin(store.read("effects"))
-found = pd.DataFrame(store.read("effects"))
+every = pd.DataFrame(store.read("effects"))
+found = every[every.model == "64 channels"]
 full = chapter.means(found, "logits")
-KERNELS = ["tensor cores", "CUDA cores", "torch flash", "torch cuDNN", "torch efficient"]
+KERNELS = [
+    "tensor cores",
+    "CUDA cores",
+    "torch flash",
+    "torch cuDNN",
+    "torch efficient",
+    "FlashInfer",
+]
 shown = full.loc[[*KERNELS, "torch fp32", "torch fp32, model in bf16"]]
 words = [f"{1000 * share:.1f} of 1,000" for share in shown["other next bytes"]]
 names = [chapter.NAMES.get(way, way) for way in shown.index]
 first = pd.DataFrame({"name": names, "value": shown["RMSE of logits"], "words": words})
 
-# %% mystnb={"figure": {"caption": "What a kernel of attention does to the logits is at most {glue:text}`of_model` % of what bf16 does in the rest of the model, and all kernels do the same. Distance of logits from attention in fp32 on rounded Q, K and V, all else in fp32; behind each bar, how many most likely next bytes are others. Means over 16 held-out texts of 1,024 bytes.", "name": "effect-logits"}, "image": {"alt": "Seven horizontal bars. The five of attention kernels are alike, near 0.005; that of Q, K and V not rounded is a little longer; that of the rest of the model in bf16 is four times as long.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What a kernel of attention does to the logits is at most {glue:text}`of_model` % of what bf16 does in the rest of the model, and all kernels do nearly the same. Distance of logits from attention in fp32 on rounded Q, K and V, all else in fp32; behind each bar, how many most likely next bytes are others. Means over 16 held-out texts of 1,024 bytes.", "name": "effect-logits"}, "image": {"alt": "Eight horizontal bars. The six of attention kernels are alike, near 0.005; that of Q, K and V not rounded is a little longer; that of the rest of the model in bf16 is four times as long.", "width": "100%"}} tags=["hide-input"]
 bars(first, label="RMSE of logits, nats", origin=origin)
 plt.show()
 
 # %% [markdown]
 # ## Prediction
 #
-# The model is a GPT of six layers with rotary positions, six query heads and two KV heads of 64 channels. It reads bytes, and was trained on the sources of Python's standard library. Only its attention is replaced.
+# The model is a GPT of six layers with rotary positions, six query heads and two KV heads of 64 channels. It reads bytes, and was trained on the sources of Python's standard library. Only its attention is replaced. A second model has four query heads and two KV heads of 128 channels, and every second layer sees a window of 256 bytes.
 #
 # An error $\varepsilon_l$ of the attention of layer $l$ changes the logits, to first order, by the model's derivative $J_l$. Errors of the layers are independent, so that their squares add up:
 #
@@ -196,19 +205,26 @@ plots.table(table, "effect-verdicts", {})
 # %% [markdown]
 # ### From the error to the logits
 #
-# The table has the prediction of {eq}`effect-logits-sum` beside what was measured:
+# The table has the prediction of {eq}`effect-logits-sum` beside what was measured, last for the model with windows:
 
 # %%
 MEASURED = "RMSE of logits"
 ROUNDED = f"{MEASURED}, random errors"
-table = full.loc[KERNELS, [f"{MEASURED}, predicted", ROUNDED, MEASURED]].reset_index()
-table.columns = ["attention", "first order", "random errors", "measured"]
-plots.table(table, "effect-prediction", dict.fromkeys(table.columns[1:], "{:.5f}"))
+wide = chapter.means(every[every.model == "128 channels, windows"], "logits")
+taken = wide.loc[["tensor cores", "CUDA cores", "FlashInfer", "e4m3"]]
+table = pd.concat(
+    {"64 channels": full.loc[KERNELS], "128 channels, windows": taken}, names=["model"]
+)
+table = table[[f"{MEASURED}, predicted", ROUNDED, MEASURED]].reset_index()
+table.columns = ["model", "attention", "first order", "random errors", "measured"]
+plots.table(table, "effect-prediction", dict.fromkeys(table.columns[2:], "{:.5f}"))
 
 # %% [markdown]
 # The first order predicts half. It leaves out that the next layer rounds its Q, K and V to bf16 *again*: a change far below a last digit moves some of these numbers across a rounding boundary, and then by a whole digit. *Random errors* of the kernel's size, in a model that rounds in this way, give {glue:text}`explained` % of the measured distance.
 #
 # So more accurate attention gains little: the CUDA cores, whose weights stay in fp32, come within {glue:text}`gained` % of the tensor cores. The bytes follow: with the first order {eq}`effect-flip` predicts {glue:text}`flips_predicted` of 1,000, and {glue:text}`flips` were found. The losses of these kernels on the text agree within {glue:text}`loss_spread` nats per byte.
+#
+# Eight bits are another matter. With Q, K, V and P in e4m3, a scale for each KV head and text, the logits of the second model move {glue:text}`e4m3_times` times as far as with tensor cores in bf16, and {glue:text}`e4m3_of_model` times as far as bf16 moves them in the rest of the model; its layers with windows had bf16, since the kernel has no windows in 8 bits. The loss rises by {glue:text}`e4m3_loss` nats per byte. Both predictions give half of it. A likely reason is that they draw an error for each byte anew, while a key that was rounded to 4 bits is wrong for every query in the same way.
 #
 # ### A model that somebody else trained
 #
@@ -265,7 +281,7 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "At step 0, on equal weights, a rounded P biases attention, and less with the rounded denominator; later the bias of every way wanders. Bias of the first layer's output over a training, seed 0.", "name": "effect-bias"}, "image": {"alt": "Three curves over 400 steps. They start at 1.3 for tensor cores, 0.7 for the rounded denominator and 0 for CUDA cores; later all three swing, between about -1.5 and 2.3.", "width": "100%"}} tags=["hide-input"]
 biases = pd.DataFrame(store.read("bias"))
-biases = biases[biases.texts == "two symbols"]  # bytes are the control
+control, biases = (biases[biases.texts == texts] for texts in ("bytes", "two symbols"))
 drawn = biases[biases.metric == "bias of the output"]
 lines = pd.DataFrame({"kind": drawn.way, "x": drawn.step, "y": 1e4 * drawn.value})
 shown = ["tensor cores", "rounded denominator", "CUDA cores"]
@@ -280,36 +296,29 @@ plt.show()
 is_bias = biases.metric.str.startswith("bias")
 squares = biases[is_bias].assign(value=biases.value**2, name=biases.metric.str[8:])
 by_way = squares.pivot_table(index="way", columns="name", values="value", sort=False) ** 0.5
-ended = biases[biases.metric == "held out"].groupby("way").value
+held_out = biases[biases.metric == "held out"]
+ended = held_out.groupby("way").value
 by_way = by_way.assign(loss=ended.mean(), apart=ended.max() - ended.min()).reset_index()
 forms = dict.fromkeys(by_way.columns[1:5], "{:.1e}") | dict.fromkeys(("loss", "apart"), "{:.5f}")
 plots.table(by_way, "effect-biases", forms)
 
 # %% [markdown]
-# At step 0 all ways have the same weights. There the bias is {glue:text}`bias_start` with tensor cores, {glue:text}`bias_start_rounded` with the rounded denominator and {glue:text}`bias_start_fp32` with weights in fp32. Later each way has a model of its own. The table has root mean squares over the noted steps, and the losses of two seeds, in nats per symbol: their mean, and how far they lie apart. All ways have a bias of this size, also attention in fp32, since the last rounding of equal rows makes one. The prediction, which counts it, meets each measured bias of tensor cores within {glue:text}`bias_off` %.
-# So the condition can be provoked and its rate predicted; a failure of the training did not follow. The bias changed its sign {glue:text}`bias_signs` times between the noted steps, so it does not add up. One training with tensor cores ended {glue:text}`bias_apart` nats above the other, and no other way parts so far; two seeds cannot tell this from chance. {cite:t}`qiu2025` saw their failure in GPT-2 after thousands of steps, which we did not repeat.
+# At step 0 all ways have the same weights. There the bias is {glue:text}`bias_start` with tensor cores, {glue:text}`bias_start_rounded` with the rounded denominator and {glue:text}`bias_start_fp32` with weights in fp32. Later each way has a model of its own. The table has root mean squares over the noted steps, and the losses of three seeds, in nats per symbol: their mean, and how far they lie apart. All ways have a bias of this size, also attention in fp32, since the last rounding of equal rows makes one. The prediction, which counts it, meets each measured bias of tensor cores within {glue:text}`bias_off` %.
+# So the condition can be provoked and its rate predicted; a failure of the training did not follow. The bias changed its sign {glue:text}`bias_signs` times between the noted steps, so it does not add up. All {glue:text}`bias_trainings` trainings end within {glue:text}`bias_apart` nats of each other: the way moves the loss no more than the seed. Texts of bytes are the control: there {glue:text}`control_top` % of the keys share the maximum, and the bias is {glue:text}`control_bias`. {cite:t}`qiu2025` saw their failure in GPT-2 after thousands of steps, which we did not repeat.
 #
 # ### Write with one kernel, train with another
 #
-# A policy gradient weighs each token by the ratio of two probabilities: that of the pass that trains, and that of the rollout that wrote it. Both should be one model, and the ratio 1. The rollout here is a decode on tensor cores in bf16, 16 texts of 256 bytes at temperature 1:
+# A policy gradient weighs each token by the ratio of two probabilities: that of the pass that trains, and that of the rollout that wrote it. Both should be one model, and the ratio 1. The rollout here is a decode on tensor cores in bf16, 64 texts of 256 bytes in one batch, at temperature 1:
 
 # %%
-kinds = {"ratio": "decode", "ratio of a full pass": "full pass"}
-rows = []
-for what, kind in kinds.items():
-    part = found[found.what == what].pivot_table(
-        index="way", columns="metric", values="value", sort=False, aggfunc=["mean", "max"]
-    )
-    for way, row in part.iterrows():
-        mean = np.expm1(row["mean", "mean |log ratio|"])
-        largest = np.expm1(row["max", "largest |log ratio|"])
-        rows.append((kind, way, 100 * mean, 100 * largest))
-columns = ["trains with", "attention", "mean distance from 1, %", "largest, %"]
-ratios = pd.DataFrame(rows, columns=columns)
-plots.table(ratios, "effect-ratios", dict.fromkeys(columns[2:], "{:.2f}"))
+ratios = chapter.ratios(found)
+columns = list(ratios.columns[2:])
+plots.table(ratios, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
 # %% [markdown]
-# There are two kinds of rows. The same kernel gives the same bits, alone or in the batch as its plan is the same here, and the ratio is 1 for all {glue:text}`written` bytes. Every other way, be it fp32, another kernel or the same kernel with other splits, gives the same distance. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help.
+# There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way in 16 bits gives the same distance, be it fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away.
+#
+# The second model, with windows, gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
 #
 # ### A text that parts
 #
@@ -324,11 +333,11 @@ for way, part in parted.groupby("way", sort=False):
     others = part[part.bytes < 256]
     first = f"{others.bytes.min():.0f}", f"{others.gap.max():.3f}"
     rows.append((way, len(others), *(first if len(others) else ("none", ""))))
-columns = ["decode", "texts of 16 that part", "first byte", "largest gap there, nats"]
+columns = ["decode", "texts of 64 that part", "first byte", "largest gap there, nats"]
 plots.table(pd.DataFrame(rows, columns=columns), "effect-texts", {})
 
 # %% [markdown]
-# Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 4 to 8 lie 1/32 apart: the largest gap is one such step, and some gaps are zero. From there on the texts are different ones; which of them is better was not asked.
+# Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 8 to 16 lie 1/16 apart: with 16 bits the largest gap is one such step, and some gaps are zero. From there on the texts are different ones; which of them is better was not asked.
 #
 # ### Let one write here
 #
@@ -359,27 +368,40 @@ widgets.write()
 # ## What would change the answer
 #
 # - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. None larger than SmolLM2 was measured, and only its logits were.
+# - **Eight bits everywhere.** Only Q, K, V and P were in e4m3, in every second layer, or the cache.
 # - **Attention that is wrong.** A bug is no random error: its effect does not sink below rounding. See {doc}`rounding_or_bug`.
 # - **A model in fp32.** Then bf16 attention would be the largest error of all.
 # - **Longer trainings.** 500 steps were run, and 400 with equal logits.
 
 # %% tags=["evidence"]
-own, share = full.loc[KERNELS], full["other next bytes"] * 1000
+own, share, (MEAN, LARGEST) = full.loc[KERNELS], full["other next bytes"] * 1000, ratios.columns[2:]
 free, in_order = (
     timed.value[timed.kernel == k].item() for k in ("backward_wgmma", "backward_wgmma ordered")
 )
+parts_of = {}
+for name, of in every.groupby("model", sort=False):
+    of = chapter.ratios(of).set_index("attention")
+    parts_of[name] = of.drop(["cache in e4m3", "e4m3"], errors="ignore"), of.loc["cache in e4m3"]
+(narrow_16, narrow_8), (wide_16, wide_8) = parts_of.values()
+moved, loss = wide[MEASURED], wide["loss, nats per byte"]
 
 # %% tags=["evidence"]
 numbers = {
     "flips": f"{share[KERNELS].mean():.1f}", "flips_model": f"{share['torch fp32, model in bf16']:.1f}",
+    "flips_e4m3": f"{1000 * wide['other next bytes']['e4m3']:.1f}",
     "flips_predicted": f"{1000 * own['other next bytes, predicted'].mean():.1f}",
     "explained": f"{100 * (own[ROUNDED] / own[MEASURED]).mean():.0f}",
     "gained": f"{100 * (1 - own[MEASURED]['CUDA cores'] / own[MEASURED]['tensor cores']):.0f}",
-    "largest_ratio": f"{ratios[ratios.attention != generation.E4M3]['largest, %'].max():.0f}",
+    "largest_ratio": f"{narrow_16[LARGEST].max():.0f}", "wide_ratio": f"{wide_16[LARGEST].max():.0f}",
+    "wide_cache": f"{wide_8[LARGEST]:.0f}",
+    "cache_times": f"{narrow_8[MEAN] / narrow_16[narrow_16[MEAN] > 0][MEAN].mean():.0f}",
+    "e4m3_times": f"{moved['e4m3'] / moved['tensor cores']:.0f}",
+    "e4m3_of_model": f"{moved['e4m3'] / moved['torch fp32, model in bf16']:.1f}",
+    "e4m3_loss": f"{loss['e4m3'] - loss['rounded inputs']:.4f}",
     "loss_spread": f"{np.ptp(own['loss, nats per byte']):.5f}",
     "spread_ways": f"{losses.mean(axis=1).std():.4f}",
     "spread_seeds": f"{losses.std(axis=1).mean():.4f}",
-    "written": f"{16 * 256:,}",
+    "written": f"{64 * 256:,}",
     "of_model": f"{100 * own[MEASURED].max() / full[MEASURED]['torch fp32, model in bf16']:.0f}",
     "ordered_more": f"{100 * (in_order / free - 1):.0f}",
 }  # fmt: skip
@@ -403,7 +425,13 @@ for name, number in numbers.items():
 # %% tags=["evidence"]
 signs = np.sign(lines[lines.kind == "tensor cores"].y.to_numpy())
 glue("bias_signs", int((signs[1:] != signs[:-1]).sum()), display=False)
-glue("bias_apart", f"{ours.apart:.4f}", display=False)
+glue("bias_apart", f"{np.ptp(held_out.value):.4f}", display=False)
+glue("bias_trainings", len(held_out), display=False)
+control = control[control.way == "tensor cores"].pivot(
+    index="step", columns="metric", values="value"
+)
+glue("control_top", f"{100 * control['share of keys at the maximum'].mean():.1f}", display=False)
+glue("control_bias", f"{(control['bias of the output'] ** 2).mean() ** 0.5:.1e}", display=False)
 glue("parted_ordered", chapter.parted("tensor cores"), display=False)
 glue("parted_free", chapter.parted("tensor cores, free order"), display=False)
 glue("small_size", f"{store.path_of('weights.npz').stat().st_size / 1e3:.0f}", display=False)
@@ -412,15 +440,16 @@ glue("small_context", weights.SMALL.size.context, display=False)
 glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]
-moved = distant["RMSE of logits"]
-times = moved["torch fp32, model in bf16"] / moved[["tensor cores", "CUDA cores"]].mean()
+apart = distant["RMSE of logits"]
+times = apart["torch fp32, model in bf16"] / apart[["tensor cores", "CUDA cores"]].mean()
 glue("foreign_times", f"{times:.1f}", display=False)
 glue("foreign_tokens", f"{256 * foreign['sample'].nunique():,}", display=False)
 
 # %% tags=["evidence"]
 count = sum(weight.numel() for weight in Gpt(Size()).parameters())
 glue("weights", f"{count / 1e6:.1f}", display=False)
-glue("cuda", timed.cuda.iloc[0], display=False)
+count = sum(weight.numel() for weight in Gpt(WIDE).parameters())
+glue("weights_wide", f"{count / 1e6:.1f}", display=False)
 for kind, word in (("of the model", "model"), ("random", "random")):
     for limit, find in (("low", np.min), ("high", np.max)):
         glue(f"{word}_{limit}", f"{find(shared_by[kind]):.0f}", display=False)

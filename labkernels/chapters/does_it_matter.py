@@ -65,6 +65,19 @@ def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
     return part.pivot_table(index="way", columns="metric", values="value", sort=False)
 
 
+def ratios(found: pd.DataFrame) -> pd.DataFrame:
+    """Return how far the ratios of training and rollout lie from 1, a row for each way."""
+    rows = []
+    for what, kind in (("ratio", "decode"), ("ratio of a full pass", "full pass")):
+        part = found[found.what == what].groupby(["way", "metric"], sort=False).value
+        mean, largest = part.mean().unstack(), part.max().unstack()
+        for way in mean.index:
+            logs = mean["mean |log ratio|"][way], largest["largest |log ratio|"][way]
+            rows.append((kind, way, *(100 * np.expm1(log) for log in logs)))
+    columns = ["trains with", "attention", "mean distance from 1, %", "largest, %"]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def losses() -> pd.DataFrame:
     """Return the loss on held-out text of each way (down) and seed (across)."""
     found = pd.DataFrame(store.read("training"))

@@ -49,7 +49,8 @@ def test_right_outputs_on_activations_are_rounding(parts, kernel):
 
 
 def test_tables_of_the_recorded():
-    found = pd.DataFrame(store.read("effects"))
+    every = pd.DataFrame(store.read("effects"))
+    found = every[every.model == "64 channels"]
     full = chapter.means(found, "logits")
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
@@ -58,6 +59,21 @@ def test_tables_of_the_recorded():
     assert set(lines.kind) == {"tensor cores", "torch fp32"}
     every = chapter.curve(0, list(chapter.losses().index))
     assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
+
+
+def test_a_batch_invariant_decode_has_one_ratio_alone_and_in_a_batch_of_64():
+    every = pd.DataFrame(store.read("effects"))
+    one, alone = (
+        every[every.way == way].pivot(
+            index=["model", "what", "metric", "sample"], columns=[], values="value"
+        )
+        for way in ("batch invariant", "batch invariant, alone")
+    )
+    assert len(one) == 2 * 5 * 64
+    assert one.equals(alone)
+    ratios = chapter.ratios(every[every.model == "128 channels, windows"])
+    assert (ratios["largest, %"] >= ratios["mean distance from 1, %"]).all()
+    assert set(ratios["trains with"]) == {"decode", "full pass"}
 
 
 def test_each_layer_and_length_is_judged_alone(parts):

@@ -48,12 +48,12 @@ class Plan:
     kept: int = 512
 
 
-_WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
+WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
 _NARROW = replace(losses.QUICK.size, layers=2, head_dim=128, window=7)
 _QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
 WHOLE = {
     "64 channels": Plan(Run(Size(context=1024), steps=1500, batch=16)),
-    WINDOWED: Plan(Run(_WIDE, steps=1500, batch=16)),
+    WINDOWED: Plan(Run(WIDE, steps=1500, batch=16)),
 }
 QUICK = {
     "64 channels": _QUICK,
