@@ -323,7 +323,7 @@ exit_code
 # %% [markdown]
 # ### What tolerances let through
 #
-# `labkernels record detection` ran every mutant on every kernel that has the mutated line, in fp16 and bf16, at four lengths. It also ran the right kernels, over five families of inputs.
+# A recording ran every mutant on every kernel that has the mutated line, in fp16 and bf16, at four lengths. It also ran the right kernels, over five families of inputs.
 
 # %% tags=["hide-input"]
 counts = pd.DataFrame(store.read("detection"))

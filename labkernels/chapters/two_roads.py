@@ -161,40 +161,6 @@ def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
     return ops.with_kvcache(q, cache_before_the_last(given), k, v, tokens, **path.options | more)
 
 
-def kvcache_step(given: Samples, path: ComputePath):
-    """Return a function that enqueues a step of `kvcache`, and the plan of its attention.
-
-    Each call first sets the lengths to those before the append.
-    """
-    from labkernels import ops
-    from labkernels.kernels.caches.paged import PagedKV
-
-    q, k, v = (x[given.last_tokens] for x in given.qkv.unbind(1))
-    tokens = sums([1] * len(given.lengths), q.device)
-    cache = cache_before_the_last(given)
-    before = cache.kv_len.clone()
-    append = ops.append_step(cache, k, v, tokens)
-    grown = PagedKV(cache.k, cache.v, cache.page_table, before + 1)
-    attend = ops.prefill_step(q, grown, tokens, causal=True, **path.options)
-
-    def run() -> None:
-        cache.kv_len.copy_(before)
-        append.run()
-        attend.run()
-
-    return run, attend.plan
-
-
-def varlen_step(given: Samples, path: ComputePath):
-    """Return a function that enqueues a whole prefill, and its plan."""
-    from labkernels import ops
-
-    q, k, v = given.qkv.unbind(1)
-    kv = RaggedKV(k, v, given.ends)
-    step = ops.prefill_step(q, kv, given.ends, causal=True, **path.options)
-    return step.run, step.plan
-
-
 def scores_log2(given: Samples, i: int) -> np.ndarray:
     """Return exact scores of the last token of sample i. Shapes: [HEADS, length]."""
     q, k, _ = (as_float64(x) for x in given.one(i).qkv.unbind(1))

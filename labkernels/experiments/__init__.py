@@ -1,4 +1,4 @@
-"""The experiments on performance, accuracy, hardware and batch invariance, by `discover`.
+"""The experiments on performance, accuracy and training, by `discover`.
 
 An experiment is a module of one of these folders that defines EXPERIMENT, or EXPERIMENTS for
 several similar ones. The other modules are parts of an experiment.

@@ -50,9 +50,8 @@ class Experiment:
     measures a cell and yields (file, row), without the columns that all rows of a recording share.
     missing(): the reason why this machine cannot measure it, besides the lack of a GPU; or None.
     renewed: files that a recording writes anew; other files grow. whole: whether the committed data
-    may only have recordings of the whole grid. keeps(row, origin): whether a renewed file keeps a
-    row of the recording before; None where it keeps none. alone: whether a cell needs its worker's
-    machine, or GPU, for itself, as its times count.
+    may only have recordings of the whole grid. alone: whether a cell needs its worker's machine, or
+    GPU, for itself, as its times count.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Experiment:
     missing: Callable[[], str | None] = lambda: None
     renewed: tuple[str, ...] = ()
     whole: bool = False
-    keeps: Callable[[Row, Row], bool] | None = None
     alone: bool = True
 
     def __reduce__(self) -> tuple[Callable, tuple[str]]:

@@ -64,7 +64,7 @@ class Files:
         self._touched.append(path)
         return path
 
-    def close(self, *, complete: bool, origin: Row) -> list[str]:
+    def close(self, *, complete: bool) -> list[str]:
         """Write the renewed tables, unless a part would replace a whole committed table.
 
         Then merge the tables that are Parquet files; return why one could not be merged.
@@ -73,19 +73,10 @@ class Files:
         for name, rows in self._held.items():
             if not rows or (not whole and self._options.out == store.DATA_DIR):
                 continue
-            self._renew(name, rows, origin)
-            self._count(name, len(rows))
+            self._count(name, store.replace(self._path(name), rows, self._experiment.tables[name]))
         tables = {self._path(name): table for name, table in self._experiment.tables.items()}
         written = {path: table for path, table in tables.items() if path in self._touched}
         return merge(written, self._options)
-
-    def _renew(self, name: str, rows: list[Row], origin: Row) -> None:
-        path, table = self._path(name), self._experiment.tables[name]
-        keeps = self._experiment.keeps
-        if keeps is None:
-            store.replace(path, rows, table)
-        else:
-            store.update(path, lambda old: [*(r for r in old if keeps(r, origin)), *rows], table)
 
     def _path(self, name: str) -> Path:
         return self._options.out / name

@@ -15,7 +15,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options, Outcome
 from labkernels.experiments.files import Files
 from labkernels.experiments.harness import Found, checked_origin, measured, recording
 from labkernels.experiments.unfinished import Unfinished
-from labkernels.records import datapackage, parquet, provenance, store
+from labkernels.records import datapackage, provenance, store
 from labkernels.records.store import Row
 
 
@@ -62,7 +62,7 @@ class Sweep:
                 if found := self.unfinished.cells.get(cell.label):
                     self.files.put(self._rows_of(found, renewed=True))
             complete, noted = self.done == len(self.cells), []
-            self.failures += self.files.close(complete=complete, origin=self.origin)
+            self.failures += self.files.close(complete=complete)
             if complete and not self.options.quick:
                 where, seconds = self.options.out, self._elapsed_s()
                 noted = [durations.write(where, self.origin, self.done, seconds)]
@@ -145,13 +145,3 @@ def _check(experiment: Experiment, options: Options) -> None:
     check_place(experiment, options)
     if options.repeats < 2:
         raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
-    if reason := _unreadable(experiment, options):
-        raise ValueError(f"{experiment.name} cannot be recorded here: {reason}")
-
-
-def _unreadable(experiment: Experiment, options: Options) -> str | None:
-    """Return why rows that a recording would keep cannot be read here, or None."""
-    paths = [options.out / name for name in experiment.renewed if experiment.keeps]
-    lies = [path for path in paths if path.suffix == parquet.SUFFIX and path in store.parts(path)]
-    reason = parquet.missing() if lies else None
-    return reason and f"it keeps rows of {lies[0].name}, and {reason}; allowed: --out NEW FOLDER"

@@ -103,15 +103,6 @@ def read(name: str, content: bytes) -> list[dict[str, Any]]:
     return [dict(zip(table.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def missing() -> str | None:
-    """Return why Parquet files cannot be read or written here, or None."""
-    try:
-        _pyarrow()
-    except Missing as error:
-        return str(error)
-    return None
-
-
 def _pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow

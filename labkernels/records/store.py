@@ -12,7 +12,7 @@ Rows are written as CSV, which needs the standard library alone; `merge` makes t
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +80,6 @@ def replace(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUR
     with files.one_writer(path.parent):
         files.replace(_whole(path), csv_text.content(checked, table))
     return len(checked)
-
-
-def update(
-    path: Path,
-    change: Callable[[list[Row]], Iterable[Mapping[str, Any]]],
-    table: Table = MEASUREMENTS,
-) -> None:
-    """Replace the rows of a table by change(rows), in a CSV file, with no other write in between.
-
-    Raises: ValueError if a row is invalid; then the old rows stay.
-    """
-    path = Path(path)
-    with files.one_writer(path.parent):
-        before = _rows(_contents(path)) if parts(path) else []
-        checked = [schema.validate(row, table) for row in change(before)]
-        files.replace(_whole(path), csv_text.content(checked, table))
 
 
 def merge(path: Path, table: Table) -> bool:

@@ -50,14 +50,6 @@ def test_equal_tiles_orders_and_splits_give_equal_bits(given):
     assert torch.equal(two_roads.kvcache(given, two_roads.KVCACHE_FIXED).out, fixed)
 
 
-def test_a_step_is_the_verb_again_and_again(given):
-    expected = two_roads.kvcache(given, two_roads.SPLIT)
-    run, plan = two_roads.kvcache_step(given, two_roads.SPLIT)
-    for _ in range(2):
-        run()
-    assert plan == expected.plan
-
-
 def test_predictions_and_the_truth_are_close(given):
     """The rounded weights and the store each err by the unit roundoff, times |V| at most."""
     off = np.abs(two_roads.predicted(given, two_roads.VARLEN) - two_roads.truth(given))

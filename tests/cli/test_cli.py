@@ -246,7 +246,7 @@ def test_scoreboard_lists_every_target(capsys):
 def test_a_failed_kernel_makes_code_1(capsys, monkeypatch):
     failed = sweep.Outcome(0, (), ("decode_mma: error is 3 times its bound",))
     monkeypatch.setattr(sweep, "record", lambda experiment, options: failed)
-    code, _, err = call(capsys, "record", "register_growth", "--commit", "abc1234")
+    code, _, err = call(capsys, "record", "compiler_reports", "--commit", "abc1234")
     assert code == 1
     assert "failed: decode_mma: error is 3 times its bound" in err
 
@@ -255,9 +255,9 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
     """Children fail, are killed, refuse or succeed; the failures are repeated at the end."""
     scripts = {
         "counters": "import sys; print('failed: a: 3 times', file=sys.stderr); sys.exit(1)",
-        "detection": "import os; os.kill(os.getpid(), 9)",
+        "host_time": "import os; os.kill(os.getpid(), 9)",
         "kv_append": "raise SystemExit('labkernels: kv_append needs a GPU: none')",
-        "tuning": "print('tuning: 4 rows')",
+        "prefill": "print('prefill: 4 rows')",
     }
     began = []
 
@@ -277,7 +277,7 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
     assert [line.split()[0] for line in out.splitlines()[:4]] == list(scripts)
     assert err.splitlines()[-3:] == [
         "failed: counters: a: 3 times",
-        "failed: detection: ended by signal 9: no message",
+        "failed: host_time: ended by signal 9: no message",
         "failed: kv_append: kv_append needs a GPU: none",
     ]
 
@@ -287,7 +287,7 @@ def test_an_interruption_is_one_line(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweep, "record", interrupted)
-    code, _, err = call(capsys, "record", "register_growth")
+    code, _, err = call(capsys, "record", "compiler_reports")
     assert (code, err.splitlines()) == (130, [err.strip()])
     assert "what was measured before is kept" in err
 

@@ -19,12 +19,12 @@ from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
 from labkernels.experiments import durations, jobs, sweep
 from labkernels.experiments.experiment import Options
-from labkernels.experiments.hardware import register_growth
+from labkernels.experiments.performance import compiler_reports
 from labkernels.records import datapackage, store
 
 pytest.importorskip("submitit")
-NAME = "register_growth"
-TABLE = register_growth.DATA_FILE
+NAME = "compiler_reports"
+TABLE = compiler_reports.DATA_FILE
 SLEEPS = "import time; print('begun', flush=True); time.sleep(60)"
 
 
@@ -43,7 +43,7 @@ def done(tmp_path_factory):
     if reason := nvrtc.available():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("jobs") / "folder"
-    assert record(NAME, "--quick", "--submit", folder, "--local") == 0
+    assert record(NAME, "--quick", "--only", "decode_fma", "--submit", folder, "--local") == 0
     return folder
 
 
@@ -194,7 +194,7 @@ def test_a_recording_that_did_not_come_to_its_end_is_refused(tmp_path, capsys):
 
 
 def test_a_part_stays_out_of_a_table_that_must_be_whole(tmp_path, monkeypatch, capsys):
-    assert register_growth.EXPERIMENT.whole
+    assert compiler_reports.EXPERIMENT.whole
     out = tmp_path / "data"
     recorded(tmp_path / "carried", NAME, cells=1)
     monkeypatch.setattr(store, "DATA_DIR", out)

@@ -18,7 +18,6 @@ from labkernels.kernels.random_inputs import NoNumbers
 from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure import resources
 from labkernels.measure.implementation import implementations
-from labkernels.measure.mutants.decode import EMPTY_REQUEST
 from labkernels.measure.profiling import child
 from labkernels.records import schema, store
 
@@ -92,7 +91,6 @@ PLANNED = {
     "backward": "backward",
     "kv_append": "append",
     "numeric_policies": "decode",
-    "tuning": "prefill",
 }
 
 
@@ -151,22 +149,18 @@ def test_every_run_of_every_cell_is_planned(name):
         assert plan.blocks > 0, (workload.label, asked)
 
 
-# Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
-# the first one runs, which takes seconds. What is long has tests of its own, or is interpreted.
-SHORT = ["error_calibration", "kv_append", "two_roads", "prefill_bits"]
-LONG = ["batch_bits", "numeric_policies"]
+# Experiments that need nothing that a CPU lacks; of each the first quick cell runs.
 ON_A_CPU = [
-    *((name, "") for name in SHORT),
-    ("detection", f"mutants, {EMPTY_REQUEST}/bf16"),
-    *(pytest.param(name, "", marks=pytest.mark.long) for name in LONG),
+    "kv_append",
+    "prefill_bits",
+    pytest.param("numeric_policies", marks=pytest.mark.long),
 ]
 
 
-@pytest.mark.parametrize(("name", "only"), ON_A_CPU)
-def test_a_cell_is_recorded_whole(name, only, made_up_gpu, tmp_path):
+@pytest.mark.parametrize("name", ON_A_CPU)
+def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
     experiment = FOUND[name]
-    asked = Options(quick=True, only=only)
-    first = experiment.chosen(asked)[0].label
+    first = experiment.chosen(Options(quick=True))[0].label
     options = Options(
         out=tmp_path, quick=True, only=first, repeats=2, commit="abc1234", say=lambda line: None
     )

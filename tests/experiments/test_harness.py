@@ -67,13 +67,6 @@ def test_rows_are_completed_with_what_their_table_knows_of_the_recording(on_gpu,
     assert (options.out / "datapackage.json").exists()
 
 
-def test_a_renewed_table_may_keep_what_it_is_told_to(on_gpu, options):
-    record(TOY, options)
-    kept = replace(TOY, keeps=lambda row, origin: row["kv_len"] == 3 and "seed" in origin)
-    record(kept, replace(options, only="cell 0"))
-    assert [row["kv_len"] for row in store.read(options.out / RENEWED)] == [3, 0]
-
-
 def test_a_cell_that_fails_leaves_the_others_to_be_measured(on_gpu, options):
     said = []
     outcome = record(TOY, replace(options, seed=1, say=said.append))

@@ -102,14 +102,3 @@ def test_a_damaged_table_is_a_failure_that_loses_no_row(on_gpu, options):
     assert "toy.journal.csv could not be merged into toy.parquet" in failure
     path.write_bytes(good)
     assert len(store.read(path, described=False)) == 8
-
-
-def test_rows_that_would_be_kept_but_cannot_be_read_are_told_before_the_first_cell(
-    on_gpu, options, monkeypatch
-):
-    record(TOY, options)
-    keeps = replace(TOY, keeps=lambda row, origin: True)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = r"it keeps rows of toy_detection.parquet, and pyarrow.*allowed: --out NEW FOLDER"
-    with pytest.raises(ValueError, match=told):
-        record(keeps, options)

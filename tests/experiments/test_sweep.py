@@ -114,7 +114,7 @@ def test_workers_of_dask_may_die_and_never_share_a_gpu_in_cells_that_are_timed(o
 
 
 def test_without_dask_or_its_scheduler_one_line_says_what_is_missing(capsys, monkeypatch):
-    words = ["record", "register_growth", "--scheduler", "127.0.0.1:9", "--out", "nowhere"]
+    words = ["record", "compiler_reports", "--scheduler", "127.0.0.1:9", "--out", "nowhere"]
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert cli.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,6 +1,7 @@
 """Cuts of the libraries against what their kernels were seen to do, and numbers from reports."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from labkernels.planners import (
 )
 from labkernels.planners.cut import even, even_blocks
 from labkernels.planners.prediction import changed_heads
+from labkernels.records import store
 
 H200, A100 = gpu("h200"), gpu("a100")
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,6 +42,38 @@ def fixed(batch, gpu):
 
 def unsplit(batch, gpu):
     return flashinfer.fa2(batch, gpu, disable_split_kv=True)
+
+
+PLANNED = {
+    "FlashInfer CUDA cores": flashinfer.decode_cuda_cores,
+    "FlashInfer fa2": flashinfer.fa2,
+    "FlashInfer fa2, fixed_split_size": fixed,
+    "FlashInfer fa2, disable_split_kv": unsplit,
+    "torch flash": torch_sdpa.flash,
+    "torch efficient": torch_sdpa.efficient,
+    "FlashAttention-2": flash_attention.flash_attention_2,
+    "FlashAttention-2, num_splits=1": partial(flash_attention.flash_attention_2, num_splits=1),
+}
+
+
+@pytest.mark.parametrize("way", PLANNED)
+def test_libraries_launched_what_their_planners_say(way):
+    """The tile and the grid of each recorded launch are those of the cut that stands beside it."""
+    rows = store.select(store.read("launches"), {"way": way})
+    assert rows
+    for row in rows:
+        heads = row["q_heads"] if "torch" in way else row["kv_heads"]
+        batch = Batch(
+            (row["kv_len"],) * row["batch"],
+            row["q_heads"],
+            heads,
+            row["head_dim"],
+            q_lens=(row["q_len"],) * row["batch"],
+            page_size=16 if "FlashInfer" in way and row["q_len"] == 1 else None,
+            causal=row["operation"] == "prefill",
+        )
+        assert PLANNED[way](batch, H200).label() == row["cut"]
+        assert row["agrees"]
 
 
 # The first batch of 2, 4, 8, ... in which heads of a decode of 512, 2048 and 8192 keys had other

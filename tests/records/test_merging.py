@@ -54,9 +54,6 @@ def test_the_bytes_tell_nothing_of_the_way_and_a_table_may_begin_again(path, row
         store.append(other, batch(row, seed))
         store.merge(other, TABLE)
     assert other.read_bytes() == path.read_bytes()
-    store.append(path, batch(row, 4))
-    store.update(path, lambda before: before[2:])
-    assert seeds(path) == [3, 4]
     store.replace(path, batch(row, 5))
     store.append(path, batch(row, 6))
     store.merge(path, TABLE)

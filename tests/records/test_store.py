@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 
 from labkernels.records import datapackage, store
@@ -53,20 +51,6 @@ def test_a_byte_that_no_table_holds_is_told_in_one_line(tmp_path, row, damage):
     path.write_bytes(head + b"\n" + damage + rows[1:])
     with pytest.raises(ValueError, match=r"\Arun.csv, line [^\n]*\Z"):
         store.read(path)
-
-
-def test_an_update_sees_every_row_that_another_thread_appended(tmp_path, row):
-    path = tmp_path / "run.csv"
-
-    def add(seed):
-        store.update(path, lambda before: [*before, {**row, "seed": seed}])
-
-    threads = [threading.Thread(target=add, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found["seed"] for found in store.read(path)) == list(range(8))
 
 
 def test_times_divided_by_ten_are_noticed(tmp_path, row):

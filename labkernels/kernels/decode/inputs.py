@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from labkernels.formats import named
@@ -107,46 +106,3 @@ def quantized(cache: PagedKV, kv_dtype: str, keys_per_scale: int | None = None) 
         pools.append((blocks.float() / scale[:, :, None, :, None]).to(kind).flatten(1, 2))
         scales.append(scale)
     return QuantizedKV(*pools, cache.page_table, cache.kv_len, *scales)
-
-
-DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")
-_PEAKY = 6  # factor on q, so that a few keys have nearly all of the weight
-_SINK_VALUE = 0.125
-_OUTLIER_SHARE, _OUTLIER = 0.002, 32
-
-
-def distributed_inputs(distribution: str, workload: Decode, draw: Draw) -> DecodeInputs:
-    """Draw random inputs, changed to follow one distribution.
-
-    peaky: queries are large. sink: a request's first key is twice the mean query of the group, and
-    its value is small. outlier: few values are large. mean-shifted: values have the mean 1.
-    Raises: ValueError listing the distributions.
-    """
-    if distribution not in DISTRIBUTIONS:
-        raise ValueError(f"distribution = {distribution!r}, allowed: {', '.join(DISTRIBUTIONS)}")
-    inputs = decode_inputs(workload, draw)
-    if distribution == "peaky":
-        inputs.q.mul_(_PEAKY)
-    elif distribution == "mean-shifted":
-        inputs.cache.v.add_(1)
-    elif distribution == "outlier":
-        _add_outliers(inputs.cache.v, draw.seed)
-    elif distribution == "sink":
-        _add_sinks(inputs)
-    return inputs
-
-
-def _add_outliers(v, seed: int) -> None:
-    words = np.random.PCG64([seed, 1]).random_raw(v.numel())
-    chosen = torch.from_numpy(words < np.uint64(_OUTLIER_SHARE * 2**64)).view(v.shape)
-    v.mul_(torch.where(chosen, _OUTLIER, 1).to(v))
-
-
-def _add_sinks(inputs: DecodeInputs) -> None:
-    k, v = inputs.cache.k, inputs.cache.v
-    for b, length in enumerate(inputs.workload.kv_lens):
-        if length:
-            page = int(inputs.cache.page_table[b, 0])
-            mean = inputs.q[b].double().view(k.shape[2], -1, inputs.q.shape[-1]).mean(1)
-            k[page, 0] = (2 * mean).to(k)
-            v[page, 0] *= _SINK_VALUE

@@ -24,13 +24,6 @@ def missing() -> str | None:
     return None if torch.cuda.is_available() else "there is no CUDA GPU"
 
 
-def dense(q, k, v, *, causal: bool, scale: float):
-    """Return the output of its forward pass over dense tensors. Shapes: [B, M, H, D] each."""
-    from flash_attn.cute import flash_attn_func
-
-    return flash_attn_func(q, k, v, causal=causal, softmax_scale=scale)[0]
-
-
 def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
     """Return the output of its forward pass over ragged q, k and v; the inputs give the shapes."""
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func

@@ -1,7 +1,7 @@
 """FlashInfer's kernels for paged decode, prefill, MLA decode and append, by its wrappers."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from labkernels.kernels.append.inputs import AppendInputs
@@ -15,7 +15,6 @@ from labkernels.measure.peers.peer import (
     Peer,
     Pools,
     Refused,
-    Tensors,
     not_installed,
     one_line,
     refusals,
@@ -25,14 +24,6 @@ LIBRARY = "flashinfer"
 WORKSPACE_BYTES = 2**29
 # The head_dims that the prefill is built for; each further one would add minutes of compilation.
 PREFILL_HEAD_DIMS = {"fa2": (128,), "fa3": (64, 128, 256)}
-PAGE_SIZE = 16  # keys per page for plain tensors
-
-
-@dataclass(eq=False)
-class PlannedStep(Step[Attention]):
-    """The step of a wrapper. plan_info: the numbers of its plan, as FlashInfer keeps them."""
-
-    plan_info: tuple[int, ...] = ()
 
 
 def missing() -> str | None:
@@ -114,7 +105,7 @@ def page_lists(cache):
 
 def decode_step(
     q, cache, *, scale: float, tensor_cores: bool, backend: str, **knobs
-) -> PlannedStep:
+) -> Step[Attention]:
     """Plan FlashInfer's paged decode and return its step; knobs go to its plan.
 
     Shapes: q [B, Hq, D]; cache.k and cache.v [pages, page_size, Hkv, D], layout NHD. A QuantizedKV
@@ -147,7 +138,7 @@ def decode_step(
 
 def prefill_step(
     q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: str, sinks=None, **knobs
-) -> PlannedStep:
+) -> Step[Attention]:
     """Plan FlashInfer's prefill, ragged or paged, and return its step; knobs go to its plan.
 
     Shapes: q [total_q, Hq, D]; kv a RaggedKV or PagedKV; cu_seqlens_q [B + 1]; sinks [Hq] or None
@@ -196,7 +187,7 @@ def _with_sinks(q, window: bool, backend: str) -> dict[str, Any]:
     return {"jit_args": args, "jit_kwargs": how}
 
 
-def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> PlannedStep:
+def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> Step[Attention]:
     """Plan FlashInfer's cascade of two levels, a prefix of all requests and their own keys.
 
     Raises: Refused with FlashInfer's own words.
@@ -222,7 +213,9 @@ def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> Planned
     return replace(_planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
 
 
-def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:
+def _planned(
+    wrapper, plan: Callable[[], object], run: Callable[[], object], out
+) -> Step[Attention]:
     """Plan and run a wrapper once, and return its step."""
     import flashinfer
     import torch
@@ -231,9 +224,8 @@ def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out
         plan()
         run()
         torch.cuda.synchronize()
-    numbers = tuple(int(n) for n in getattr(wrapper, "_plan_info", None) or ())
     version = f"FlashInfer {flashinfer.__version__}"
-    return PlannedStep(run, lambda: Attention(out), version=version, plan_info=numbers)
+    return Step(run, lambda: Attention(out), version=version)
 
 
 def workspace(like):
@@ -361,18 +353,3 @@ PEERS = (
     _peer("flashinfer_append", "append_paged_kv_cache", append=_append),
 )
 BUILDS = {LIBRARY: build}
-
-
-def pages(t: Tensors) -> PagedKV:
-    """Return K and V in pages, in order; zeros pad the last page of each request."""
-    import torch
-
-    batch, length = t.k.shape[:2]
-    count = -(-length // PAGE_SIZE)
-    room = (0, 0, 0, 0, 0, count * PAGE_SIZE - length)
-    k, v = (
-        torch.nn.functional.pad(x, room).reshape(-1, PAGE_SIZE, *x.shape[2:]) for x in (t.k, t.v)
-    )
-    numbers = {"dtype": torch.int32, "device": k.device}
-    table = torch.arange(batch * count, **numbers).view(batch, count)
-    return PagedKV(k, v, table, torch.full((batch,), length, **numbers))

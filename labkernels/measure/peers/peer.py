@@ -57,39 +57,6 @@ class Peer:
     features: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Tensors:
-    """Requests of one length. Shapes: q [B, M, Hq, D]; k, v [B, L, Hkv, D]; causal needs M = L."""
-
-    q: Any
-    k: Any
-    v: Any
-    scale: float
-    causal: bool
-
-    @property
-    def is_decode(self) -> bool:
-        """Whether each request has one query token."""
-        return self.q.shape[1] == 1
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A backend of a library on plain tensors, whose bits are compared and which is not timed.
-
-    run(tensors) returns [B, M, Hq, D], or raises if the library refuses.
-    """
-
-    name: str
-    run: Callable[[Tensors], Any]
-
-
-@cache
-def backends() -> dict[str, Backend]:
-    """Every backend by name, from BACKENDS of each file of this folder."""
-    return {item.name: item for module in _modules() for item in getattr(module, "BACKENDS", ())}
-
-
 @cache
 def peers() -> dict[str, Peer]:
     """Every peer by name, from PEERS of each file of this folder."""

@@ -7,14 +7,7 @@ from labkernels.kernels.call import Attention, Gradients, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure.peers.dense import as_prefill, dense, dense_batch, tokens
-from labkernels.measure.peers.peer import (
-    PEER_POLICY,
-    Backend,
-    Peer,
-    Tensors,
-    not_installed,
-    refusals,
-)
+from labkernels.measure.peers.peer import PEER_POLICY, Peer, not_installed, refusals
 
 
 def missing() -> str | None:
@@ -132,24 +125,4 @@ PEERS = (
     ),
     _of_backend("torch_fa2", "FLASH_ATTENTION"),
     _of_backend("torch_cudnn", "CUDNN_ATTENTION"),
-)
-
-
-def _of_tensors(backend: str) -> Callable[[Tensors], object]:
-    """Return a function that runs one backend, with K and V repeated for the group."""
-
-    def run(t: Tensors):
-        group = t.q.shape[2] // t.k.shape[2]
-        k, v = (x.repeat_interleave(group, dim=2).transpose(1, 2) for x in (t.k, t.v))
-        how = {"scale": t.scale, "is_causal": t.causal}
-        return attention(backend, t.q.transpose(1, 2), k, v, **how).transpose(1, 2)
-
-    return run
-
-
-BACKENDS = (
-    Backend("torch_flash", _of_tensors("FLASH_ATTENTION")),
-    Backend("torch_cudnn", _of_tensors("CUDNN_ATTENTION")),
-    Backend("torch_efficient", _of_tensors("EFFICIENT_ATTENTION")),
-    Backend("torch_math", _of_tensors("MATH")),
 )

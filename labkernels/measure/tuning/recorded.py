@@ -32,16 +32,14 @@ class Tuned:
 
 
 def recorded(rows: Iterable[Row], *, gpu: hardware.Gpu) -> list[Tuned]:
-    """Return every measured tile with the time that the present model expects.
-
-    Raises: ValueError for a tile that its kernel's space no longer has.
-    """
+    """Return each measured tile that its kernel still has, with the time that the model expects."""
     facts: dict[tuple, dict[str, float]] = defaultdict(dict)
     for row in rows:
         if row["statistic"] in ("median", "exact") and row["metric"] != "failed":
             key = (*(row[name] for name in _SEARCH), row["dtype"], row["tile"])
             facts[key][row["metric"]] = row["value"]
-    return [_tuned(key, known, gpu) for key, known in facts.items()]
+    found = (_tuned(key, known, gpu) for key, known in facts.items())
+    return [tile for tile in found if tile is not None]
 
 
 @cache
@@ -49,15 +47,13 @@ def _instances(kernel: str, workload: Prefill) -> dict[str, Instance]:
     return {one.tile.label: one for one in search.space(search.tunable(kernel), workload)}
 
 
-def _tuned(key: tuple, known: dict[str, float], gpu: hardware.Gpu) -> Tuned:
+def _tuned(key: tuple, known: dict[str, float], gpu: hardware.Gpu) -> Tuned | None:
     kernel, head_dim, causal, batch, q_len, kv_len, q_heads, kv_heads, dtype, label = key
     lengths = ((q_len,) * batch, (kv_len,) * batch)
     workload = Prefill(*lengths, q_heads, kv_heads, head_dim, causal=causal, dtype=dtype)
     spec, instances = search.tunable(kernel), _instances(kernel, workload)
     if label not in instances:
-        raise ValueError(
-            f"tile = {label!r}, allowed for {kernel}: those of its space; record again"
-        )
+        return None
     candidate = Candidate(
         instances[label],
         int(known["registers"]),

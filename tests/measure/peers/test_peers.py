@@ -80,17 +80,6 @@ def test_a_peer_is_not_taken_for_a_kernel_of_ours():
             assert found.is_ours == (found.spec is not None), name
 
 
-def test_pages_hold_the_keys_of_plain_tensors():
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 33, heads, 64, generator=generator) for heads in (4, 2, 2))
-    given = peer.Tensors(q.bfloat16(), k.bfloat16(), v.bfloat16(), 0.125, True)
-    cache = flashinfer.pages(given)
-    keys = cache.k[cache.page_table[0].long()].flatten(0, 1)
-    assert torch.equal(keys[:33], given.k[0])
-    assert not keys[33:].any()
-    assert cache.kv_len.tolist() == [33]
-
-
 def test_a_long_error_becomes_one_telling_line():
     error = RuntimeError("Error in kernel\n  frame 1\nUnsupported group_size: 16\n")
     assert peer.one_line(error) == "Unsupported group_size: 16"

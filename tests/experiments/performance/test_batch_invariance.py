@@ -1,11 +1,7 @@
 """The price of batch invariance is measured on all grids, and each row says which plan it is of."""
 
-import pytest
-
-pytest.importorskip("torch")
-
-from labkernels.experiments.batch_invariance import price
 from labkernels.experiments.experiment import Options
+from labkernels.experiments.performance import batch_invariance as price
 from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.operation import OPERATION as DECODE
 from labkernels.kernels.decode.schedule import SHORTEST_SPLIT

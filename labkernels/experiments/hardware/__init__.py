@@ -1,1 +1,0 @@
-"""Experiments on the arithmetic of a GPU, bit for bit."""
