@@ -16,6 +16,7 @@ from labkernels.experiments.experiment import Experiment, Options, Outcome
 from labkernels.experiments.files import Files
 from labkernels.experiments.sweep import check_place
 from labkernels.records import datapackage, files, store
+from labkernels.records.store import Row
 
 SUBMITTED = "submitted.json"
 
@@ -87,15 +88,13 @@ def _carried(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
 
 def _put(folder: Path, experiment: Experiment, options: Options, failed: list[str]) -> Outcome:
     """Put the files of an experiment: its tables, files of another kind, and how long it took."""
-    put = Files(experiment, options)
+    put, rows = Files(experiment, options), list[tuple[str, Row]]()
     for name in experiment.tables:
-        try:
-            rows = store.read(folder / name, described=False)
-        except FileNotFoundError:  # no cell of this table was measured
-            continue
-        put.put((name, row) for row in rows)
+        if store.lying(folder / name):  # else no cell of this table was measured
+            found = store.read(folder / name, described=False)
+            rows += ((name, row) for row in found)
     took = [row for row in durations.read(folder) if row["experiment"] == experiment.name]
-    failed = [*failed, *put.close(complete=bool(took))]
+    put.put(rows, complete=bool(took))
     every = [name for of in discover().values() for name in of.tables]
     tables = {_stem(name) for name in (*every, durations.DATA_FILE)}
     described = (folder / files.DESCRIPTION).exists()

@@ -1,7 +1,8 @@
 """The function that records an experiment: a sweep of its cells over any executor.
 
-`record` checks the options, has each cell measured, writes the rows as they come, collects
-failures, and notes how long the recording took. Workers may die: no cell is lost or written twice.
+`record` checks the options, has each cell measured, notes it on the disk as it comes, writes the
+tables at the end, collects failures, and notes how long the recording took. Workers may die: no
+cell is lost or written twice.
 """
 
 import time
@@ -16,7 +17,6 @@ from labkernels.experiments.files import Files
 from labkernels.experiments.harness import Found, checked_origin, measured, recording
 from labkernels.experiments.unfinished import Unfinished
 from labkernels.records import datapackage, provenance, store
-from labkernels.records.store import Row
 
 
 class Sweep:
@@ -24,7 +24,7 @@ class Sweep:
 
     def __init__(self, experiment: Experiment, options: Options, pool: Executor) -> None:
         self.experiment, self.options, self.pool = experiment, options, pool
-        self.cells, self.failures, self.done = experiment.chosen(options), list[str](), 0
+        self.cells, self.failures = experiment.chosen(options), list[str]()
         if not isinstance(pool, workers.InTurn):
             self.options = replace(options, say=print, out=options.out.absolute())
         self.asked = (experiment, self.options)
@@ -38,10 +38,7 @@ class Sweep:
         self.files = Files(experiment, self.options)
 
     def run(self) -> Outcome:
-        """Measure every cell; an interruption keeps what was measured, and is raised again.
-
-        Renewed files among the committed data are kept as they were unless all is measured.
-        """
+        """Measure every cell; an interruption keeps what was measured, and is raised again."""
         name, cells, known = self.experiment.name, len(self.cells), self.unfinished.cells
         dirty = " with changes" if self.origin["dirty"] else ""
         self._say(
@@ -52,25 +49,32 @@ class Sweep:
         if known:
             self._say(f"goes on: {len(known)} cells are in {self.unfinished.path}")
         try:
-            for found in known.values():
-                self._take(found, again=True)
             for number, found in enumerate(self._found(left), 1):
                 self._keep(found)
                 self._tell(found, number, len(left))
         finally:
-            for cell in self.cells:  # in this order, whichever was done first
-                if found := self.unfinished.cells.get(cell.label):
-                    self.files.put(self._rows_of(found, renewed=True))
-            complete, noted = self.done == len(self.cells), []
-            self.failures += self.files.close(complete=complete)
-            if complete and not self.options.quick:
-                where, seconds = self.options.out, self._elapsed_s()
-                noted = [durations.write(where, self.origin, self.done, seconds)]
+            noted, whole = [], self._write()
+            if whole and not self.options.quick:
+                took = (len(self.cells), self._elapsed_s())
+                noted = [durations.write(self.options.out, self.origin, *took)]
             datapackage.write(self.options.out, [*self.files.written, *noted])
-            if complete:
+            if whole:
                 self.unfinished.path.unlink(missing_ok=True)
             recording.cache_clear()
         return Outcome(self.files.rows, tuple(self.files.written), tuple(self.failures))
+
+    def _write(self) -> bool:
+        """Put what was measured into the tables, in the order of the cells; return if it is all."""
+        known = self.unfinished.cells
+        done = [known[cell.label] for cell in self.cells if cell.label in known]
+        complete = len(done) == len(self.cells)
+        for found in done:
+            self.failures += found.failures
+            for name in found.written:
+                self.files.other(name)
+        rows = (row for found in done for row in found.rows or ())
+        self.files.put(rows, complete=complete)
+        return complete
 
     def _found(self, left: list[Cell]) -> Iterator[Found]:
         """Yield what workers say of cells, in the order in which they are done."""
@@ -90,21 +94,10 @@ class Sweep:
             here, there = self.origin[other[0]], found.origin.get(other[0])
             words = f"its worker has {other[0]} = {there!r}; allowed: {here!r}, as at the beginning"
             found = replace(found, rows=None, failures=[f"{found.label}: {words}"])
-        if found.rows is not None:
+        if found.rows is None:
+            self.failures += found.failures
+        else:
             self.unfinished.add(replace(found, seconds=self._elapsed_s()))
-        self._take(found)
-
-    def _take(self, found: Found, *, again: bool = False) -> None:
-        """Put a cell's rows into the tables that grow; renewed tables get theirs at the end."""
-        self.files.put(self._rows_of(found, renewed=False), again=again)
-        for name in found.written:
-            self.files.other(name)
-        self.failures += found.failures
-        self.done += found.rows is not None
-
-    def _rows_of(self, found: Found, *, renewed: bool) -> list[tuple[str, Row]]:
-        which = self.experiment.renewed
-        return [(name, row) for name, row in found.rows or () if (name in which) == renewed]
 
     def _elapsed_s(self) -> float:
         return self.before_s + time.monotonic() - self.began_s
@@ -122,10 +115,11 @@ class Sweep:
 
 
 def record(experiment: Experiment, options: Options) -> Outcome:
-    """Measure an experiment, and write its files during the measurement.
+    """Measure an experiment, and write its files.
 
     Raises: ValueError if no cell is chosen, if a part would replace committed data of the whole
-    grid, if a machine lacks what the experiment needs, or if another recording is unfinished.
+    grid, if a machine lacks what the experiment needs, if a table that lies there cannot be read,
+    or if another recording is unfinished.
     """
     experiment.chosen(options)
     _check(experiment, options)
@@ -145,3 +139,6 @@ def _check(experiment: Experiment, options: Options) -> None:
     check_place(experiment, options)
     if options.repeats < 2:
         raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
+    for name in experiment.tables:  # one that cannot be read is told before hours of measuring
+        if store.lying(options.out / name):
+            store.read(options.out / name)

@@ -13,8 +13,8 @@ from labkernels.records.store import Row
 class Unfinished:
     """The cells that are done, in a file beside the tables until all cells are.
 
-    A line has a cell's rows, and is on the disk before they come into their tables. started_utc: of
-    the recording that began, so that all rows are of one run.
+    A line has a cell's rows. started_utc: of the recording that began, so that all rows are of one
+    run.
     """
 
     def __init__(self, experiment: Experiment, options: Options, origin: Row) -> None:

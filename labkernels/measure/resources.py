@@ -206,7 +206,7 @@ def recorded(instance: Instance, *, arch: str, path: Path = RECORDED) -> Row | N
 
     Raises: ValueError if a row of the file does not fit the table.
     """
-    if instance.features or not store.parts(path):  # reports are of plain attention
+    if instance.features or not store.lying(path):  # reports are of plain attention
         return None
     found = store.select(store.read(path), _identity(instance, arch))
     return found[-1] if found else None

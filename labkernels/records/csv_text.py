@@ -9,8 +9,8 @@ from labkernels.records import schema
 from labkernels.records.schema import Table
 
 
-def content(rows: Iterable[Mapping[str, Any]], table: Table, *, header: bool = True) -> bytes:
-    """Return the bytes of a file that holds these checked rows, or of its lines alone.
+def content(rows: Iterable[Mapping[str, Any]], table: Table) -> bytes:
+    """Return the bytes of a file that holds these checked rows.
 
     >>> from labkernels.records.schema import TABLES
     >>> content([], TABLES["register_growth"]).partition(b",")[0]
@@ -18,7 +18,7 @@ def content(rows: Iterable[Mapping[str, Any]], table: Table, *, header: bool = T
     """
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerows([table.columns] if header else [])
+    lines.writerow(table.columns)
     lines.writerows([_cell(row[name]) for name in table.columns] for row in rows)
     return text.getvalue().encode("utf-8")
 
@@ -28,8 +28,7 @@ def table_of(name: str, content: bytes) -> Table:
 
     Raises: ValueError naming the file, if no table has them or its last line is cut.
     """
-    require_whole(name, content)
-    header = decoded(name, content).partition("\n")[0].rstrip("\r")
+    header = _text(name, content).partition("\n")[0].rstrip("\r")
     try:
         return schema.table_of(tuple(header.split(",")))
     except ValueError as error:
@@ -41,8 +40,7 @@ def read(name: str, content: bytes) -> list[dict[str, Any]]:
 
     Raises: ValueError naming the file and line of the first bad row, or a file that is cut.
     """
-    text = decoded(name, content)
-    require_whole(name, content)
+    text = _text(name, content)
     reader = csv.DictReader(io.StringIO(text, newline=""))
     rows = []
     try:
@@ -53,26 +51,19 @@ def read(name: str, content: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def decoded(name: str, content: bytes) -> str:
-    """Return a file's text.
+def _text(name: str, content: bytes) -> str:
+    """Return a file's text, if it was not cut in its last line: half a number looks like a number.
 
-    Raises: ValueError naming the line that is not UTF-8.
+    Raises: ValueError naming the line that is not UTF-8, or that was cut.
     """
+    if not content.endswith(b"\n"):
+        line = content.count(b"\n") + 1
+        raise ValueError(f"{name}, line {line}: the file is cut in the middle of a line")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{name}, line {line}: {error.reason}") from None
-
-
-def require_whole(name: str, content: bytes) -> None:
-    """Refuse a file that was cut in its last line, where half a number looks like a number.
-
-    Raises: ValueError naming the line.
-    """
-    if not content.endswith(b"\n"):
-        line = content.count(b"\n") + 1
-        raise ValueError(f"{name}, line {line}: the file is cut in the middle of a line")
 
 
 def _cell(value: object) -> str:

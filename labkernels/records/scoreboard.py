@@ -92,9 +92,9 @@ def scoreboard(
     rows_of: dict[str, list[Row]] = {}
     for name in {target.experiment for target in targets}:
         path = store.path_of(name, data_dir)
-        rows_of[name] = store.read(path) if store.parts(path) else []
+        rows_of[name] = store.read(path) if store.lying(path) else []
     path = store.path_of(profiles.FILE, data_dir)
-    counters = store.read(path) if store.parts(path) else []
+    counters = store.read(path) if store.lying(path) else []
     return [
         _with_profiles(score(target, dtype, rows_of[target.experiment]), counters)
         for target in targets

@@ -1,17 +1,10 @@
-"""Finds, appends to, replaces and reads the tables of `data/`, and picks the newest run.
+"""Finds, writes and reads the tables of `data/`, and picks the newest run.
 
-`data/` has the folders performance, accuracy and hardware, as labkernels.experiments has. A small
-table is a CSV file. The path of a large one ends in .parquet, and its rows lie in up to three
-files:
-
-NAME.parquet        its rows, compressed
-NAME.journal.csv    rows that follow those of NAME.parquet and are not merged into it yet
-NAME.csv            where it is, all rows of the table, so that the other two do not count
-
-Rows are written as CSV, which needs the standard library alone; `merge` makes the Parquet file.
+`data/` has the folders performance, accuracy and hardware. A small table is a CSV file; the path of
+a large one ends in .parquet. A machine without pyarrow writes NAME.csv in the place of
+NAME.parquet, and `labkernels record --gather` puts its rows into the Parquet file.
 """
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,82 +30,57 @@ def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
     return Path(folder) / kind / names[-1]
 
 
-def parts(path: Path) -> list[Path]:
-    """Return the files that hold a table's rows, in the order of the rows; none if it is missing.
+def lying(path: Path) -> Path | None:
+    """Return the file that holds a table's rows, or None if there is none.
 
-    >>> [part.name for part in parts(path_of("prefill"))]
-    ['prefill.parquet']
+    >>> lying(path_of("prefill")).name
+    'prefill.parquet'
     """
-    path = Path(path)
-    found = [path]
-    if path.suffix == parquet.SUFFIX:
-        found = [_whole(path)] if _whole(path).exists() else [path, _journal(path)]
-    return [part for part in found if part.exists()]
+    return next((each for each in (path, path.with_suffix(".csv")) if each.exists()), None)
 
 
-def append(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
+def append(
+    path: Path,
+    rows: Iterable[Mapping[str, Any]],
+    table: Table = MEASUREMENTS,
+    *,
+    once: bool = False,
+) -> int:
     """Add rows to a table, making its file if needed, and return how many were added.
 
-    Either all of the rows are added or none, even if a crash or another writer intervenes. Rows
-    that follow those of a Parquet file are added to its journal.
+    Either all of the rows are added or none, even if a crash or another writer intervenes. once:
+    they take the place of what the table has of the same run.
 
-    Raises: ValueError if a row is invalid, or the CSV file has other columns or ends in half a
-    line; then nothing is written.
+    Raises: ValueError if a row is invalid, or the file is damaged or of another table; then nothing
+    is written. parquet.Missing for a Parquet file without pyarrow.
     """
-    checked, path = [schema.validate(row, table) for row in rows], Path(path)
+    checked = [schema.validate(row, table) for row in rows]
     with files.one_writer(path.parent):
-        grows = _whole(path) if parts(path) in ([], [_whole(path)]) else _journal(path)
-        before = grows.read_bytes() if grows.exists() else csv_text.content([], table)
-        header = tuple(csv_text.decoded(grows.name, before).partition("\n")[0].split(","))
-        if header != table.columns:
-            raise ValueError(f"{grows.name} has columns {list(header)}; allowed: {table.columns}")
-        csv_text.require_whole(grows.name, before)
-        files.replace(grows, before + csv_text.content(checked, table, header=False))
+        before = _before(path, table)
+        if once:
+            known = set(runs(checked))
+            before = [row for row in before if row["started_utc"] not in known]
+        _write(path, [*before, *checked], table)
     return len(checked)
 
 
 def replace(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
-    """Make a table hold exactly these rows, in a CSV file, and return how many.
+    """Make a table hold exactly these rows, and return how many.
 
     Raises: ValueError if a row is invalid; then the old rows stay.
     """
-    checked, path = [schema.validate(row, table) for row in rows], Path(path)
+    checked = [schema.validate(row, table) for row in rows]
     with files.one_writer(path.parent):
-        files.replace(_whole(path), csv_text.content(checked, table))
+        _write(path, checked, table)
     return len(checked)
-
-
-def merge(path: Path, table: Table) -> bool:
-    """Make a table that is to be Parquet one Parquet file; return whether there was more.
-
-    A crash leaves every row, once: NAME.csv gets all rows before anything else changes.
-
-    Raises: ValueError if the rows are damaged, or the Parquet file is not the one that its folder's
-    description names; parquet.Missing without pyarrow. Then the CSV files stay as they are.
-    """
-    path = Path(path)
-    with files.one_writer(path.parent):
-        found = parts(path)
-        if path.suffix != parquet.SUFFIX or found in ([], [path]):
-            return False
-        contents = _contents(path)
-        if path in contents:  # rows in CSV may be those of a recording, which nothing describes yet
-            files.require_described(path, contents[path])
-        rows = _rows(contents, table)
-        merged = parquet.content(rows, table)
-        files.replace(_whole(path), csv_text.content(rows, table))
-        files.replace(path, merged)
-        _journal(path).unlink(missing_ok=True)
-        _whole(path).unlink()
-    return True
 
 
 def read(source: str | Path, *, described: bool = True) -> list[Row]:
     """Return the rows of a recorded table, every cell typed and checked.
 
     source: the name of a table in `data/`, or the path of its file.
-    described: whether each file must be the one that its folder's datapackage.json describes, if
-    there is one. A recording in progress is not yet described.
+    described: whether the file must be the one that its folder's datapackage.json describes, if
+    there is one.
 
     Raises: ValueError naming the file and line of the first bad row, or a file that is cut or not
     as described; FileNotFoundError; parquet.Missing, a ValueError, without pyarrow.
@@ -121,11 +89,11 @@ def read(source: str | Path, *, described: bool = True) -> list[Row]:
     {<class 'int'>}
     """
     path = path_of(source) if isinstance(source, str) else source
-    contents = _contents(path)
-    for part, content in contents.items():
-        if described:
-            files.require_described(part, content)
-    return _rows(contents)
+    path = lying(path) or path
+    content = path.read_bytes()
+    if described:
+        files.require_described(path, content)
+    return _format(path).read(path.name, content)
 
 
 def read_file(path: Path) -> tuple[list[Row], Table]:
@@ -160,52 +128,34 @@ def select(rows: Iterable[Row], where: Mapping[str, Any]) -> list[Row]:
     return kept
 
 
-def _whole(path: Path) -> Path:
-    return path.with_suffix(".csv") if path.suffix == parquet.SUFFIX else path
-
-
-def _journal(path: Path) -> Path:
-    return path.with_suffix(".journal.csv")
-
-
 def _format(path: Path) -> Any:
     return parquet if path.suffix == parquet.SUFFIX else csv_text
 
 
-def _contents(path: Path) -> dict[Path, bytes]:
-    """Return the parts of a table with their contents, all of one moment."""
-    while True:
-        before = _state(path)
-        try:
-            contents = {part: part.read_bytes() for part in before or [path]}
-        except FileNotFoundError:
-            if _state(path) == before:
-                raise
-            continue
-        if _state(path) == before:  # else they were merged, and a row may be in two of them
-            return contents
-
-
-def _state(path: Path) -> dict[Path, tuple[int, int]]:
-    """Return what tells a part from any other file that had its name or will have it."""
-    found = {}
-    for part in parts(path):
-        with contextlib.suppress(FileNotFoundError):
-            about = part.stat()
-            found[part] = (about.st_ino, about.st_mtime_ns)
-    return found
-
-
-def _rows(contents: Mapping[Path, bytes], table: Table | None = None) -> list[Row]:
-    """Return the rows of a table's parts, which must have the same columns: the table's, if any."""
-    rows: list[Row] = []
-    for part, content in contents.items():
-        of = _format(part)
-        if table is not None or len(contents) > 1:
-            found = of.table_of(part.name, content)
-            table = table or found
-            if found is not table:
-                columns = list(found.columns)
-                raise ValueError(f"{part.name} has columns {columns}; allowed: {table.columns}")
-        rows += of.read(part.name, content)
+def _before(path: Path, table: Table) -> list[Row]:
+    """Return the rows that a table has, which others will follow in its file."""
+    lies = lying(path)
+    if lies is None:
+        return []
+    if lies.suffix == parquet.SUFFIX:
+        files.require_described(lies, lies.read_bytes())
+    rows, found = read_file(lies)
+    if found is not table:
+        columns = list(found.columns)
+        raise ValueError(f"{lies.name} has columns {columns}; allowed: {table.columns}")
     return rows
+
+
+def _write(path: Path, rows: list[Row], table: Table) -> None:
+    """Write checked rows as a table; without pyarrow into a CSV file, if no Parquet file lies."""
+    csv = path.with_suffix(".csv")
+    try:
+        content = _format(path).content(rows, table)
+    except parquet.Missing:
+        if path.exists():
+            raise
+        files.replace(csv, csv_text.content(rows, table))
+        return
+    files.replace(path, content)
+    if path != csv:
+        csv.unlink(missing_ok=True)

@@ -1,23 +1,12 @@
-"""`labkernels data show` and `export` print rows; `record --merge` merges those that are CSV."""
+"""`labkernels data show` prints the rows of a table, and `export` writes all tables."""
 
 import csv
 import io
-import sys
-from dataclasses import replace
 
 import pytest
 
-from labkernels import cli, experiments
-from labkernels.experiments.experiment import Experiment
-from labkernels.records import datapackage, schema, store
-
-CHAOS = schema.TABLES["chaos"]
-ORIGIN = {"suite": "records", "commit": "abc1234", "started_utc": "2026-12-01T09:30:00Z"}
-COUNTS = {"injections": 9, "right": 7, "refused": 2, "wrong": 0}
-
-
-def rows(*seeds):
-    return [ORIGIN | COUNTS | {"seed": seed} for seed in seeds]
+from labkernels import cli
+from labkernels.records import store
 
 
 def shown(capsys, *arguments):
@@ -66,35 +55,3 @@ def test_the_export_has_every_cell(tmp_path):
     assert found == {path.with_suffix("").relative_to(store.DATA_DIR) for path in lie}
     for path in exported:
         assert store.read(path) == store.read(path.stem)
-
-
-@pytest.fixture
-def toy(monkeypatch):
-    """Make one experiment the only one: its table is a Parquet file."""
-    tables = {"accuracy/toy.parquet": CHAOS, "accuracy/small.csv": CHAOS}
-    toy = Experiment("toy", "A toy", tables, lambda options: [], lambda cell, recording: [])
-    monkeypatch.setattr(experiments, "discover", lambda: {"toy": toy})
-    return toy
-
-
-def test_rows_that_wait_are_merged_and_described(toy, tmp_path, capsys, monkeypatch):
-    path = tmp_path / "accuracy" / "toy.parquet"
-    store.append(path, rows(1), CHAOS)
-    store.append(path.with_name("small.csv"), rows(1), CHAOS)
-    datapackage.write(tmp_path)
-    merge = ["record", "--merge", "--out", str(tmp_path)]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert cli.main(merge) == 0
-    (line, count) = capsys.readouterr().out.splitlines()
-    assert line.startswith("toy.csv could not be merged into toy.parquet: pyarrow, which reads")
-    assert count == f"{tmp_path}: 0 tables merged"
-    monkeypatch.undo()
-    monkeypatch.setattr(experiments, "discover", lambda: {"toy": replace(toy)})
-    assert cli.main(merge) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: 1 tables merged\n{path}\n"
-    assert datapackage.differences(tmp_path) == []
-    assert store.read(path) == [schema.validate(row, CHAOS) for row in rows(1)]
-    store.append(path, rows(2), CHAOS)
-    path.write_bytes(b"PAR1")
-    assert cli.main(merge) == 1
-    assert "toy.parquet is not the file that datapackage.json describes" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from labkernels.experiments import durations, harness, workers
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.sweep import record
-from labkernels.records import schema, store
+from labkernels.records import datapackage, schema, store
 
 GROWS, RENEWED = "performance/toy.csv", "accuracy/toy_detection.csv"
 
@@ -90,6 +90,11 @@ def test_among_the_committed_data_a_part_does_not_take_the_place_of_the_whole(
 ):
     monkeypatch.setattr(store, "DATA_DIR", options.out)
     record(TOY, options)
+    earlier = [
+        row | {"started_utc": "2026-12-01T09:30:00Z"} for row in store.read(options.out / GROWS)
+    ]
+    store.replace(options.out / GROWS, earlier)
+    datapackage.write(options.out)
     record(TOY, replace(options, only="even"))
     assert len(store.read(options.out / GROWS)) == 6
     assert len(store.read(options.out / RENEWED)) == 4

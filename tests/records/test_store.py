@@ -14,7 +14,9 @@ def test_rows_come_back_as_they_were_written(tmp_path, row):
     with pytest.raises(ValueError, match=r"run.csv, line 2: value is 'nan'"):
         store.read(path)
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"has columns \['a', 'b'\]"):
+    with pytest.raises(
+        ValueError, match=r"run.csv, line 1: columns \['a', 'b'\] belong to no table"
+    ):
         store.append(path, [row])
     assert path.read_text() == "a,b\n1,2\n"
 

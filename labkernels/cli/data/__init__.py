@@ -102,11 +102,11 @@ def _table(name: str) -> "tuple[list[Row], Table]":
 
     if Path(name).suffix:
         return store.read_file(Path(name))
-    found = store.parts(store.path_of(name))
-    if not found:
+    found = store.lying(store.path_of(name))
+    if found is None:
         known = ", ".join(path.name.partition(".")[0] for path in _tables())
         raise ValueError(f"table = {name}, allowed: a file of rows, {known}")
-    return store.read(name), store.read_file(found[0])[1]
+    return store.read(name), store.read_file(found)[1]
 
 
 def _tables() -> list[Path]:

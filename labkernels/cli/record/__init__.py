@@ -34,7 +34,6 @@ examples:
   labkernels record --gather jobs                       put the rows of these jobs into data/
   labkernels record --gather rows                       the same for rows of another machine's --out
   labkernels record --describe                          refresh data/datapackage.json alone
-  labkernels record --merge --out rows                  rows that a machine without pyarrow left
 
 --all gives each experiment a process of its own, so that one that fails leaves the others; what
 failed is said again at the end.
@@ -49,8 +48,8 @@ their end.
 --scheduler lets Dask's workers measure the cells, one worker for each GPU; they need this commit.
 Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured; the same
 command then measures the cells that are left.
-Rows are written as CSV, and merged into the Parquet files of large tables at the end. Without
-pyarrow they stay CSV, beside these files; --merge then merges them where pyarrow is.
+Without pyarrow the Parquet file of a large table is a CSV file in FOLDER; --gather puts its rows
+into the Parquet file.
 
 exit codes: 0 all was recorded; 1 something failed, as said at the end; 2 the request was wrong;
 130 it was interrupted.
@@ -63,7 +62,6 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--all", action="store_true", help="every experiment")
     sub.add_argument("--list", action="store_true", help="list experiments, or cells of one")
     sub.add_argument("--describe", action="store_true", help="refresh datapackage.json and stop")
-    sub.add_argument("--merge", action="store_true", help="merge rows that are still CSV and stop")
     sub.add_argument("--only", default="", help="only cells whose label holds TEXT, or TEXT|TEXT")
     sub.add_argument("--repeats", type=int, default=50, help="timed repeats (default 50)")
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
@@ -84,8 +82,6 @@ def run(options: argparse.Namespace) -> int:
     if options.describe:
         print(datapackage.write(asked.out))
         return DONE
-    if options.merge:
-        return _merge(asked)
     if options.list:
         found = experiments.find(options.experiment) if options.experiment else None
         cells = found and [cell.label for cell in found.chosen(asked)]
@@ -104,23 +100,6 @@ def run(options: argparse.Namespace) -> int:
     if options.all:
         return _record_all(asked)
     return _record_one(experiments.find(options.experiment), asked)
-
-
-def _merge(asked: Options) -> int:
-    """Merge the rows of every experiment that are still CSV and whose table is Parquet."""
-    from labkernels import experiments
-    from labkernels.experiments import files
-    from labkernels.records import datapackage, store
-
-    every = experiments.discover().values()
-    tables = {asked.out / name: table for of in every for name, table in of.tables.items()}
-    waiting = {path: of for path, of in tables.items() if store.parts(path) not in ([], [path])}
-    failures = files.merge(waiting, asked)
-    merged = [path for path in waiting if store.parts(path) == [path]]
-    print(f"{asked.out}: {len(merged)} tables merged", *merged, sep="\n")
-    if merged:
-        datapackage.write(asked.out, merged)
-    return FAILED if failures else DONE
 
 
 def _asked(options: argparse.Namespace) -> Options:
