@@ -34,7 +34,7 @@ examples:
   labkernels ladder prefill                             kernels rung by rung, one idea each
   labkernels scoreboard                                 targets beside what was measured
   labkernels cache                                      compiled kernels: show and clear
-  labkernels data fetch v0.1.0 --to rows                the recorded rows of a release
+  labkernels data export --to rows                      the recorded rows, for a spreadsheet
 
 exit codes: 0 done; 1 a check failed (a kernel outside its bound, a target not met with --strict,
 a machine that runs no kernel); 2 the request itself was wrong, as one line says.

@@ -45,16 +45,6 @@ def sha256(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def read_described(path: Path) -> bytes:
-    """Return a file's content, checked as `require_described` does.
-
-    Raises: ValueError if it is not as described; FileNotFoundError.
-    """
-    content = path.read_bytes()
-    require_described(path, content)
-    return content
-
-
 def require_described(path: Path, content: bytes) -> None:
     """Check the content of a file against the description of its folder.
 

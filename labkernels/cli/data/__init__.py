@@ -1,4 +1,4 @@
-"""`labkernels data`: the recorded rows that are installed, and those of a release."""
+"""`labkernels data`: the recorded rows that are installed."""
 
 import argparse
 import sys
@@ -12,21 +12,17 @@ if TYPE_CHECKING:
     from labkernels.records.schema import Table
     from labkernels.records.store import Row
 
-HELP = "recorded rows: show, export and check them, fetch those of a release"
+HELP = "recorded rows: show, export and check them"
 DESCRIPTION = """\
 A checkout and a wheel hold all recorded rows; `check` compares them with their
 description, datapackage.json. `show` prints rows as CSV, of a table or of one file;
-`export` writes each table as a CSV file into a new folder. `fetch` unpacks the
-archive of a release into a new folder, and checks every file against the hash in
-the archive's description.
+`export` writes each table as a CSV file into a new folder.
 
 examples:
   labkernels data check                                 are the files as described
   labkernels data show mla --newest                     the rows of the newest run
   labkernels data show mla --where kernel=mla_wgmma --where metric=time
   labkernels data export --to rows                      for a spreadsheet
-  labkernels data fetch v0.1.0 --to rows                the rows of a release
-  labkernels data fetch --from rows.tar.gz --to rows    those of an archive that lies here
 
 With `git config diff.parquet.textconv ".venv/bin/labkernels data show"`, git diff shows which
 rows of a table changed.
@@ -34,21 +30,17 @@ rows of a table changed.
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add what to do, with which table or release, and where to."""
-    sub.add_argument("action", choices=("check", "show", "export", "fetch"))
-    what = "show: a table or a file of rows; fetch: a release's tag (default: that installed)"
-    sub.add_argument("name", nargs="?", help=what)
+    """Add what to do, with which table, and where to."""
+    sub.add_argument("action", choices=("check", "show", "export"))
+    sub.add_argument("name", nargs="?", help="a table or a file of rows to show")
     sub.add_argument("--where", action="append", default=[], help="COLUMN=VALUE, of rows to show")
     sub.add_argument("--newest", action="store_true", help="show the newest run alone")
     sub.add_argument("--to", type=Path, default=Path("labkernels-data"), help="a new folder")
-    sub.add_argument("--from", dest="source", help="an archive's file or address")
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what is asked with the rows."""
-    return {"check": _check, "show": _show, "export": _export, "fetch": _fetch}[options.action](
-        options
-    )
+    return {"check": _check, "show": _show, "export": _export}[options.action](options)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -83,16 +75,6 @@ def _export(options: argparse.Namespace) -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(csv_text.content(*_table(path.name.partition(".")[0])))
     print(f"{options.to}: {len(tables)} tables as CSV")
-    return DONE
-
-
-def _fetch(options: argparse.Namespace) -> int:
-    import labkernels
-    from labkernels.records import archive
-
-    source = options.source or archive.address(options.name or f"v{labkernels.__version__}")
-    count = archive.fetch(source, options.to)
-    print(f"{options.to}: {count} files of {source}, all as described")
     return DONE
 
 
