@@ -72,79 +72,35 @@ def _every(x, period: int):
     return x[:, :, np.arange(x.shape[2]) % period]
 
 
-def _activations(rng, q, k, v):
-    """Return q and k with a shared direction, normalised and rotated by place; v by channel."""
-    shared = rng.standard_normal(q.shape[-1])
-    out = []
-    for x in (q, k):
-        x = x * np.exp(rng.standard_normal(x.shape[-1])) + 2 * shared
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True))
-        half = x.shape[-1] // 2
-        angle = np.arange(x.shape[2])[:, None] * 10000.0 ** (-np.arange(half) / half)
-        a, b = x[..., :half], x[..., half:]
-        out.append(
-            np.concatenate(
-                [a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)], -1
-            )
-        )
-    return *out, v * np.exp(0.5 * rng.standard_normal(v.shape[-1]))
-
-
-def _outlying(rng, x, share: float, size: float):
-    return np.where(rng.random(x.shape) < share, size * x, x)
-
-
 FAMILIES: dict[str, Callable] = {
     "normal": normal,
     "peaky": changed(lambda rng, q, k, v: (6 * q, k, v)),
     "very peaky": changed(lambda rng, q, k, v: (30 * q, k, v)),
     "flat": changed(lambda rng, q, k, v: (0.01 * q, k, v)),
     "sink": changed(_sink),
-    "outliers in v": changed(lambda rng, q, k, v: (q, k, _outlying(rng, v, 0.002, 30))),
-    "outliers in q and k": changed(
-        lambda rng, q, k, v: (_outlying(rng, q, 0.002, 10), _outlying(rng, k, 0.002, 10), v)
-    ),
     "v of mean 1": changed(lambda rng, q, k, v: (q, k, v + 1)),
     "v of mean 100": changed(lambda rng, q, k, v: (q, k, 100 + 0.1 * v)),
-    "v positive": changed(lambda rng, q, k, v: (q, k, abs(v))),
-    "v tiny": changed(lambda rng, q, k, v: (q, k, 1e-6 * v)),
     "v subnormal": changed(lambda rng, q, k, v: (q, k, 1e-7 * v)),
-    "v huge": changed(lambda rng, q, k, v: (q, k, 8000 * np.clip(v, -4, 4))),
-    "v constant": changed(lambda rng, q, k, v: (q, k, 0 * v + 0.7)),
-    "v zero": changed(lambda rng, q, k, v: (q, k, 0 * v)),
-    "v constant by channel": changed(
-        lambda rng, q, k, v: (q, k, 0 * v + rng.standard_normal(v.shape[-1]))
-    ),
     "k zero": changed(lambda rng, q, k, v: (q, 0 * k, v)),
     "k and v equal rows": changed(
         lambda rng, q, k, v: (q, 0 * k + k[:, :, :1], 0 * v + v[:, :, :1])
     ),
-    "equal queries": changed(lambda rng, q, k, v: (0 * q + q[:, :, :1], k, v)),
     "equal heads": changed(lambda rng, *xs: tuple(_like_first_head(x) for x in xs)),
-    "keys repeat": changed(lambda rng, q, k, v: (q, _every(k, 8), _every(v, 8))),
     "keys repeat, v does not": changed(lambda rng, q, k, v: (q, _every(k, 4), v)),
     "small integers": drawn(lambda rng, shape: rng.integers(-3, 4, shape).astype(float)),
     "integers 0 to 9": drawn(lambda rng, shape: rng.integers(0, 10, shape) / 4.0),
     "plus or minus 1": drawn(lambda rng, shape: rng.choice([-1.0, 1.0], shape)),
-    "integer q and k": changed(lambda rng, q, k, v: (np.rint(q), np.rint(k), v)),
-    "few values": drawn(lambda rng, shape: rng.choice([-0.75, 0.1, 0.5, 1.3], shape)),
     "one hot": drawn(_one_hot),
-    "binary v": changed(lambda rng, q, k, v: (q, k, (v > 0).astype(float))),
     "alternating v": changed(lambda rng, q, k, v: (q, k, 1.0 * _alternating(v.shape, 2))),
-    "alternating channels": changed(lambda rng, q, k, v: (q, k, 3.0 * _alternating(v.shape, 3))),
-    "cancelling v": changed(lambda rng, q, k, v: (q, k, v + 50 * _alternating(v.shape, 2))),
     "one spike": changed(_spike),
-    "uniform": drawn(lambda rng, shape: rng.random(shape)),
     "ramp v": changed(lambda rng, q, k, v: (q, k, 0 * v + np.arange(v.shape[2])[:, None] / 64)),
-    "powers of 2": drawn(lambda rng, shape: np.exp2(rng.integers(-3, 2, shape))),
     "lognormal v": changed(lambda rng, q, k, v: (q, k, np.exp(1.5 * v))),
-    "rising scores": changed(lambda rng, q, k, v: (abs(q), np.sort(k, axis=2), v)),
     "falling scores": changed(lambda rng, q, k, v: (abs(q), -np.sort(-k, axis=2), v)),
-    "activations": changed(_activations),
-    "heads of different size": changed(
-        lambda rng, q, k, v: (q, k, v * 4.0 ** np.arange(v.shape[1])[:, None, None])
-    ),
 }
+
+# Of a list that was longer; a call is drawn from its seed and this number.
+_PLACES = (0, 1, 2, 3, 4, 7, 8, 11, 16, 17, 19, 21, 22, 23, 24, 27, 29, 32, 34, 36, 38)
+NUMBERS = dict(zip(FAMILIES, _PLACES, strict=True))
 
 
 def call(
@@ -156,5 +112,5 @@ def call(
 ) -> Call:
     """Return the call of a family; the same seed gives the same bits on every machine."""
     if family in FAMILIES:
-        return drawn_call(FAMILIES[family], [seed, list(FAMILIES).index(family)], shape, dtype)
+        return drawn_call(FAMILIES[family], [seed, NUMBERS[family]], shape, dtype)
     return drawn_call(families[family], [seed, zlib.crc32(family.encode())], shape, dtype)
