@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.budget.occupancy import Occupancy
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
@@ -13,21 +12,14 @@ from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import Implementation
 from labkernels.measure.judge.outputs import Errors
-from labkernels.measure.resources import Loaded
 from labkernels.measure.timing import Quartiles
 from labkernels.numerics import metrics
 from labkernels.records.store import Row
 
 Workload = Decode | Prefill | MlaDecode | Backward
 
-# The facts of a plan and of the driver, with units; the attributes have the same names.
+# The facts of a plan, with units; the attributes have the same names.
 PLAN_FACTS = {"splits": "splits", "keys_per_split": "keys", "blocks": "blocks", "launches": "1"}
-DRIVER_FACTS = {
-    "registers": "registers",
-    "local_bytes": "bytes",
-    "smem_bytes": "bytes",
-    "blocks_per_sm": "blocks",
-}
 MAP_DIGITS = 3
 
 
@@ -99,19 +91,15 @@ def ceiling_rows(ceilings: Mapping[str, tuple[Quartiles, int]]) -> list[Row]:
 def time_rows(
     base: Row,
     *,
-    graph: Quartiles | None,
-    eager: Quartiles,
+    graph: Quartiles,
     kv_bytes: int,
     copy_bytes_per_s: float,
 ) -> list[Row]:
-    """Return the times of one implementation, and its rate where a graph time exists.
+    """Return the times of one implementation, and its rate.
 
     Units: bandwidth counts each byte of K and V once; the share is in percent of the copy's rate.
     """
-    rows = quartile_rows({**base, "repeats": eager.repeats}, "time_eager", eager)
-    if graph is None:
-        return rows
-    rows += graph_rows(base, graph)
+    rows = graph_rows(base, graph)
     base = {**base, "repeats": graph.repeats}
     rate = kv_bytes / graph.median_s
     share_percent = 100.0 * rate / copy_bytes_per_s
@@ -127,18 +115,8 @@ def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
 
 def plan_rows(base: Row, plan: Any) -> list[Row]:
     """Return how a plan divides a workload into splits, blocks and launches."""
-    return _fact_rows(base, plan, PLAN_FACTS)
-
-
-def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float) -> list[Row]:
-    """Return what the driver reports of a kernel, and the blocks per SM that the budget predicts.
-
-    Units: waves, the grid's blocks divided by the blocks that the whole GPU holds at once.
-    """
     return [
-        *_fact_rows(base, loaded, DRIVER_FACTS),
-        row(base, "blocks_per_sm_predicted", "exact", predicted.blocks_per_sm, "blocks"),
-        row(base, "waves", "exact", waves, "waves"),
+        row(base, name, "exact", getattr(plan, name), unit) for name, unit in PLAN_FACTS.items()
     ]
 
 
@@ -206,10 +184,6 @@ def reason_rows(workload: Workload, result: Benchmark, *, by_name: bool = False)
         base = implementation_row(workload, reason.implementation, kernel=name)
         rows.append(reason_row(base, reason.metric, reason.words))
     return rows
-
-
-def _fact_rows(base: Row, facts: Any, units: Mapping[str, str]) -> list[Row]:
-    return [row(base, name, "exact", getattr(facts, name), unit) for name, unit in units.items()]
 
 
 def _short(value: float) -> float:

@@ -31,9 +31,8 @@ class Measured:
 
     name: the implementation's name, followed by a word if it ran on the baseline. graph: times of
     replays of a CUDA graph; plain: of calls whose launches overlap; eager: of calls on an idle
-    stream. Each is None if it was not asked for; graph is also None if the graph could not be
-    captured, and note says why. simulated_s: seconds of a simulation's only run, which do not
-    predict the time on a GPU.
+    stream, if the graph could not be captured, as note says. Each is None if it was not asked for.
+    simulated_s: seconds of a simulation's only run, which do not predict the time on a GPU.
     """
 
     name: str
@@ -102,7 +101,6 @@ def benchmark(
     repeats: int,
     seed: int,
     graph: bool,
-    eager: bool = False,
     baseline: tuple[str, Any] | None = None,
     missing: Mapping[str, str] | None = None,
     beside: Callable[[Any], Mapping[str, Callable[[], object]]] = lambda inputs: {},
@@ -111,12 +109,12 @@ def benchmark(
 ) -> Benchmark:
     """Measure implementations of an operation on one workload, on the current CUDA device.
 
-    graph: time the replay of a CUDA graph; else calls in succession. eager: also time calls on an
-    idle stream, with a third of the repeats; an implementation without a graph always gets these
-    times. baseline: a word and another workload, on which our CUDA kernels are timed in the same
-    turns. missing: the reasons why libraries cannot run here, by library. beside(inputs): further
-    steps, by name, that are timed in the same turns and not judged. progress: iterates over the
-    work. The output of the first run is judged, and after all timing that of the timed function.
+    graph: time the replay of a CUDA graph; else calls in succession. An implementation whose graph
+    cannot be captured gets times of calls on an idle stream, with a third of the repeats. baseline:
+    a word and another workload, on which our CUDA kernels are timed in the same turns. missing: the
+    reasons why libraries cannot run here, by library. beside(inputs): further steps, by name, that
+    are timed in the same turns and not judged. progress: iterates over the work. The output of the
+    first run is judged, and after all timing that of the timed function.
     """
     of = list(of)
     whole = _Inputs(operation, workload, seed, device)
@@ -142,7 +140,7 @@ def benchmark(
         timed = {entry.name: entry.timed for entry in ready if entry.replay or not graph}
         timed |= others
         times = timing.time_interleaved(timed, repeats=repeats) if timed else {}
-    calls = {entry.name: entry.step.run for entry in ready if eager or entry.note}
+    calls = {entry.name: entry.step.run for entry in ready if entry.note}
     idle = timing.time_interleaved(calls, repeats=max(4, repeats // 3), eager=True) if calls else {}
     measured = {}
     for entry in ready:

@@ -6,7 +6,7 @@ from typing import Any
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import TunableKernel
-from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure.peers.peer import Peer, Pools, Refused, peers_of
@@ -41,16 +41,6 @@ class Implementation:
     def tensor_cores(self) -> str:
         """Whether its products run on tensor cores, "on" or "off"."""
         return "on" if self.policy.tensor_cores else "off"
-
-    def instance(self, workload, tile: str) -> Instance | None:
-        """The compiled variant that serves a decode workload; None unless it is our CUDA kernel."""
-        if self.spec is None or self.library != "cuda":
-            return None
-        sizes = {"head_dim": workload.head_dim, "group": workload.group}
-        sizes |= {"variant": workload.variant, "kv_dtype": workload.kv_dtype}
-        sizes["of_blocks"] = workload.keys_per_scale is not None
-        shape = self.spec.shape(dtype=workload.dtype, **sizes)
-        return self.spec.instance(shape, self.policy, tile=tile)
 
 
 def with_tile(kernel: str, label: str, head_dim: int) -> Kernel:

@@ -1,4 +1,4 @@
-"""The resources of a kernel on a GPU: ledgers, compiler and driver reports, occupancy."""
+"""The resources of a kernel on a GPU: ledgers, the compiler's reports, occupancy."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,16 +72,6 @@ class Resources:
         }
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What the driver reports of a kernel on the device; registers and local_bytes per thread."""
-
-    registers: int
-    local_bytes: int
-    smem_bytes: int
-    blocks_per_sm: int
-
-
 def cuda_kernels() -> dict[str, Any]:
     """Return the kernels that have ledgers: those written in CUDA."""
     return {name: spec for name, spec in specs.discover().items() if spec.language == "cuda"}
@@ -137,40 +127,6 @@ def compile_instance(instance: Instance, *, arch: str) -> nvrtc.CompiledKernel:
     """Compile an instance for an architecture, or take it from the cache."""
     made = find(instance.kernel).specialization(instance)
     return nvrtc.compiled(made, arch)
-
-
-def loaded(instance: Instance, *, arch: str) -> Loaded:
-    """Return what the driver reports of an instance on the current CUDA device.
-
-    Raises: RuntimeError where there is no GPU.
-    """
-    import torch
-
-    from labkernels.cuda.gpu import kernel as gpu_kernel
-
-    kernel = gpu_kernel.load(
-        compile_instance(instance, arch=arch), device=torch.cuda.current_device()
-    )
-    smem_bytes = find(instance.kernel).smem(instance).total
-    return Loaded(
-        registers=kernel.attributes.registers,
-        local_bytes=kernel.attributes.local_bytes,
-        smem_bytes=smem_bytes + kernel.attributes.static_smem_bytes,
-        blocks_per_sm=kernel.blocks_per_sm(instance.tile.threads, smem_bytes),
-    )
-
-
-def on_device(instance: Instance) -> tuple[Loaded, Occupancy]:
-    """Return what the driver reports of an instance here, and the blocks that the budget predicts.
-
-    Raises: RuntimeError where there is no GPU.
-    """
-    import torch
-
-    from labkernels.cuda.gpu.device import planning_gpu
-
-    gpu = planning_gpu(torch.cuda.current_device())
-    return loaded(instance, arch=gpu.compile_arch), resources(instance, gpu=gpu).occupancy
 
 
 def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:

@@ -112,12 +112,11 @@ EVERYONE = {
 def test_only_outputs_within_their_bound_are_measured(on_cpu):
     workload = Decode.uniform(2, 40, q_heads=4, kv_heads=2, head_dim=128, dtype="fp16")
     missing = {"flashinfer": "flashinfer-python is not installed"}
-    result = measure("decode", workload, EVERYONE.values(), eager=True, missing=missing)
+    result = measure("decode", workload, EVERYONE.values(), missing=missing)
     assert list(result.measured) == ["decode_fma", "decode_mma"]
     measured = result.measured["decode_mma"]
     assert measured.graph.median_s == measured.times.median_s == 1e-3
-    assert (measured.eager.median_s, measured.eager.repeats) == (2e-3, 4)
-    assert measured.plain is None
+    assert (measured.eager, measured.plain) == (None, None)
     assert 0 < measured.errors.bound_ratio < 1
     reasons = {reason.name: (reason.metric, reason.words) for reason in result.reasons}
     assert reasons["refuser"] == ("refused", "group 2 is unsupported")
@@ -150,7 +149,7 @@ def test_what_goes_wrong_while_it_is_timed_is_seen(on_cpu, monkeypatch):
     monkeypatch.setattr(timing, "capture", no_capture)
     measured = measure("decode", EVEN, [EVERYONE["decode_mma"]]).measured["decode_mma"]
     assert measured.graph is None
-    assert measured.times.median_s == 2e-3
+    assert (measured.times.median_s, measured.eager.repeats) == (2e-3, 4)
     assert measured.note.startswith("not captured: operation not permitted")
 
 
@@ -255,8 +254,6 @@ def test_our_kernels_and_all_peers_take_part():
     found = implementations("decode", on_and_off)
     assert {"decode_mma", "triton_decode on", "flashinfer_fa2", "torch_sdpa"} < set(found)
     assert "reference" not in {item.kernel for item in found.values()}
-    instance = found["decode_mma"].instance(EVEN, "4x16x3x4")
-    assert (instance.dtype, instance.head_dim, instance.tile.label) == ("fp16", 64, "4x16x3x4")
 
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="a single core builds one after the other")

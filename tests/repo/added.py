@@ -27,7 +27,7 @@ def measure(monkeypatch, operation, name):
     """Return the measurement of a kernel or peer, whose output must be right."""
     fake_gpu.install(monkeypatch)
     of, item = operations()[operation], implementations(operation)[name]
-    how = {"repeats": 3, "seed": 0, "device": "cpu", "graph": True, "eager": True}
+    how = {"repeats": 3, "seed": 0, "device": "cpu", "graph": True}
     result = benchmark(of, WORK, [item], **how)
     assert result.reasons == ()
     found = result.measured[name]
@@ -71,7 +71,7 @@ def test_a_kernel_is_benchmarked_and_drawn(monkeypatch):
     item = measure(monkeypatch, "decode", "decode_toy")
     base = measured.implementation_row(WORK, item.implementation, plan=item.step.plan)
     rates = {"kv_bytes": WORK.kv_bytes, "copy_bytes_per_s": 1e12}
-    rows = measured.time_rows(base, graph=item.graph, eager=item.eager, **rates)
+    rows = measured.time_rows(base, graph=item.graph, **rates)
     (axes,) = plots.case_times(plots.graph_times(pd.DataFrame(rows)), origin="a toy").axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["decode_toy"]
     assert style.colour("decode_toy") in [line.get_color() for line in axes.lines]

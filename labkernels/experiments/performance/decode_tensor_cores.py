@@ -15,7 +15,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
-from labkernels.measure import resources, timing
+from labkernels.measure import timing
 from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import Implementation, implementations, on_and_off
 from labkernels.records import schema
@@ -126,7 +126,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         for item in implementations(OPERATION.name, on_and_off).values()
         if item.library != "flashinfer" or cell.of.with_flashinfer
     ]
-    how = {"missing": missing, "graph": True, "eager": True}
+    how = {"missing": missing, "graph": True}
     result = recording.benchmark(OPERATION, cell.of.workload, chosen, **how)
     _tell(recording, cell.of, result, copy_bytes_per_s)
     while ceiling_rows:
@@ -161,19 +161,15 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
     for item in result.measured.values():
         plan = item.step.plan
         base = measured.implementation_row(cell.workload, item.implementation, plan=plan)
-        rows += measured.time_rows(
-            base,
-            graph=item.graph,
-            eager=item.eager,
-            kv_bytes=cell.workload.kv_bytes,
-            copy_bytes_per_s=copy_bytes_per_s,
-        )
+        if item.graph:
+            rates = {"kv_bytes": cell.workload.kv_bytes, "copy_bytes_per_s": copy_bytes_per_s}
+            rows += measured.time_rows(base, graph=item.graph, **rates)
+        else:
+            rows += measured.quartile_rows(base, "time_eager", item.eager)
+            rows.append(measured.reason_row(base, "not_captured", item.note))
         rows += measured.error_rows(base, item.errors)
         if plan is not None:
             rows += measured.plan_rows(base, plan)
-            rows += _driver_rows(base, item)
-        if item.note:
-            rows.append(measured.reason_row(base, "not_captured", item.note))
     rows += measured.reason_rows(cell.workload, result)
     if cell.accuracy_map:
         for left, right in _pairs(result):
@@ -182,15 +178,6 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
             )
             rows += measured.difference_rows(base, left.numbers, right.numbers)
     return rows
-
-
-def _driver_rows(base: Row, item: Measured) -> list[Row]:
-    """Return what the driver reports of a CUDA kernel of ours, and what the budget predicts."""
-    plan = item.step.plan
-    instance = item.implementation.instance(item.inputs.workload, plan.tile)
-    if instance is None:
-        return []
-    return measured.driver_rows(base, *resources.on_device(instance), waves=plan.waves)
 
 
 def _pairs(result: Benchmark) -> list[tuple[Measured, Measured]]:
