@@ -134,25 +134,6 @@ def error_rows(base: Row, errors: Errors) -> list[Row]:
     return rows
 
 
-def difference_rows(base: Row, left: np.ndarray, right: np.ndarray) -> list[Row]:
-    """Return how two outputs of the same inputs differ, with two relative errors.
-
-    Error: max_relative and mean_relative divide by values near zero, and so say little about
-    accuracy; the book shows that.
-    """
-    table = metrics.error_table(left, right, by="all")
-    apart = np.abs(metrics.difference(left, right))
-    nonzero = right != 0
-    values = {
-        "rmse": table["rmse"],
-        "max_abs": table["max_abs"],
-        "share": table["different"],
-        "max_relative": metrics.max_relative_error(left[nonzero], right[nonzero]),
-        "mean_relative": np.mean(apart[nonzero] / np.abs(right[nonzero])),
-    }
-    return [row(base, "difference", name, float(value), "1") for name, value in values.items()]
-
-
 def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
     """Return a row of the accuracy table for each sample and head.
 

@@ -67,19 +67,6 @@ def mean(values: Array, *, by: str) -> np.ndarray:
     return _mean(values, _axes(by, values.ndim))
 
 
-def max_relative_error(out: Array, reference: Array) -> float:
-    """Return the largest |out - reference| / |reference|: a number to show, not a criterion.
-
-    Error: the ratio has no meaning near zero. An output is a signed sum whose error scales with
-    sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio. The maximum grows
-    with the number of elements.
-    """
-    error = np.abs(difference(out, reference))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(error == 0, 0.0, error / np.abs(reference))
-    return float(ratio.max(initial=0.0))
-
-
 def _pair(out: Array, reference: Array) -> tuple[np.ndarray, np.ndarray]:
     out, reference = (np.asarray(x, dtype=np.float64) for x in (out, reference))
     if out.shape != reference.shape:

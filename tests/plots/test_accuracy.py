@@ -19,7 +19,7 @@ def test_maps_share_one_scale(samples, shape):
     grid = maps[0].get_gridspec()
     assert (grid.nrows, grid.ncols) == shape
     titles = [axes.get_title(loc="left").replace("\n", ", ") for axes in maps]
-    assert titles == ["decode_fma, off", "decode_mma, on", "on minus off"]
+    assert titles == ["decode_fma, off", "decode_mma, on", "torch SDPA"]
     assert bar.get_ylabel() == "rmse"
 
 

@@ -16,7 +16,7 @@ from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import timing
-from labkernels.measure.benchmark import Benchmark, Measured
+from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import Implementation, implementations, on_and_off
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -31,8 +31,7 @@ PAGE_SIZES = (1, 16, 64)
 KV_HEADS = 8
 # Another head_dim would need six more builds of FlashInfer, which take minutes; no target needs it.
 PEER_HEAD_DIMS = (128,)
-# MAPPED: kernels whose errors are recorded for each sample and head. DIFFERENCES: pairs of kernels
-# whose outputs are compared.
+# Kernels whose errors are recorded for each sample and head.
 MAPPED = (
     "decode_fma",
     "decode_mma",
@@ -41,7 +40,6 @@ MAPPED = (
     "flashinfer_fa2",
     "flashinfer_auto",
 )
-DIFFERENCES = (("decode_mma", "decode_fma"), ("flashinfer_fa2", "flashinfer_cuda_cores"))
 
 
 @dataclass(frozen=True)
@@ -170,23 +168,7 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
         rows += measured.error_rows(base, item.errors)
         if plan is not None:
             rows += measured.plan_rows(base, plan)
-    rows += measured.reason_rows(cell.workload, result)
-    if cell.accuracy_map:
-        for left, right in _pairs(result):
-            base = measured.implementation_row(
-                cell.workload, left.implementation, kernel=_pair_name(left, right)
-            )
-            rows += measured.difference_rows(base, left.numbers, right.numbers)
-    return rows
-
-
-def _pairs(result: Benchmark) -> list[tuple[Measured, Measured]]:
-    done = result.measured
-    return [(done[a], done[b]) for a, b in DIFFERENCES if a in done and b in done]
-
-
-def _pair_name(left: Measured, right: Measured) -> str:
-    return f"{left.implementation.kernel} - {right.implementation.kernel}"
+    return rows + measured.reason_rows(cell.workload, result)
 
 
 def _map_rows(result: Benchmark) -> list[Row]:
@@ -199,9 +181,6 @@ def _map_rows(result: Benchmark) -> list[Row]:
             of = item.implementation
             named = {"kernel": of.kernel, "tensor_cores": of.tensor_cores}
             rows += measured.map_rows({**columns, **named}, item.numbers, truth)
-    for left, right in _pairs(result):
-        named = {"kernel": _pair_name(left, right), "tensor_cores": ""}
-        rows += measured.map_rows({**columns, **named}, left.numbers, right.numbers)
     return rows
 
 

@@ -14,7 +14,6 @@ from labkernels.plots import style
 
 _GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and the same in every run
 _FEW = 4  # most wide maps that stand in one column
-_DIFFERENCE = " - "  # joins two kernels in a cell of data/accuracy/decode_accuracy.parquet
 
 
 @plt.rc_context(style.HOUSE)
@@ -66,9 +65,7 @@ def map_panel(axes: Axes, cells: pd.DataFrame, scale: Normalize) -> AxesImage:
 
 
 def panel_title(kernel: str, tensor_cores: str) -> str:
-    """Return what a map shows: a kernel, on or off, or how two outputs differ."""
-    if _DIFFERENCE in kernel:
-        return "on minus off"
+    """Return what a map shows: a kernel, on or off."""
     return f"{style.name(kernel)}, {tensor_cores}" if tensor_cores else style.name(kernel)
 
 
