@@ -10,10 +10,11 @@ DATA_FILE = "performance/recordings.csv"
 
 
 def write(out: Path, origin: Row, cells: int, seconds: float) -> Path:
-    """Add the row of a recording that measured all of its cells, and return the file."""
+    """Add the row of a recording that measured all of its cells, once, and return the file."""
     row = {name: origin[name] for name in schema.TABLES["recordings"].columns if name in origin}
     row |= {"cells": cells, "seconds": round(seconds, 1)}
-    store.append(out / DATA_FILE, [row], schema.TABLES["recordings"])
+    if row not in read(out):
+        store.append(out / DATA_FILE, [row], schema.TABLES["recordings"])
     return out / DATA_FILE
 
 

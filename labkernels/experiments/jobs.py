@@ -42,7 +42,7 @@ def gather(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
 
     Tables that grow get the rows added, and renewed tables are written anew, as if the recordings
     had been made there one after the other. A job that has not come to its end is left for a later
-    call; an experiment that was gathered before is left out.
+    call. Rows that were gathered before are there once.
 
     Raises: ValueError if `folder` has no submitted jobs and no recording that came to its end, or
     holds rows that may not stand in `data/`.
@@ -62,9 +62,7 @@ def gather(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
         if failed is None:
             words = f"job {asked['jobs'][name]} waits, runs or was killed: gather again later"
             yield name, Outcome(0, (), (words,))
-        elif name not in asked.setdefault("gathered", []):
-            asked["gathered"].append(name)
-            _write(path, asked)
+        else:
             yield name, _put(folder / name, experiment, chosen, failed)
 
 
@@ -74,10 +72,9 @@ def _carried(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
     if not newest:
         filled = "a folder that `record --submit`, or `record --out` to its end, has filled"
         raise ValueError(f"gather = {folder}; allowed: {filled}")
-    stand = durations.read(options.out)
     chosen = []
     for name, experiment in discover().items():
-        if name in newest and newest[name] not in stand:
+        if name in newest:
             part = newest[name]["cells"] < len(list(experiment.cells(options)))
             of = Options(out=options.out, replace=options.replace, only="a part" if part else "")
             check_place(experiment, of)

@@ -66,9 +66,9 @@ def test_rows_of_a_job_are_put_once_beside_those_that_are_there(mine, tmp_path, 
     durations.write(mine / NAME, origin, 6, 12.5)
     datapackage.write(mine / NAME)
     durations.write(out, origin | {"experiment": "mla"}, 3, 1.0)
-    for said in (f"{NAME}: {len(rows)} rows\n", ""):
+    for _ in range(2):
         assert record("--gather", mine, "--out", out) == 0
-        assert capsys.readouterr().out == said
+        assert capsys.readouterr().out == f"{NAME}: {len(rows)} rows\n"
         assert store.read(out / TABLE) == rows
     assert (out / "hardware/sample.npz").read_bytes() == b"1"
     found = [(row["experiment"], row["cells"], row["seconds"]) for row in durations.read(out)]
@@ -180,6 +180,7 @@ def test_a_folder_of_two_experiments_gives_each_its_own_rows(tmp_path, capsys):
     assert record("--gather", carried, "--out", out) == 0
     lines = {f"{name}: {len(rows)} rows" for name, rows in found.items()}
     assert set(capsys.readouterr().out.splitlines()) == lines
+    assert record("--gather", carried, "--out", out) == 0
     assert [row["experiment"] for row in durations.read(out)].count(NAME) == 1
     assert store.read(out / TABLE) == found[NAME]
     assert store.read(out / table) == found[OTHER]
