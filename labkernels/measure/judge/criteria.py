@@ -5,8 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from labkernels.numerics import arrays, metrics
-from labkernels.numerics.error import bounds
+from labkernels.numerics import arrays
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import criteria, verdict
@@ -45,7 +44,6 @@ class Criteria:
         self.problem = inputs.problem().in_numpy()
         self.truth, self.truth_lse2 = oracle.attention(self.problem)
         self.eager = criteria.eager_attention(self.problem, self._dtype)
-        self._bounds: dict[NumericPolicy, np.ndarray] = {}
 
     def sample(self, out, policy: NumericPolicy) -> criteria.Sample:
         """Return an output in the form that the rules take."""
@@ -62,19 +60,15 @@ class Criteria:
         """
         lse2 = None if lse2 is None else arrays.as_float64(lse2)
         out = arrays.as_float64(out)
-        told = self._told(policy)
+        told = replace(policy.of(self._dtype), denominator=None, accumulate="tensor_core")
         return verdict.decide(self.problem, out, policy=told, lse2=lse2, named=named)
-
-    def _told(self, policy: NumericPolicy) -> NumericPolicy:
-        return replace(policy.of(self._dtype), denominator=None, accumulate="tensor_core")
 
     def answers(
         self, out, policy: NumericPolicy, lse2=None, *, judged: Verdict | None = None
     ) -> dict[str, str]:
         """Return REFUSED, ACCEPTED or UNDECIDED by each rule, which sees only out, and by VERDICT.
 
-        judged: the verdict on this output if it is known; else as much of it is computed as the
-        word needs.
+        judged: the verdict on this output if it is known.
         """
         sample = self.sample(out, policy)
         with np.errstate(invalid="ignore"):
@@ -82,20 +76,5 @@ class Criteria:
                 name: ACCEPTED if rule.accepts(sample) else REFUSED
                 for name, rule in criteria.RULES.items()
             }
-        if judged is None and self._beyond(out, policy):
-            return words | {VERDICT: REFUSED}
         judged = judged or self.verdict(out, policy, lse2, named=False)
         return words | {VERDICT: _WORDS[judged.answer]}
-
-    def _beyond(self, out, policy: NumericPolicy) -> bool:
-        """Return whether an error exceeds its bound: then the verdict refuses the output.
-
-        Most of a verdict's time is the search for the name of the bug, which is not needed here.
-        """
-        if policy not in self._bounds:
-            told = self._told(policy)
-            bound, _ = bounds.both_bounds(self.problem, told, narrow=told.narrow)
-            self._bounds[policy] = arrays.to_numpy(bound)
-        bound = self._bounds[policy]
-        error = np.abs(metrics.difference(arrays.as_float64(out), self.truth))
-        return bool(np.isfinite(bound).all() and np.any(~(error <= bound)))
