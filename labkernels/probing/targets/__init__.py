@@ -9,7 +9,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from operator import attrgetter
@@ -26,16 +26,14 @@ from labkernels.variant import AttentionVariant
 class Target:
     """A kernel by name; make[layout](variant) returns the function that the probe calls.
 
-    make raises ValueError for a variant that the kernel does not compute. knobs: by layout, values
-    that its function takes by keyword, each to be compared. missing(device): why it cannot run
-    there, or None. version(): the library's name and version.
+    make raises ValueError for a variant that the kernel does not compute. missing(device): why it
+    cannot run there, or None. version(): the library's name and version.
     """
 
     name: str
     make: Mapping[str, Callable[[AttentionVariant], Callable[..., Any]]]
     version: Callable[[], str]
     missing: Callable[[str], str | None] = lambda device: None
-    knobs: Mapping[str, Mapping[str, tuple]] = field(default_factory=dict)
 
     @property
     def layouts(self) -> tuple[str, ...]:

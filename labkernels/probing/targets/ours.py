@@ -48,7 +48,6 @@ _CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "mla": {"mla": (_mla, "causal")},
 }
 _FIELDS = {"window": ("window_left", "window_right"), "bias": ()}
-_KNOBS = {"paged_decode": {"keys_per_split": (None, 128)}}
 
 
 def _version() -> str:
@@ -65,7 +64,7 @@ def _targets():
             if layout != "paged_prefill" or "paged" in kernel.layouts
         }
         if make:
-            yield Target(kernel.name, make, _version, knobs=_KNOBS)
+            yield Target(kernel.name, make, _version)
     make = {"ragged": maker(_attention, "causal")}
     yield Target("labkernels:attention", make, _version)
 
