@@ -84,10 +84,5 @@ _MAKE = {
     "fa2": _decode_by(True, "fa2") | _others_by("fa2"),
     "fa3": _others_by("fa3"),
 }
-_SPLIT = {"disable_split_kv": (False, True)}  # of fa2 alone; its MLA has no such option
-_KNOBS = dict.fromkeys(("paged_decode", "ragged", "paged_prefill"), _SPLIT)
 _HOW = installed("FlashInfer", "flashinfer-python"), on_gpu("FlashInfer", peer.missing)
-TARGETS = tuple(
-    Target(f"flashinfer:{name}", make, *_HOW, _KNOBS if name == "fa2" else {})
-    for name, make in _MAKE.items()
-)
+TARGETS = tuple(Target(f"flashinfer:{name}", make, *_HOW) for name, make in _MAKE.items())
