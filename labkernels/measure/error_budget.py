@@ -117,15 +117,10 @@ def measured_budget(q, cache, policy: NumericPolicy | None = None, **how) -> Mea
     """
     from labkernels import ops
 
-    out = ops.decode(q, cache, policy=policy, **how).out
-    return budget_of(setting(q, cache, policy, **how), as_float64(out))
-
-
-def budget_of(found: Setting, out: np.ndarray) -> MeasuredBudget:
-    """Compare an output with the budget of its setting. Shapes: out [B, Hq, D] float64."""
+    found, out = setting(q, cache, policy, **how), ops.decode(q, cache, policy=policy, **how).out
     budget = model.error_budget(found.problem, found.policy, found.order)
     alone = errors_alone(found.problem, found.policy, found.order)
-    return MeasuredBudget(budget, metrics.difference(out, budget.o), alone)
+    return MeasuredBudget(budget, metrics.difference(as_float64(out), budget.o), alone)
 
 
 def decode_sigma(inputs: DecodeInputs, *, policy: NumericPolicy) -> np.ndarray:
