@@ -1,15 +1,16 @@
 """The verb `ring_backward`: K and V go round, and their gradients travel with them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Unpack
 
 import torch
 
 from labkernels.distributed.decode import PartOptions
 from labkernels.distributed.ranks import Ranks
-from labkernels.distributed.ring import pair_of, ring_facts
-from labkernels.kernels.backward.api import backward
-from labkernels.kernels.call import Gradients, require_options
+from labkernels.distributed.ring import Block, Held, pair_of, ring_facts
+from labkernels.kernels.backward.api import backward_step
+from labkernels.kernels.call import Gradients, Step, nothing, require_options
 
 
 class Rows(NamedTuple):
@@ -27,6 +28,10 @@ class Rows(NamedTuple):
         dq = torch.zeros_like(self.q, dtype=torch.float32)
         return dq, torch.zeros_like(torch.stack([self.k, self.v]), dtype=torch.float32)
 
+    def gradients(self) -> Gradients:
+        """Return memory for the gradients in the format of q."""
+        return Gradients(*(x.new_empty(x.shape) for x in (self.q, self.k, self.v)))
+
 
 def ring_backward(
     dout: torch.Tensor,
@@ -39,13 +44,14 @@ def ring_backward(
     *,
     causal: bool = True,
     **options: Unpack[PartOptions],
-) -> Gradients:
+) -> Step[Gradients]:
     """Compute the gradients of `ring_prefill`, given dout, the gradient of its output.
 
     A pair of chunks gives gradients in the format of q, by `backward` with the out and lse2 of the
     whole row. Their sums are fp32 and rounded once: dq stays, and dk and dv go round with their K
     and V, which one rank after the other adds to, the keys' own first. They travel while the next
-    pair is computed. Every sum has one order, so that the same call gives the same bits.
+    pair is computed. Every sum has one order, so that the same call gives the same bits. The step
+    may run again, on all ranks equally often, and be captured in a CUDA graph.
     Shapes: dout, q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2
     [tokens, q_heads] fp32: the tokens of this rank, as for `ring_prefill`.
     Error: numerics.error.gradient_bounds, and half a spacing of each pair's gradient.
@@ -53,35 +59,38 @@ def ring_backward(
 
     >>> from labkernels.distributed import ring_prefill
     >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
-    >>> out, lse2 = ring_prefill(q, k, v, Ranks())
+    >>> out, lse2 = ring_prefill(q, k, v, Ranks()).outputs()
     >>> ring_backward(dout, q, k, v, out, lse2, Ranks()).dv.shape
     torch.Size([8, 2, 64])
     """
     given = Rows(dout, q, k, v, out, lse2)
 
-    def make() -> tuple[None, dict[str, object]]:
+    def make() -> tuple[tuple, dict[str, object]]:
         require_options("ring_backward", options, PartOptions)
-        return None, {**ring_facts(given._asdict()), "causal": causal, **options}
+        facts, held = ring_facts(given._asdict()), Held(k, v, ranks)
+        found, how = given.gradients(), {"causal": causal, **options}
+        pairs = [_pair(given, found, block, ranks.rank, **how) for block in held.blocks]
+        return (held, found, pairs), facts | how
 
-    ranks.agree(make)
+    held, found, pairs = ranks.agree(make)
     dq, carry = given.sums()
-    held, home = torch.stack([k, v]), lambda: None
-    for step in range(ranks.size):
-        origin, coming = (ranks.rank - step) % ranks.size, torch.empty_like(held)
-        more = step < ranks.size - 1
-        arrived = ranks.pass_on(held, coming) if more else lambda: None
-        try:
-            add = _pair(given, *held, ranks.rank, origin, causal=causal, **options)
-        finally:  # also after an error, so that the next exchange is not in the way of this one
-            arrived()
-        home()  # the carry of these keys, to which the ranks before have added
-        add(dq, carry)
-        if ranks.size > 1:
-            sent, carry = carry, torch.empty_like(carry)
-            home = ranks.pass_on(sent, carry)
-        held = coming
-    home()
-    return _rounded(given, dq, carry)
+    carries = carry, torch.empty_like(carry)
+
+    def run() -> None:
+        for x in (dq, carry):
+            x.zero_()
+        home = nothing
+        for turn in held.turns():
+            pairs[turn].step.run()
+            home()  # the carry of these keys, to which the ranks before have added
+            pairs[turn].add(dq, carries[turn % 2])
+            home = ranks.pass_on(carries[turn % 2], carries[(turn + 1) % 2])
+        home()
+        _round(found, dq, carries[ranks.size % 2])
+
+    run()
+    launches = sum(pair.step.plan.launches for pair in pairs)
+    return Step(run, lambda: found, replace(pairs[0].step.plan, launches=launches))
 
 
 def ring_backward_in_turn(
@@ -93,43 +102,55 @@ def ring_backward_in_turn(
 
     >>> from labkernels.distributed import ring_prefill
     >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
-    >>> rows = Rows(dout, q, k, v, *ring_prefill(q, k, v, Ranks()))
+    >>> rows = Rows(dout, q, k, v, *ring_prefill(q, k, v, Ranks()).outputs())
     >>> ring_backward_in_turn([rows])[0].dk.dtype
     torch.float16
     """
-    sums = [rows.sums() for rows in given]
-    for step in range(len(given)):
+    sums, found = [rows.sums() for rows in given], [rows.gradients() for rows in given]
+    for turn in range(len(given)):
         for rank, rows in enumerate(given):
-            origin = (rank - step) % len(given)
-            k, v = given[origin].k, given[origin].v
-            add = _pair(rows, k, v, rank, origin, causal=causal, **options)
-            add(sums[rank][0], sums[origin][1])
-    return [_rounded(rows, *two) for rows, two in zip(given, sums, strict=True)]
+            origin = (rank - turn) % len(given)
+            block = Block(origin, given[origin].k, given[origin].v)
+            pair = _pair(rows, found[rank], block, rank, causal=causal, **options)
+            pair.step.run()
+            pair.add(sums[rank][0], sums[origin][1])
+    for to, two in zip(found, sums, strict=True):
+        _round(to, *two)
+    return found
+
+
+class Pair(NamedTuple):
+    """The gradients of some rows and some keys, which lie where the whole ones come last."""
+
+    step: Step[Gradients]
+    rows: slice
+    keys: slice
+
+    def add(self, dq: torch.Tensor, carry: torch.Tensor) -> None:
+        """Add them to sums."""
+        dq[self.rows] += self.step.dq
+        carry[0, self.keys] += self.step.dk
+        carry[1, self.keys] += self.step.dv
 
 
 def _pair(
     given: Rows,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    found: Gradients,
+    block: Block,
     rank: int,
-    origin: int,
     *,
     causal: bool,
     **options: Unpack[PartOptions],
-) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Compute the gradients of a rank's rows and one rank's keys; return what adds them to sums."""
-    rows, keys, asked = pair_of(given.q, k, rank, origin, causal=causal)
+) -> Pair:
+    """Prepare the gradients of a rank's rows and the keys of a block."""
+    rows, keys, asked = pair_of(given.q, block.k, rank, block.origin, causal=causal)
     dout, q, out, lse2 = (x[rows] for x in (given.dout, given.q, given.out, given.lse2))
+    to = {"dq": found.dq[rows], "dk": found.dk[keys], "dv": found.dv[keys]}
     how = {"deterministic": True, **asked, **options}
-    step = backward(dout, q, k[keys], v[keys], out, lse2, **how)
-
-    def add(dq: torch.Tensor, carry: torch.Tensor) -> None:
-        dq[rows] += step.dq
-        carry[0, keys] += step.dk
-        carry[1, keys] += step.dv
-
-    return add
+    step = backward_step(dout, q, block.k[keys], block.v[keys], out, lse2, **how, **to)
+    return Pair(step, rows, keys)
 
 
-def _rounded(given: Rows, dq: torch.Tensor, carry: torch.Tensor) -> Gradients:
-    return Gradients(*(x.to(given.q.dtype) for x in (dq, *carry)))
+def _round(found: Gradients, dq: torch.Tensor, carry: torch.Tensor) -> None:
+    for to, total in zip(found, (dq, *carry), strict=True):
+        to.copy_(total)

@@ -1,8 +1,8 @@
 """The verb `ring_prefill`: K and V of each rank go round, and every rank attends to all of them."""
 
-import contextlib
-from collections.abc import Generator, Iterator
-from typing import Any, Unpack
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
@@ -10,12 +10,54 @@ from labkernels.distributed.decode import CARRIES, PartOptions, carried
 from labkernels.distributed.ranks import Ranks
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, require_options
-from labkernels.kernels.merge_states.api import merge_states
-from labkernels.kernels.prefill.api import prefill
+from labkernels.kernels.call import Attention, Step, nothing, require_options
+from labkernels.kernels.merge_states.api import merge_states_step
+from labkernels.kernels.prefill.api import prefill_step
 from labkernels.units import require_choice
 
-Blocks = Iterator[tuple[int, torch.Tensor, torch.Tensor]]  # rank of origin, k, v
+
+class Block(NamedTuple):
+    """K and V [tokens, kv_heads, head_dim] of the rank of origin."""
+
+    origin: int
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+class Held:
+    """The blocks that a rank sees in turn: its own, then that of each earlier rank."""
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor, ranks: Ranks):
+        self.own, self.ranks = (k, v), ranks
+        self.rooms = k.new_empty(min(ranks.size, 2), 2, *k.shape)  # one is read, one is filled
+        origins = ((ranks.rank - turn) % ranks.size for turn in range(ranks.size))
+        self.blocks = [Block(x, *self.rooms[turn % 2]) for turn, x in enumerate(origins)]
+
+    def turns(self) -> Iterator[int]:
+        """Yield the number of each block once it is there; the next one arrives meanwhile."""
+        for room, x in zip(self.rooms[0], self.own, strict=True):
+            room.copy_(x)
+        for turn in range(self.ranks.size):
+            more, wait = turn < self.ranks.size - 1, nothing
+            if more:
+                wait = self.ranks.pass_on(self.rooms[turn % 2], self.rooms[(turn + 1) % 2])
+            yield turn
+            wait()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a rank does with one block: launches, and then copies from the second to the first."""
+
+    steps: list[Step[Attention]]
+    copies: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def run(self) -> None:
+        """Attend to the block, and add the part to the sum so far."""
+        for step in self.steps:
+            step.run()
+        for to, source in self.copies:
+            to.copy_(source)
 
 
 def zigzag(tokens: int, rank: int, ranks: int) -> torch.Tensor:
@@ -44,12 +86,13 @@ def ring_prefill(
     causal: bool = True,
     carry: str = "fp32",
     **options: Unpack[PartOptions],
-) -> Attention:
+) -> Step[Attention]:
     """Compute the prefill of one sequence whose tokens are spread over ranks as `zigzag` says.
 
     K and V arrive from the rank before while a kernel works on those that are there; its outputs
     are merged with the sum so far. carry: the format of this sum, "fp32", which is rounded once at
-    the end, or "input", which is rounded to that of q every time.
+    the end, or "input", which is rounded to that of q every time. The step may run again, on all
+    ranks equally often, and be captured in a CUDA graph; contents may change.
     Shapes: q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2 [tokens,
     q_heads] fp32: the tokens of this rank, equally many on all.
     Error: numerics.error.merging. Raises: as `context_parallel_decode`.
@@ -59,42 +102,90 @@ def ring_prefill(
     torch.Size([8, 2, 64])
     """
 
-    def make() -> tuple[None, dict[str, object]]:
+    def make() -> tuple[tuple, dict[str, object]]:
         require_choice("carry", carry, CARRIES)
         require_options("ring_prefill", options, PartOptions)
         facts = ring_facts({"q": q, "k": k, "v": v})
-        return None, {**facts, "causal": causal, "carry": carry, **options}
+        held = Held(k, v, ranks)
+        made = _turns(q, held.blocks, ranks.rank, causal=causal, carry=carry, **options)
+        return (held, *made), {**facts, "causal": causal, "carry": carry, **options}
 
-    ranks.agree(make)
-    with contextlib.closing(_arriving(k, v, ranks)) as blocks:
-        return ring_rows(q, blocks, ranks.rank, causal=causal, carry=carry, **options)
+    held, turns, result = ranks.agree(make)
+
+    def run() -> None:
+        for turn in held.turns():
+            turns[turn].run()
+
+    return _ran(run, turns, result)
 
 
 def ring_rows(
     q: torch.Tensor,
-    blocks: Blocks,
+    blocks: Sequence[Block],
     rank: int,
     *,
     causal: bool,
     carry: str,
     **options: Unpack[PartOptions],
-) -> Attention:
-    """Return the rows of one rank, given the blocks in the ring's order.
+) -> Step[Attention]:
+    """Compute the rows of one rank in one process, given the blocks in the ring's order.
 
-    One process that hands over the same blocks gets the same bits as the ring.
+    The bits are those of the ring.
     """
+    turns, result = _turns(q, blocks, rank, causal=causal, carry=carry, **options)
+
+    def run() -> None:
+        for turn in turns:
+            turn.run()
+
+    return _ran(run, turns, result)
+
+
+def _ran(run: Callable[[], None], turns: list[Turn], result: Attention) -> Step[Attention]:
+    run()
+    plans = [step.plan for turn in turns for step in turn.steps if step.plan]
+    plan = replace(plans[0], launches=sum(plan.launches for plan in plans))
+    return Step(run, lambda: result, plan)
+
+
+def _turns(
+    q: torch.Tensor,
+    blocks: Sequence[Block],
+    rank: int,
+    *,
+    causal: bool,
+    carry: str,
+    **options: Unpack[PartOptions],
+) -> tuple[list[Turn], Attention]:
+    """Return what a rank does with each block, and where its rows then are."""
     how = {"batch_invariant": True, **options, **carried("prefill", carry, options)}
-    found = None
-    for origin, k, v in blocks:
+    # the sum so far, a part, and their merge, which must not write what it reads
+    wide, n_rooms = torch.float32 if carry == "fp32" else q.dtype, min(len(blocks), 3)
+    outs = torch.empty(n_rooms, *q.shape, dtype=wide, device=q.device)
+    lse2s = torch.empty(n_rooms, *q.shape[:2], device=q.device)
+    rooms = [Attention(*room) for room in zip(outs, lse2s, strict=True)]
+    result, turns = Attention(q.new_empty(q.shape), torch.empty_like(lse2s[0])), []
+    for turn, (origin, k, v) in enumerate(blocks):
         rows, keys, asked = pair_of(q, k, rank, origin, causal=causal)
         kv = RaggedKV(k[keys], v[keys], asked.pop("cu_seqlens_k"))
-        part = prefill(q[rows], kv, **asked, **how).outputs()
-        if found is None:
-            found = part
-            continue
-        states = (torch.stack([x[rows], y]) for x, y in zip(found, part, strict=True))
-        found.out[rows], found.lse2[rows] = merge_states(*states).outputs()
-    return Attention(found.out.to(q.dtype), found.lse2)
+        last, rest = turn == len(blocks) - 1, slice(rows.start or 0)
+        to = {name: x[rows] for name, x in rooms[min(turn, 1)]._asdict().items()}
+        steps, copies = [prefill_step(q[rows], kv, **asked, **how, **to)], []
+        if turn:
+            merged = result if last else rooms[2]
+            to = {name: x[rows] for name, x in merged._asdict().items()}
+            steps.append(merge_states_step(outs[:2, rows], lse2s[:2, rows], **to))
+            copies = [] if last else _pairs(rooms[0], merged, rows)
+        if last:  # and the rows that have no part in this turn, which are all in the only turn
+            copies = _pairs(result, rooms[0], rest if turn else rows)
+        turns.append(Turn(steps, copies))
+    return turns, result
+
+
+def _pairs(
+    to: Attention, source: Attention, rows: slice
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(x[rows], y[rows]) for x, y in zip(to, source, strict=True)]
 
 
 def pair_of(
@@ -110,7 +201,7 @@ def pair_of(
     keys = slice(half) if causal and origin < rank else slice(None)
     n_rows, n_keys = len(q[rows]), len(k[keys])
     ends = [torch.tensor([0, n], dtype=torch.int32) for n in (n_rows, n_keys)]
-    of_q, of_k = (x.to(q.device, non_blocking=True) for x in ends)
+    of_q, of_k = (x.to(q.device) for x in ends)
     how = {"causal": causal and origin == rank, "q_lens": [n_rows], "kv_lens": [n_keys]}
     return rows, keys, {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, **how}
 
@@ -128,18 +219,3 @@ def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
             raise ValueError(f"{name}.dtype = {x.dtype}, allowed: {q.dtype}, as q")
     facts: dict[str, object] = {f"{name}.dtype": x.dtype for name, x in given.items()}
     return facts | {f"{name}.shape": tuple(x.shape) for name, x in given.items()}
-
-
-def _arriving(
-    k: torch.Tensor, v: torch.Tensor, ranks: Ranks
-) -> Generator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Yield K and V of this rank, then of each earlier one; the next arrives meanwhile."""
-    held = torch.stack([k, v])
-    for step in range(ranks.size):
-        coming, more = torch.empty_like(held), step < ranks.size - 1
-        wait = ranks.pass_on(held, coming) if more else lambda: None
-        try:
-            yield (ranks.rank - step) % ranks.size, held[0], held[1]
-        finally:  # also after an error, so that the next exchange is not in the way of this one
-            wait()
-        held = coming

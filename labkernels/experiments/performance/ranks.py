@@ -1,10 +1,13 @@
 """Attention and sums over GPUs of one machine: their times, and outputs with other bits.
 
 The ranks speak by NCCL. Attention is held against the same parts in one process, and its time
-against one GPU with all keys; a sum is held against fp32 sums in the order of the ranks.
+against one GPU with all keys; a sum is held against fp32 sums in the order of the ranks. A ring is
+called anew each time, run again, and captured. The control is a decode whose heads are split over
+ranks: each multiplies its heads by its part of the output projection, and an all-reduce adds.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,8 @@ DATA_FILE = "performance/ranks.csv"
 PAGE_SIZE, DTYPE = 16, "bf16"
 TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
+RING_TOKENS = 2**16  # that rings run through between two events
+REPEATS = 100  # of an all-reduce, whose bits are compared
 SUMS = ("fp32", "bf16", "fp16")
 
 
@@ -35,11 +40,16 @@ class Shared:
 
 GRID = (
     *(Shared("decode", 57, 8192), Shared("decode", 1, 131072, 64), Shared("decode", 1, 2**20, 64)),
-    *(Shared("prefill", 1, n) for n in (8192, 65536)),
+    *(Shared(name, 1, n) for name in ("prefill", "backward") for n in (8192, 65536)),
+    Shared("projection", 57, 8192),
     *(Shared("sum", 1, n) for n in (1024, 2**17, 10**7)),
 )
-QUICK = (Shared("decode", 2, 200, 4, 2, 64), Shared("prefill", 1, 64, 4, 2, 64))
-QUICK = (*QUICK, Shared("sum", 1, 1000))
+SMALL = {"q_heads": 8, "kv_heads": 4, "head_dim": 64}
+QUICK = (
+    *(Shared(name, 2, 200, **SMALL) for name in ("decode", "projection")),
+    *(Shared(name, 1, 64, **SMALL) for name in ("prefill", "backward")),
+    Shared("sum", 1, 1000),
+)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -85,7 +95,8 @@ def together(found: list[list[Row]]) -> Iterator[Row]:
 
 def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
     """Return the rows of one rank."""
-    run = {"decode": _decode, "prefill": _prefill, "sum": _sums}[of.operation]
+    runs = {"decode": _decode, "prefill": _ring, "backward": _ring, "projection": _projection}
+    run = (runs | {"sum": _sums})[of.operation]
     base: Row = {"operation": of.operation, "ranks": ranks.size, "batch": of.batch}
     base |= {"keys": of.keys, "dtype": DTYPE, "time": "", "carry": ""}
     if of.operation != "sum":
@@ -95,22 +106,13 @@ def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
 
 
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-
     from labkernels.distributed import context_parallel_decode, decode_in_parts, shard
     from labkernels.distributed.decode import CARRIES, MERGES
-    from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.decode.api import decode_step
 
-    draw = _normal(seed, device)
-    pages = -(-of.keys // PAGE_SIZE)
-    pools = [draw(of.batch * pages, PAGE_SIZE, of.kv_heads, of.head_dim) for _ in "kv"]
-    table = torch.arange(of.batch * pages, dtype=torch.int32, device=device).view(of.batch, pages)
-    lengths = torch.full((of.batch,), of.keys, dtype=torch.int32, device=device)
-    q, cache = draw(of.batch, of.q_heads, of.head_dim), PagedKV(*pools, table, lengths)
+    q, cache = _of_decode(of, _normal(seed, device), device)
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
-    own, heads = shard(cache, ranks.rank, ranks.size), of.q_heads // ranks.size
-    mine = slice(ranks.rank * heads, (ranks.rank + 1) * heads)
+    own, mine = shard(cache, ranks.rank, ranks.size), _share(of.q_heads, ranks.rank, ranks.size)
     for carry in CARRIES:
         want = decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
         for merge in MERGES:
@@ -122,38 +124,121 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             yield row | {"time": _seconds(step.run, ranks, device)}
 
 
-def _prefill(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
+def _of_decode(of: Shared, draw, device: str) -> tuple:
+    """Return random queries, and a paged cache."""
     import torch
 
-    from labkernels.distributed import ring_prefill, ring_rows, zigzag
+    from labkernels.kernels.caches.paged import PagedKV
+
+    pages = -(-of.keys // PAGE_SIZE)
+    pools = [draw(of.batch * pages, PAGE_SIZE, of.kv_heads, of.head_dim) for _ in "kv"]
+    table = torch.arange(of.batch * pages, dtype=torch.int32, device=device).view(of.batch, pages)
+    lengths = torch.full((of.batch,), of.keys, dtype=torch.int32, device=device)
+    return draw(of.batch, of.q_heads, of.head_dim), PagedKV(*pools, table, lengths)
+
+
+def _share(heads: int, rank: int, ranks: int) -> slice:
+    return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
+
+
+def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
+    import torch
+    import torch.distributed as dist
+
     from labkernels.distributed.decode import CARRIES
+    from labkernels.kernels.caches.paged import PagedKV
+    from labkernels.kernels.decode.api import decode_step
+
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # fp32 to the end
+    draw, width = _normal(seed, device), of.q_heads * of.head_dim
+    q, cache = _of_decode(of, draw, device)
+    weight = draw(width, width) / width**0.5
+
+    def part_of(rank: int, ranks: int, to: torch.dtype) -> Callable[[], torch.Tensor]:
+        heads, keys, rows = (_share(n, rank, ranks) for n in (of.q_heads, of.kv_heads, width))
+        kv = PagedKV(cache.k[:, :, keys], cache.v[:, :, keys], cache.page_table, cache.kv_len)
+        step, by = decode_step(q[:, heads], kv), weight[rows].to(to)
+
+        def run() -> torch.Tensor:
+            step.run()
+            return step.out.flatten(1).to(to) @ by
+
+        return run
+
+    for carry in CARRIES:
+        to = torch.float32 if carry == "fp32" else q.dtype
+        parts = [part_of(rank, ranks.size, to) for rank in range(ranks.size)]
+
+        def together(part=parts[ranks.rank]) -> torch.Tensor:
+            total = part()
+            dist.all_reduce(total, group=ranks.group)
+            return total
+
+        yield {"way": "one GPU", "carry": carry, "time": _seconds(part_of(0, 1, to), ranks, device)}
+        first, want = together(), functools.reduce(torch.add, [part() for part in parts])
+        differ = torch.stack([together() != first for _ in range(REPEATS)]).any(0)
+        row: Row = {"way": "all-reduce", "carry": carry, **_differing(first, want, first)}
+        row |= {"unstable": int(differ.sum()), "time": _seconds(together, ranks, device)}
+        yield row
+
+
+def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
+    import torch
+
+    from labkernels.distributed import zigzag
+    from labkernels.distributed.decode import CARRIES
+    from labkernels.kernels.backward.api import backward_step
     from labkernels.kernels.caches.ragged import RaggedKV
     from labkernels.kernels.prefill.api import prefill
 
-    draw = _normal(seed, device)
+    draw, replays = _normal(seed, device), max(1, RING_TOKENS // of.keys)
     q, k, v = (draw(of.keys, heads, of.head_dim) for heads in (of.q_heads, *[of.kv_heads] * 2))
     ends = torch.tensor([0, of.keys], dtype=torch.int32, device=device)
-    step = prefill(q, RaggedKV(k, v, ends), ends, causal=True)
-    yield {"way": "one GPU", "time": _seconds(step.run, ranks, device)}
+    one, given = prefill(q, RaggedKV(k, v, ends), ends, causal=True), (q, k, v)
+    if of.operation == "backward":
+        given = (draw(*q.shape), *given, *one.outputs())
+        one = backward_step(*given, ends, ends, causal=True, deterministic=True)
+    yield {"way": "one GPU", "time": _seconds(one.run, ranks, device, replays=replays)}
     places = [zigzag(of.keys, rank, ranks.size).to(device) for rank in range(ranks.size)]
-    mine = [x[places[ranks.rank]] for x in (q, k, v)]
-    for carry in CARRIES:
-        order = [(ranks.rank - step) % ranks.size for step in range(ranks.size)]
-        blocks = ((origin, k[places[origin]], v[places[origin]]) for origin in order)
-        want = ring_rows(mine[0], blocks, ranks.rank, causal=True, carry=carry).out
-        outs = [ring_prefill(*mine, ranks, carry=carry).out for _ in range(2)]
-        row: Row = {"way": "ring", "carry": carry, **_differing(outs[0], want, outs[1])}
+    parts = [[x[place] for x in given] for place in places]
+    for carry in CARRIES if of.operation == "prefill" else ("fp32",):
+        call, want = _ring_of(of.operation, parts, ranks, carry)
+        first, step = call(), call()
+        for way, run in {"ring": call, "ring again": step.run, "ring in a graph": step.run}.items():
+            graph = way == "ring in a graph"
+            time = _seconds(run, ranks, device, graph=graph, replays=replays)
+            found = _differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
+            yield {"way": way, "carry": carry, "time": time, **found}
+            for x in step.outputs():
+                x.zero_()  # the next way must write all of it
 
-        def run(carry=carry) -> None:
-            ring_prefill(*mine, ranks, carry=carry)
 
-        yield row | {"time": _seconds(run, ranks, device, graph=False)}
+def _ring_of(operation: str, parts: list, ranks, carry: str) -> tuple:
+    """Return a ring's call on this rank, and its outputs by one process."""
+    from labkernels import distributed
+
+    mine = parts[ranks.rank]
+    if operation == "backward":
+        want = distributed.ring_backward_in_turn([distributed.Rows(*x) for x in parts])
+        return lambda: distributed.ring_backward(*mine, ranks), want[ranks.rank]
+    order = [(ranks.rank - turn) % ranks.size for turn in range(ranks.size)]
+    blocks = [distributed.Block(origin, *parts[origin][1:]) for origin in order]
+    alone = distributed.ring_rows(mine[0], blocks, ranks.rank, causal=True, carry=carry)
+    return lambda: distributed.ring_prefill(*mine, ranks, carry=carry), alone.outputs()
+
+
+def _flat(outputs):
+    """Return all numbers in the format of the first output, side by side."""
+    import torch
+
+    return torch.cat([x.flatten() for x in outputs if x.dtype == outputs[0].dtype])
 
 
 def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     import torch
     import torch.distributed as dist
 
+    from labkernels.distributed import order_of_sums, sums_in_order
     from labkernels.kernels.random_inputs import DTYPES
 
     for dtype in SUMS:
@@ -165,6 +250,10 @@ def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             dist.all_reduce(total, group=ranks.group)
         found = _differing(totals[0], expected, totals[1])
         yield {"way": "all-reduce", "dtype": dtype, **found}
+        if ranks.size > 2 and dtype != "fp16":  # whose range has no ones to lose
+            met = order_of_sums(ranks, of.keys, dtype=kind, device=device)
+            found = _differing(totals[0], sums_in_order(torch.stack(parts), met), totals[1])
+            yield {"way": "all-reduce as probed", "dtype": dtype, **found}
 
 
 def _normal(seed: int, device: str):
@@ -189,23 +278,21 @@ def _differing(out, expected, again) -> Row:
     return {"outputs": out.numel(), "other": other, "unstable": unstable}
 
 
-def _seconds(run, ranks, device: str, *, graph: bool = True, repeats: int = 20) -> Any:
+def _seconds(
+    run, ranks, device: str, *, graph: bool = True, replays: int = REPLAYS, repeats: int = 20
+) -> Any:
     """Return the median time of a call on this rank; "" on a CPU. Units: seconds"""
     import torch
     import torch.distributed as dist
 
-    from labkernels.measure.timing import quartiles
+    from labkernels.measure import timing
 
+    run()
     if device == "cpu":
         return ""
-    run()
     torch.cuda.synchronize()
-    replays = REPLAYS if graph else 1
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-            run()
-        run = captured.replay
+    if graph:  # NCCL has a thread that asks the GPU meanwhile
+        run = timing.capture(run, capture_error_mode="thread_local").replay
     times = []
     for _ in range(repeats):
         dist.barrier(group=ranks.group)
@@ -216,7 +303,7 @@ def _seconds(run, ranks, device: str, *, graph: bool = True, repeats: int = 20) 
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3 / replays)
-    return quartiles(times[2:]).median_s  # after two that warm up
+    return timing.quartiles(times[2:]).median_s  # after two that warm up
 
 
 EXPERIMENT = Experiment(

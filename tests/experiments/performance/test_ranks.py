@@ -13,7 +13,9 @@ def test_rows_hold_the_bits_of_one_process(of):
     columns = set(schema.TABLES["ranks"].columns)
     assert all(set(row) <= columns for row in found)
     compared = [row for row in found if row["outputs"]]
-    ways = {"decode": ["gather", "heads", "scatter"] * 2, "prefill": ["ring"] * 2}
+    ring = ["ring", "ring again", "ring in a graph"]
+    ways = {"decode": ["gather", "heads", "scatter"] * 2, "prefill": ring * 2, "backward": ring}
+    ways["projection"] = ["all-reduce"] * 2
     assert [row["way"] for row in compared] == ways.get(of.operation, ["all-reduce"] * 3)
     # gloo rounds a sum of two as fp32 does, and parts in 16 bits are added in 16 bits
     exact = [row for row in compared if (row["way"], row["carry"]) != ("scatter", "input")]

@@ -1,0 +1,64 @@
+"""The order in which a library adds the numbers of ranks: a probe of it, and sums in that order."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+
+from labkernels.distributed.ranks import Ranks
+
+_LARGE = 2.0**40  # beside which a few ones are lost, in fp32 and in bf16
+_FORMATS = (torch.float32, torch.bfloat16)
+
+
+def order_of_sums(
+    ranks: Ranks, numbers: int, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> torch.Tensor:
+    """Return, for each of the sums of an all-reduce, which ranks have been added where two meet.
+
+    A rank gives a large number, another its negative, and all others ones. Ones that are added to
+    either before the two meet are lost, and the sum counts those that come after. This tells the
+    tree of each sum, since pairs that meet deeper have fewer ranks below them; the order may change
+    with the place, the numbers and the format.
+    Shapes: [numbers, ranks, ranks] int32, how many ranks the smallest partial sum with both has.
+    Raises: ValueError for a format in which ones beside a large number are not lost; LostRank.
+
+    >>> order_of_sums(Ranks(), 2).tolist()
+    [[[1]], [[1]]]
+    """
+    if dtype not in _FORMATS:
+        raise ValueError(f"dtype = {dtype}, allowed: {', '.join(map(str, _FORMATS))}")
+    met = torch.ones(numbers, ranks.size, ranks.size, dtype=torch.int32)
+    for i, j in itertools.combinations(range(ranks.size), 2):
+        given = {i: _LARGE, j: -_LARGE}.get(ranks.rank, 1.0)
+        total = torch.full((numbers,), given, dtype=dtype, device=device)
+        ranks.ask("a probe of sums", dist.all_reduce, total, group=ranks.group)
+        met[:, i, j] = met[:, j, i] = ranks.size - total.int().cpu()
+    return met
+
+
+def sums_in_order(parts: torch.Tensor, met: torch.Tensor) -> torch.Tensor:
+    """Add the parts of ranks as a probe saw it, each sum rounded to the format of the parts.
+
+    Shapes: parts [ranks, numbers]; met as `order_of_sums` returns it.
+
+    >>> met = torch.tensor([[[1, 3, 3], [3, 1, 2], [3, 2, 1]]])  # ranks 1 and 2 meet first
+    >>> sums_in_order(torch.tensor([[-(2.0**30)], [2.0**30], [1.0]]), met)
+    tensor([0.])
+    """
+    total = torch.empty_like(parts[0])
+    trees, tree_of = met.flatten(1).unique_consecutive(dim=0, return_inverse=True)
+    for number, tree in enumerate(trees.unflatten(1, met.shape[1:])):
+        places = (tree_of == number).to(parts.device)
+        total[places] = _added(parts[:, places], tree.tolist(), list(range(len(parts))))
+    return total
+
+
+def _added(parts: torch.Tensor, tree: list[list[int]], below: list[int]) -> torch.Tensor:
+    """Return the partial sum of the ranks below a node: of those near the first, and the rest."""
+    first, *others = below
+    if not others:
+        return parts[first]
+    near = [first, *(rank for rank in others if tree[first][rank] < len(below))]
+    rest = [rank for rank in below if rank not in near]
+    return _added(parts, tree, near) + _added(parts, tree, rest)
