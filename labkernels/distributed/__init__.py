@@ -5,7 +5,7 @@ from labkernels.distributed.gradients import Rows, ring_backward, ring_backward_
 from labkernels.distributed.launch import on_cpus, on_gpus
 from labkernels.distributed.order import order_of_sums, sums_in_order
 from labkernels.distributed.ranks import LostRank, Ranks
-from labkernels.distributed.ring import Block, ring_prefill, ring_rows, zigzag
+from labkernels.distributed.ring import Block, ring_prefill, ring_rows_step, zigzag
 from labkernels.distributed.shards import shard
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "ring_backward",
     "ring_backward_in_turn",
     "ring_prefill",
-    "ring_rows",
+    "ring_rows_step",
     "shard",
     "sums_in_order",
     "zigzag",

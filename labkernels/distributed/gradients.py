@@ -1,14 +1,13 @@
 """The verb `ring_backward`: K and V go round, and their gradients travel with them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Unpack
 
 import torch
 
 from labkernels.distributed.decode import PartOptions
 from labkernels.distributed.ranks import Ranks
-from labkernels.distributed.ring import Block, Held, pair_of, ring_facts
+from labkernels.distributed.ring import Block, Held, pair_of, plan_of, ring_facts
 from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.call import Gradients, Step, nothing, require_options
 
@@ -70,9 +69,9 @@ def ring_backward(
         facts, held = ring_facts(given._asdict()), Held(k, v, ranks)
         found, how = given.gradients(), {"causal": causal, **options}
         pairs = [_pair(given, found, block, ranks.rank, **how) for block in held.blocks]
-        return (held, found, pairs), facts | how
+        return (held.turns, found, pairs), facts | how
 
-    held, found, pairs = ranks.agree(make)
+    turns, found, pairs = ranks.agree(make)
     dq, carry = given.sums()
     carries = carry, torch.empty_like(carry)
 
@@ -80,17 +79,17 @@ def ring_backward(
         for x in (dq, carry):
             x.zero_()
         home = nothing
-        for turn in held.turns():
-            pairs[turn].step.run()
+        for turn in turns():
+            step, add = pairs[turn]
+            step.run()
             home()  # the carry of these keys, to which the ranks before have added
-            pairs[turn].add(dq, carries[turn % 2])
+            add(dq, carries[turn % 2])
             home = ranks.pass_on(carries[turn % 2], carries[(turn + 1) % 2])
         home()
         _round(found, dq, carries[ranks.size % 2])
 
     run()
-    launches = sum(pair.step.plan.launches for pair in pairs)
-    return Step(run, lambda: found, replace(pairs[0].step.plan, launches=launches))
+    return Step(run, lambda: found, plan_of([step for step, _ in pairs]))
 
 
 def ring_backward_in_turn(
@@ -111,26 +110,12 @@ def ring_backward_in_turn(
         for rank, rows in enumerate(given):
             origin = (rank - turn) % len(given)
             block = Block(origin, given[origin].k, given[origin].v)
-            pair = _pair(rows, found[rank], block, rank, causal=causal, **options)
-            pair.step.run()
-            pair.add(sums[rank][0], sums[origin][1])
+            step, add = _pair(rows, found[rank], block, rank, causal=causal, **options)
+            step.run()
+            add(sums[rank][0], sums[origin][1])
     for to, two in zip(found, sums, strict=True):
         _round(to, *two)
     return found
-
-
-class Pair(NamedTuple):
-    """The gradients of some rows and some keys, which lie where the whole ones come last."""
-
-    step: Step[Gradients]
-    rows: slice
-    keys: slice
-
-    def add(self, dq: torch.Tensor, carry: torch.Tensor) -> None:
-        """Add them to sums."""
-        dq[self.rows] += self.step.dq
-        carry[0, self.keys] += self.step.dk
-        carry[1, self.keys] += self.step.dv
 
 
 def _pair(
@@ -141,14 +126,20 @@ def _pair(
     *,
     causal: bool,
     **options: Unpack[PartOptions],
-) -> Pair:
-    """Prepare the gradients of a rank's rows and the keys of a block."""
+) -> tuple[Step[Gradients], Callable[[torch.Tensor, torch.Tensor], None]]:
+    """Prepare the gradients of a rank's rows and a block's keys; return also what adds them."""
     rows, keys, asked = pair_of(given.q, block.k, rank, block.origin, causal=causal)
     dout, q, out, lse2 = (x[rows] for x in (given.dout, given.q, given.out, given.lse2))
     to = {"dq": found.dq[rows], "dk": found.dk[keys], "dv": found.dv[keys]}
     how = {"deterministic": True, **asked, **options}
     step = backward_step(dout, q, block.k[keys], block.v[keys], out, lse2, **how, **to)
-    return Pair(step, rows, keys)
+
+    def add(dq: torch.Tensor, carry: torch.Tensor) -> None:
+        dq[rows] += step.dq
+        carry[0, keys] += step.dk
+        carry[1, keys] += step.dv
+
+    return step, add
 
 
 def _round(found: Gradients, dq: torch.Tensor, carry: torch.Tensor) -> None:

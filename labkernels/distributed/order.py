@@ -7,12 +7,15 @@ import torch.distributed as dist
 
 from labkernels.distributed.ranks import Ranks
 
-_LARGE = 2.0**40  # beside which a few ones are lost, in fp32 and in bf16
-_FORMATS = (torch.float32, torch.bfloat16)
+_LARGE = {torch.float32: 2.0**40, torch.bfloat16: 2.0**40, torch.float16: 2.0**15}  # hide 15 ones
 
 
 def order_of_sums(
-    ranks: Ranks, numbers: int, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ranks: Ranks,
+    numbers: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
     """Return, for each of the sums of an all-reduce, which ranks have been added where two meet.
 
@@ -21,16 +24,16 @@ def order_of_sums(
     tree of each sum, since pairs that meet deeper have fewer ranks below them; the order may change
     with the place, the numbers and the format.
     Shapes: [numbers, ranks, ranks] int32, how many ranks the smallest partial sum with both has.
-    Raises: ValueError for a format in which ones beside a large number are not lost; LostRank.
+    Raises: ValueError naming the format and what is allowed; LostRank.
 
     >>> order_of_sums(Ranks(), 2).tolist()
     [[[1]], [[1]]]
     """
-    if dtype not in _FORMATS:
-        raise ValueError(f"dtype = {dtype}, allowed: {', '.join(map(str, _FORMATS))}")
+    if dtype not in _LARGE:
+        raise ValueError(f"dtype = {dtype}, allowed: {', '.join(map(str, _LARGE))}")
     met = torch.ones(numbers, ranks.size, ranks.size, dtype=torch.int32)
     for i, j in itertools.combinations(range(ranks.size), 2):
-        given = {i: _LARGE, j: -_LARGE}.get(ranks.rank, 1.0)
+        given = {i: _LARGE[dtype], j: -_LARGE[dtype]}.get(ranks.rank, 1.0)
         total = torch.full((numbers,), given, dtype=dtype, device=device)
         ranks.ask("a probe of sums", dist.all_reduce, total, group=ranks.group)
         met[:, i, j] = met[:, j, i] = ranks.size - total.int().cpu()
@@ -41,6 +44,7 @@ def sums_in_order(parts: torch.Tensor, met: torch.Tensor) -> torch.Tensor:
     """Add the parts of ranks as a probe saw it, each sum rounded to the format of the parts.
 
     Shapes: parts [ranks, numbers]; met as `order_of_sums` returns it.
+    Raises: ValueError where this is no order, as of 16-bit numbers that are added in fp32.
 
     >>> met = torch.tensor([[[1, 3, 3], [3, 1, 2], [3, 2, 1]]])  # ranks 1 and 2 meet first
     >>> sums_in_order(torch.tensor([[-(2.0**30)], [2.0**30], [1.0]]), met)
@@ -61,4 +65,6 @@ def _added(parts: torch.Tensor, tree: list[list[int]], below: list[int]) -> torc
         return parts[first]
     near = [first, *(rank for rank in others if tree[first][rank] < len(below))]
     rest = [rank for rank in below if rank not in near]
+    if not rest:
+        raise ValueError(f"met = {tree} between the ranks {below}, allowed: a tree of sums")
     return _added(parts, tree, near) + _added(parts, tree, rest)

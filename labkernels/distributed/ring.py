@@ -1,7 +1,8 @@
 """The verb `ring_prefill`: K and V of each rank go round, and every rank attends to all of them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -10,7 +11,7 @@ from labkernels.distributed.decode import CARRIES, PartOptions, carried
 from labkernels.distributed.ranks import Ranks
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Step, nothing, require_options
+from labkernels.kernels.call import Attention, Plan, Step, require_options
 from labkernels.kernels.merge_states.api import merge_states_step
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.units import require_choice
@@ -37,27 +38,11 @@ class Held:
         """Yield the number of each block once it is there; the next one arrives meanwhile."""
         for room, x in zip(self.rooms[0], self.own, strict=True):
             room.copy_(x)
-        for turn in range(self.ranks.size):
-            more, wait = turn < self.ranks.size - 1, nothing
-            if more:
-                wait = self.ranks.pass_on(self.rooms[turn % 2], self.rooms[(turn + 1) % 2])
+        for turn in range(self.ranks.size - 1):
+            wait = self.ranks.pass_on(self.rooms[turn % 2], self.rooms[(turn + 1) % 2])
             yield turn
             wait()
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What a rank does with one block: launches, and then copies from the second to the first."""
-
-    steps: list[Step[Attention]]
-    copies: list[tuple[torch.Tensor, torch.Tensor]]
-
-    def run(self) -> None:
-        """Attend to the block, and add the part to the sum so far."""
-        for step in self.steps:
-            step.run()
-        for to, source in self.copies:
-            to.copy_(source)
+        yield self.ranks.size - 1
 
 
 def zigzag(tokens: int, rank: int, ranks: int) -> torch.Tensor:
@@ -102,90 +87,74 @@ def ring_prefill(
     torch.Size([8, 2, 64])
     """
 
-    def make() -> tuple[tuple, dict[str, object]]:
+    def make() -> tuple[Step[Attention], dict[str, object]]:
         require_choice("carry", carry, CARRIES)
         require_options("ring_prefill", options, PartOptions)
-        facts = ring_facts({"q": q, "k": k, "v": v})
-        held = Held(k, v, ranks)
-        made = _turns(q, held.blocks, ranks.rank, causal=causal, carry=carry, **options)
-        return (held, *made), {**facts, "causal": causal, "carry": carry, **options}
+        facts, held = ring_facts({"q": q, "k": k, "v": v}), Held(k, v, ranks)
+        how = {"causal": causal, "carry": carry, **options}
+        step = ring_rows_step(q, held.blocks, ranks.rank, turns=held.turns, **how)
+        return step, facts | how
 
-    held, turns, result = ranks.agree(make)
-
-    def run() -> None:
-        for turn in held.turns():
-            turns[turn].run()
-
-    return _ran(run, turns, result)
+    step = ranks.agree(make)
+    step.run()
+    return step
 
 
-def ring_rows(
+def ring_rows_step(
     q: torch.Tensor,
     blocks: Sequence[Block],
     rank: int,
     *,
     causal: bool,
     carry: str,
+    turns: Callable[[], Iterable[int]] | None = None,
     **options: Unpack[PartOptions],
 ) -> Step[Attention]:
-    """Compute the rows of one rank in one process, given the blocks in the ring's order.
+    """Prepare the rows of one rank, given the blocks in the ring's order.
 
-    The bits are those of the ring.
+    One process that has the same blocks gets the same bits as the ring. turns: yields the number of
+    each block once it is there; by default all are.
     """
-    turns, result = _turns(q, blocks, rank, causal=causal, carry=carry, **options)
-
-    def run() -> None:
-        for turn in turns:
-            turn.run()
-
-    return _ran(run, turns, result)
-
-
-def _ran(run: Callable[[], None], turns: list[Turn], result: Attention) -> Step[Attention]:
-    run()
-    plans = [step.plan for turn in turns for step in turn.steps if step.plan]
-    plan = replace(plans[0], launches=sum(plan.launches for plan in plans))
-    return Step(run, lambda: result, plan)
-
-
-def _turns(
-    q: torch.Tensor,
-    blocks: Sequence[Block],
-    rank: int,
-    *,
-    causal: bool,
-    carry: str,
-    **options: Unpack[PartOptions],
-) -> tuple[list[Turn], Attention]:
-    """Return what a rank does with each block, and where its rows then are."""
+    carry, device = carry if len(blocks) > 1 else "input", q.device
     how = {"batch_invariant": True, **options, **carried("prefill", carry, options)}
-    # the sum so far, a part, and their merge, which must not write what it reads
-    wide, n_rooms = torch.float32 if carry == "fp32" else q.dtype, min(len(blocks), 3)
-    outs = torch.empty(n_rooms, *q.shape, dtype=wide, device=q.device)
-    lse2s = torch.empty(n_rooms, *q.shape[:2], device=q.device)
-    rooms = [Attention(*room) for room in zip(outs, lse2s, strict=True)]
-    result, turns = Attention(q.new_empty(q.shape), torch.empty_like(lse2s[0])), []
+    # the sum so far, a part, and what they give, which a merge must not write over what it reads
+    wide = torch.float32 if carry == "fp32" else q.dtype
+    outs = torch.empty(min(len(blocks), 3), *q.shape, dtype=wide, device=device)
+    lse2s = torch.empty(outs.shape[:-1], device=device)
+    result = Attention(q.new_empty(q.shape), torch.empty_like(lse2s[0]))
+    rooms = [Attention(*x) for x in zip(outs, lse2s, strict=True)] if len(blocks) > 1 else [result]
+    steps: list[list[Step[Attention]]] = []
+    copies: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     for turn, (origin, k, v) in enumerate(blocks):
         rows, keys, asked = pair_of(q, k, rank, origin, causal=causal)
         kv = RaggedKV(k[keys], v[keys], asked.pop("cu_seqlens_k"))
-        last, rest = turn == len(blocks) - 1, slice(rows.start or 0)
-        to = {name: x[rows] for name, x in rooms[min(turn, 1)]._asdict().items()}
-        steps, copies = [prefill_step(q[rows], kv, **asked, **how, **to)], []
+        part = {"out": rooms[turn > 0].out[rows], "lse2": rooms[turn > 0].lse2[rows]}
+        steps.append([prefill_step(q[rows], kv, **asked, **how, **part)])
+        copies.append([])
         if turn:
-            merged = result if last else rooms[2]
-            to = {name: x[rows] for name, x in merged._asdict().items()}
-            steps.append(merge_states_step(outs[:2, rows], lse2s[:2, rows], **to))
-            copies = [] if last else _pairs(rooms[0], merged, rows)
-        if last:  # and the rows that have no part in this turn, which are all in the only turn
-            copies = _pairs(result, rooms[0], rest if turn else rows)
-        turns.append(Turn(steps, copies))
-    return turns, result
+            last = turn == len(blocks) - 1
+            to = result if last else rooms[2]
+            merged = {"out": to.out[rows], "lse2": to.lse2[rows]}
+            steps[turn].append(merge_states_step(outs[:2, rows], lse2s[:2, rows], **merged))
+            # into the result go also the rows that have no part in the last turn
+            some = slice(rows.start or 0) if last else rows
+            pairs = zip(result, rooms[0], strict=True) if last else zip(rooms[0], to, strict=True)
+            copies[turn] += [(x[some], y[some]) for x, y in pairs]
+
+    def run() -> None:
+        for turn in turns() if turns else range(len(blocks)):
+            for step in steps[turn]:
+                step.run()
+            for to, source in copies[turn]:
+                to.copy_(source)
+
+    return Step(run, lambda: result, plan_of([*itertools.chain(*steps)]))
 
 
-def _pairs(
-    to: Attention, source: Attention, rows: slice
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [(x[rows], y[rows]) for x, y in zip(to, source, strict=True)]
+def plan_of(steps: Sequence[Step]) -> Plan | None:
+    """Return the plan of the first step with the launches of all."""
+    plans = [step.plan for step in steps if step.plan]
+    return replace(plans[0], launches=sum(plan.launches for plan in plans))
 
 
 def pair_of(

@@ -17,7 +17,7 @@ from labkernels.distributed import (
     ring_backward,
     ring_backward_in_turn,
     ring_prefill,
-    ring_rows,
+    ring_rows_step,
     shard,
     sums_in_order,
     zigzag,
@@ -96,8 +96,9 @@ def ring_alike(ranks, carry):
     q, k, v = parts[ranks.rank]
     order = [(ranks.rank - step) % ranks.size for step in range(ranks.size)]
     blocks = [Block(origin, *parts[origin][1:]) for origin in order]
-    want = ring_rows(q, blocks, ranks.rank, causal=True, carry=carry).outputs()
-    return again(ring_prefill(q, k, v, ranks, carry=carry), want)
+    alone = ring_rows_step(q, blocks, ranks.rank, causal=True, carry=carry)
+    alone.run()
+    return again(ring_prefill(q, k, v, ranks, carry=carry), alone.outputs())
 
 
 def again(step, want):

@@ -52,7 +52,9 @@ def ring(inputs: PrefillInputs, ranks: int, carry: str, **options) -> torch.Tens
         for rank, own in enumerate(owned):
             order = [(rank - step) % ranks for step in range(ranks)]
             blocks = [distributed.Block(j, k[owned[j]], v[owned[j]]) for j in order]
-            to[own] = distributed.ring_rows(q[own], blocks, rank, **options).out
+            step = distributed.ring_rows_step(q[own], blocks, rank, **options)
+            step.run()
+            to[own] = step.out
     return out
 
 
