@@ -50,11 +50,11 @@ def sums_in_order(parts: torch.Tensor, met: torch.Tensor) -> torch.Tensor:
     >>> sums_in_order(torch.tensor([[-(2.0**30)], [2.0**30], [1.0]]), met)
     tensor([0.])
     """
-    total = torch.empty_like(parts[0])
-    trees, tree_of = met.flatten(1).unique_consecutive(dim=0, return_inverse=True)
-    for number, tree in enumerate(trees.unflatten(1, met.shape[1:])):
-        places = (tree_of == number).to(parts.device)
-        total[places] = _added(parts[:, places], tree.tolist(), list(range(len(parts))))
+    trees, total = met.flatten(1), torch.empty_like(parts[0])
+    changes = (trees[1:] != trees[:-1]).any(1).nonzero().flatten() + 1
+    for start, end in itertools.pairwise([0, *changes.tolist(), len(trees)]):
+        tree, below = met[start].tolist(), list(range(len(parts)))
+        total[start:end] = _added(parts[:, start:end], tree, below)
     return total
 
 

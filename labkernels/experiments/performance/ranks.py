@@ -10,8 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkernels import distributed
+from labkernels.distributed.decode import CARRIES, MERGES
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.kernels.backward.api import backward_step
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.api import decode_step
+from labkernels.kernels.prefill.api import prefill
+from labkernels.kernels.random_inputs import DTYPES
+from labkernels.measure import timing
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
@@ -60,21 +72,15 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def missing() -> str | None:
     """Return why the ranks cannot run here, or None."""
-    import torch
-
     found = torch.cuda.device_count()
     return None if found > 1 else f"it needs two GPUs of one machine, here are {found}"
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run the ranks of a cell, one on each GPU."""
-    import torch
-
-    from labkernels.distributed import on_gpus
-
     of: Shared = cell.of
     n = torch.cuda.device_count()
-    found = on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
+    found = distributed.on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
     for row in together(found):
         row |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
         yield DATA_FILE, row
@@ -105,17 +111,14 @@ def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
 
 
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    from labkernels.distributed import context_parallel_decode, decode_in_parts, shard
-    from labkernels.distributed.decode import CARRIES, MERGES
-    from labkernels.kernels.decode.api import decode_step
-
     q, cache = _of_decode(of, _normal(seed, device), device)
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
-    own, mine = shard(cache, ranks.rank, ranks.size), _share(of.q_heads, ranks.rank, ranks.size)
+    own = distributed.shard(cache, ranks.rank, ranks.size)
+    mine = _share(of.q_heads, ranks.rank, ranks.size)
     for carry in CARRIES:
-        want = decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
+        want = distributed.decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
         for merge in MERGES:
-            step = context_parallel_decode(q, own, ranks, merge=merge, carry=carry)
+            step = distributed.context_parallel_decode(q, own, ranks, merge=merge, carry=carry)
             first = step.outputs().out.clone()
             step.run()
             part = want if merge == "gather" else want[:, mine]
@@ -125,10 +128,6 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 def _of_decode(of: Shared, draw, device: str) -> tuple:
     """Return random queries, and a paged cache."""
-    import torch
-
-    from labkernels.kernels.caches.paged import PagedKV
-
     pages = -(-of.keys // PAGE_SIZE)
     pools = [draw(of.batch * pages, PAGE_SIZE, of.kv_heads, of.head_dim) for _ in "kv"]
     table = torch.arange(of.batch * pages, dtype=torch.int32, device=device).view(of.batch, pages)
@@ -141,13 +140,6 @@ def _share(heads: int, rank: int, ranks: int) -> slice:
 
 
 def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-    import torch.distributed as dist
-
-    from labkernels.distributed.decode import CARRIES
-    from labkernels.kernels.caches.paged import PagedKV
-    from labkernels.kernels.decode.api import decode_step
-
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # fp32 to the end
     draw, width = _normal(seed, device), of.q_heads * of.head_dim
     q, cache = _of_decode(of, draw, device)
@@ -182,14 +174,6 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 
 def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-
-    from labkernels.distributed import zigzag
-    from labkernels.distributed.decode import CARRIES
-    from labkernels.kernels.backward.api import backward_step
-    from labkernels.kernels.caches.ragged import RaggedKV
-    from labkernels.kernels.prefill.api import prefill
-
     draw, replays = _normal(seed, device), max(1, RING_TOKENS // of.keys)
     q, k, v = (draw(of.keys, heads, of.head_dim) for heads in (of.q_heads, *[of.kv_heads] * 2))
     ends = torch.tensor([0, of.keys], dtype=torch.int32, device=device)
@@ -198,8 +182,8 @@ def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
         given = (draw(*q.shape), *given, *one.outputs())
         one = backward_step(*given, ends, ends, causal=True, deterministic=True)
     yield {"way": "one GPU", "time": _seconds(one.run, ranks, device, replays=replays)}
-    places = [zigzag(of.keys, rank, ranks.size).to(device) for rank in range(ranks.size)]
-    parts = [[x[place] for x in given] for place in places]
+    places = [distributed.zigzag(of.keys, rank, ranks.size) for rank in range(ranks.size)]
+    parts = [[x[place.to(device)] for x in given] for place in places]
     for carry in CARRIES if of.operation == "prefill" else ("fp32",):
         call, want = _ring_of(of.operation, parts, ranks, carry)
         first, step = call(), call()
@@ -214,8 +198,6 @@ def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 def _ring_of(operation: str, parts: list, ranks, carry: str) -> tuple:
     """Return a ring's call on this rank, and its outputs by one process."""
-    from labkernels import distributed
-
     mine = parts[ranks.rank]
     if operation == "backward":
         want = distributed.ring_backward_in_turn([distributed.Rows(*x) for x in parts])
@@ -229,17 +211,10 @@ def _ring_of(operation: str, parts: list, ranks, carry: str) -> tuple:
 
 def _flat(outputs):
     """Return all numbers in the format of the first output, side by side."""
-    import torch
-
     return torch.cat([x.flatten() for x in outputs if x.dtype == outputs[0].dtype])
 
 
 def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-    import torch.distributed as dist
-
-    from labkernels.kernels.random_inputs import DTYPES
-
     for dtype in SUMS:
         kind = DTYPES.get(dtype, torch.float32)
         parts = [_normal(seed + r, device)(of.keys, dtype=kind) for r in range(ranks.size)]
@@ -252,19 +227,13 @@ def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 def _added(ranks, parts: list):
     """Return the sum of the parts in the order that a probe sees; that of two is the only one."""
-    import torch
-
-    from labkernels.distributed import order_of_sums, sums_in_order
-
     flat = torch.stack(parts).flatten(1)
-    met = order_of_sums(ranks, flat.shape[1], dtype=flat.dtype, device=flat.device)
-    return sums_in_order(flat, met).view_as(parts[0])
+    met = distributed.order_of_sums(ranks, flat.shape[1], dtype=flat.dtype, device=flat.device)
+    return distributed.sums_in_order(flat, met).view_as(parts[0])
 
 
 def _normal(seed: int, device: str):
     """Return a function that draws normal numbers, alike on all ranks."""
-    import torch
-
     source = torch.Generator(device).manual_seed(seed)
 
     def draw(*shape: int, dtype=torch.bfloat16):
@@ -275,8 +244,6 @@ def _normal(seed: int, device: str):
 
 def _differing(out, expected, again) -> Row:
     """Return how many numbers have other bits than expected, and than in a second run."""
-    import torch
-
     kind = torch.int16 if out.element_size() == 2 else torch.int32
     out, *others = (x.contiguous().view(kind) for x in (out, expected, again))
     other, unstable = (int((out != x).sum()) for x in others)
@@ -287,11 +254,6 @@ def _seconds(
     run, ranks, device: str, *, graph: bool = True, replays: int = REPLAYS, repeats: int = 20
 ) -> Any:
     """Return the median time of a call on this rank; "" on a CPU. Units: seconds"""
-    import torch
-    import torch.distributed as dist
-
-    from labkernels.measure import timing
-
     run()
     if device == "cpu":
         return ""

@@ -6,7 +6,6 @@ from labkernels.distributed import on_cpus
 from labkernels.experiments.performance import ranks
 from labkernels.records import schema
 
-
 GRID = [(2, of) for of in ranks.QUICK] + [(4, of) for of in ranks.QUICK if of.operation != "decode"]
 
 
