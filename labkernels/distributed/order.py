@@ -10,31 +10,25 @@ from labkernels.distributed.ranks import Ranks
 _LARGE = {torch.float32: 2.0**40, torch.bfloat16: 2.0**40, torch.float16: 2.0**15}  # hide 15 ones
 
 
-def order_of_sums(
-    ranks: Ranks,
-    numbers: int,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> torch.Tensor:
+def order_of_sums(ranks: Ranks, like: torch.Tensor) -> torch.Tensor:
     """Return, for each of the sums of an all-reduce, which ranks have been added where two meet.
 
     A rank gives a large number, another its negative, and all others ones. Ones that are added to
     either before the two meet are lost, and the sum counts those that come after. This tells the
     tree of each sum, since pairs that meet deeper have fewer ranks below them; the order may change
-    with the place, the numbers and the format.
-    Shapes: [numbers, ranks, ranks] int32, how many ranks the smallest partial sum with both has.
-    Raises: ValueError naming the format and what is allowed; LostRank.
+    with the place, and with length, format and device of `like`, whose numbers do not count.
+    Shapes: like [numbers]; the result [numbers, ranks, ranks] int32, how
+    many ranks the smallest partial sum with both has. Raises: ValueError naming the format; LostRank.
 
-    >>> order_of_sums(Ranks(), 2).tolist()
+    >>> order_of_sums(Ranks(), torch.zeros(2)).tolist()
     [[[1]], [[1]]]
     """
-    if dtype not in _LARGE:
-        raise ValueError(f"dtype = {dtype}, allowed: {', '.join(map(str, _LARGE))}")
-    met = torch.ones(numbers, ranks.size, ranks.size, dtype=torch.int32)
+    if like.dtype not in _LARGE:
+        raise ValueError(f"like.dtype = {like.dtype}, allowed: {', '.join(map(str, _LARGE))}")
+    large = _LARGE[like.dtype]
+    met = torch.ones(len(like), ranks.size, ranks.size, dtype=torch.int32)
     for i, j in itertools.combinations(range(ranks.size), 2):
-        given = {i: _LARGE[dtype], j: -_LARGE[dtype]}.get(ranks.rank, 1.0)
-        total = torch.full((numbers,), given, dtype=dtype, device=device)
+        total = torch.full_like(like, {i: large, j: -large}.get(ranks.rank, 1.0))
         ranks.ask("a probe of sums", dist.all_reduce, total, group=ranks.group)
         met[:, i, j] = met[:, j, i] = ranks.size - total.int().cpu()
     return met

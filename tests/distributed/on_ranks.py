@@ -138,9 +138,9 @@ def sums(ranks, numbers):
     """
     draws = [torch.Generator().manual_seed(rank) for rank in range(ranks.size)]
     parts = torch.stack([torch.empty(numbers).normal_(generator=draw) for draw in draws])
-    met, total = order_of_sums(ranks, numbers), parts[ranks.rank].clone()
+    met, total = order_of_sums(ranks, parts[0]), parts[ranks.rank].clone()
     dist.all_reduce(total, group=ranks.group)
-    again = order_of_sums(ranks, numbers)
+    again = order_of_sums(ranks, parts[0])
     found = (total != sums_in_order(parts, met), total != sum(parts), met != again)
     trees = [tree for tree, _ in itertools.groupby(met[:: numbers // 100].tolist())]
     return trees, *(int(x.sum()) for x in found)

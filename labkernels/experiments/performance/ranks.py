@@ -19,17 +19,20 @@ from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.api import decode_step
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.api import prefill
-from labkernels.kernels.random_inputs import DTYPES
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import DTYPES, Normal
 from labkernels.measure import timing
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
 DATA_FILE = "performance/ranks.csv"
-PAGE_SIZE, DTYPE = 16, "bf16"
+DTYPE = "bf16"
 TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
 RING_TOKENS = 2**16  # that rings run through between two events
@@ -110,8 +113,16 @@ def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
     return [base | none | row for row in run(ranks, of, seed, device)]
 
 
+def _workload(of: Shared) -> Any:
+    """Return the attention of one GPU that has all keys."""
+    how = {"q_heads": of.q_heads, "kv_heads": of.kv_heads, "head_dim": of.head_dim, "dtype": DTYPE}
+    if of.operation in ("prefill", "backward"):
+        return Prefill((of.keys,), (of.keys,), causal=True, **how)
+    return Decode.uniform(of.batch, of.keys, **how)
+
+
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    q, cache = _of_decode(of, _normal(seed, device), device)
+    q, cache = decode_inputs(_workload(of), Normal(seed, device)).arguments
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
     own = distributed.shard(cache, ranks.rank, ranks.size)
     mine = _share(of.q_heads, ranks.rank, ranks.size)
@@ -126,24 +137,15 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             yield row | {"time": _seconds(step.run, ranks, device)}
 
 
-def _of_decode(of: Shared, draw, device: str) -> tuple:
-    """Return random queries, and a paged cache."""
-    pages = -(-of.keys // PAGE_SIZE)
-    pools = [draw(of.batch * pages, PAGE_SIZE, of.kv_heads, of.head_dim) for _ in "kv"]
-    table = torch.arange(of.batch * pages, dtype=torch.int32, device=device).view(of.batch, pages)
-    lengths = torch.full((of.batch,), of.keys, dtype=torch.int32, device=device)
-    return draw(of.batch, of.q_heads, of.head_dim), PagedKV(*pools, table, lengths)
-
-
 def _share(heads: int, rank: int, ranks: int) -> slice:
     return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
 
 
 def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # fp32 to the end
-    draw, width = _normal(seed, device), of.q_heads * of.head_dim
-    q, cache = _of_decode(of, draw, device)
-    weight = draw(width, width) / width**0.5
+    draw, width = Normal(seed, device), of.q_heads * of.head_dim
+    q, cache = decode_inputs(_workload(of), draw).arguments
+    weight = draw.tensor(DTYPE, width, width) / width**0.5
 
     def part_of(rank: int, ranks: int, to: torch.dtype) -> Callable[[], torch.Tensor]:
         heads, keys, rows = (_share(n, rank, ranks) for n in (of.q_heads, of.kv_heads, width))
@@ -174,12 +176,11 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 
 def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    draw, replays = _normal(seed, device), max(1, RING_TOKENS // of.keys)
-    q, k, v = (draw(of.keys, heads, of.head_dim) for heads in (of.q_heads, *[of.kv_heads] * 2))
-    ends = torch.tensor([0, of.keys], dtype=torch.int32, device=device)
-    one, given = prefill(q, RaggedKV(k, v, ends), ends, causal=True), (q, k, v)
+    draw, replays = Normal(seed, device), max(1, RING_TOKENS // of.keys)
+    q, kv, ends = prefill_inputs(_workload(of), draw).arguments
+    one, given = prefill(q, kv, ends, causal=True), (q, kv.k, kv.v)
     if of.operation == "backward":
-        given = (draw(*q.shape), *given, *one.outputs())
+        given = (draw.tensor(DTYPE, *q.shape), *given, *one.outputs())
         one = backward_step(*given, ends, ends, causal=True, deterministic=True)
     yield {"way": "one GPU", "time": _seconds(one.run, ranks, device, replays=replays)}
     places = [distributed.zigzag(of.keys, rank, ranks.size) for rank in range(ranks.size)]
@@ -217,7 +218,8 @@ def _flat(outputs):
 def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     for dtype in SUMS:
         kind = DTYPES.get(dtype, torch.float32)
-        parts = [_normal(seed + r, device)(of.keys, dtype=kind) for r in range(ranks.size)]
+        draws = [torch.Generator(device).manual_seed(seed + r) for r in range(ranks.size)]
+        parts = [torch.randn(of.keys, generator=x, device=device).to(kind) for x in draws]
         totals = [parts[ranks.rank].clone() for _ in range(2)]
         for total in totals:
             dist.all_reduce(total, group=ranks.group)
@@ -228,18 +230,8 @@ def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 def _added(ranks, parts: list):
     """Return the sum of the parts in the order that a probe sees; that of two is the only one."""
     flat = torch.stack(parts).flatten(1)
-    met = distributed.order_of_sums(ranks, flat.shape[1], dtype=flat.dtype, device=flat.device)
+    met = distributed.order_of_sums(ranks, flat[0])
     return distributed.sums_in_order(flat, met).view_as(parts[0])
-
-
-def _normal(seed: int, device: str):
-    """Return a function that draws normal numbers, alike on all ranks."""
-    source = torch.Generator(device).manual_seed(seed)
-
-    def draw(*shape: int, dtype=torch.bfloat16):
-        return torch.empty(shape, device=device, dtype=dtype).normal_(generator=source)
-
-    return draw
 
 
 def _differing(out, expected, again) -> Row:
