@@ -7,7 +7,7 @@ import torch
 
 from labkernels.distributed.decode import PartOptions
 from labkernels.distributed.ranks import Ranks
-from labkernels.distributed.ring import Block, Held, pair_of, plan_of, ring_facts
+from labkernels.distributed.ring import Block, Held, pair_of, ring_facts
 from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.call import Gradients, Step, nothing, require_options
 
@@ -26,10 +26,6 @@ class Rows(NamedTuple):
         """Return zeros in fp32 for dq, and for dk and dv together."""
         dq = torch.zeros_like(self.q, dtype=torch.float32)
         return dq, torch.zeros_like(torch.stack([self.k, self.v]), dtype=torch.float32)
-
-    def gradients(self) -> Gradients:
-        """Return memory for the gradients in the format of q."""
-        return Gradients(*(x.new_empty(x.shape) for x in (self.q, self.k, self.v)))
 
 
 def ring_backward(
@@ -50,7 +46,8 @@ def ring_backward(
     whole row. Their sums are fp32 and rounded once: dq stays, and dk and dv go round with their K
     and V, which one rank after the other adds to, the keys' own first. They travel while the next
     pair is computed. Every sum has one order, so that the same call gives the same bits. The step
-    may run again, on all ranks equally often, and be captured in a CUDA graph.
+    may run again, on all ranks equally often, and be captured in a CUDA graph; its plan is that of
+    the rank's own keys.
     Shapes: dout, q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2
     [tokens, q_heads] fp32: the tokens of this rank, as for `ring_prefill`.
     Error: numerics.error.gradient_bounds, and half a spacing of each pair's gradient.
@@ -67,7 +64,8 @@ def ring_backward(
     def make() -> tuple[tuple, dict[str, object]]:
         require_options("ring_backward", options, PartOptions)
         facts, held = ring_facts(given._asdict()), Held(k, v, ranks)
-        found, how = given.gradients(), {"causal": causal, **options}
+        found = Gradients(*(x.new_empty(x.shape) for x in (q, k, v)))
+        how = {"causal": causal, **options}
         pairs = [_pair(given, found, block, ranks.rank, **how) for block in held.blocks]
         return (held.turns, found, pairs), facts | how
 
@@ -86,10 +84,11 @@ def ring_backward(
             add(dq, carries[turn % 2])
             home = ranks.pass_on(carries[turn % 2], carries[(turn + 1) % 2])
         home()
-        _round(found, dq, carries[ranks.size % 2])
+        for to, total in zip(found, (dq, *carries[ranks.size % 2]), strict=True):
+            to.copy_(total)
 
     run()
-    return Step(run, lambda: found, plan_of([step for step, _ in pairs]))
+    return Step(run, lambda: found, pairs[0][0].plan)
 
 
 def ring_backward_in_turn(
@@ -105,7 +104,8 @@ def ring_backward_in_turn(
     >>> ring_backward_in_turn([rows])[0].dk.dtype
     torch.float16
     """
-    sums, found = [rows.sums() for rows in given], [rows.gradients() for rows in given]
+    sums = [rows.sums() for rows in given]
+    found = [Gradients(*(x.new_empty(x.shape) for x in rows[1:4])) for rows in given]
     for turn in range(len(given)):
         for rank, rows in enumerate(given):
             origin = (rank - turn) % len(given)
@@ -113,8 +113,9 @@ def ring_backward_in_turn(
             step, add = _pair(rows, found[rank], block, rank, causal=causal, **options)
             step.run()
             add(sums[rank][0], sums[origin][1])
-    for to, two in zip(found, sums, strict=True):
-        _round(to, *two)
+    for of_rank, (dq, carry) in zip(found, sums, strict=True):
+        for to, total in zip(of_rank, (dq, *carry), strict=True):
+            to.copy_(total)
     return found
 
 
@@ -140,8 +141,3 @@ def _pair(
         carry[1, keys] += step.dv
 
     return step, add
-
-
-def _round(found: Gradients, dq: torch.Tensor, carry: torch.Tensor) -> None:
-    for to, total in zip(found, (dq, *carry), strict=True):
-        to.copy_(total)

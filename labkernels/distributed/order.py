@@ -17,8 +17,8 @@ def order_of_sums(ranks: Ranks, like: torch.Tensor) -> torch.Tensor:
     either before the two meet are lost, and the sum counts those that come after. This tells the
     tree of each sum, since pairs that meet deeper have fewer ranks below them; the order may change
     with the place, and with length, format and device of `like`, whose numbers do not count.
-    Shapes: like [numbers]; the result [numbers, ranks, ranks] int32, how
-    many ranks the smallest partial sum with both has. Raises: ValueError naming the format; LostRank.
+    Shapes: like [numbers]; the result [numbers, ranks, ranks] int32, how many ranks the smallest
+    partial sum with both has. Raises: ValueError naming the format and what is allowed; LostRank.
 
     >>> order_of_sums(Ranks(), torch.zeros(2)).tolist()
     [[[1]], [[1]]]

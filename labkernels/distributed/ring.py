@@ -1,8 +1,6 @@
 """The verb `ring_prefill`: K and V of each rank go round, and every rank attends to all of them."""
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -11,7 +9,7 @@ from labkernels.distributed.decode import CARRIES, PartOptions, carried
 from labkernels.distributed.ranks import Ranks
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Plan, Step, require_options
+from labkernels.kernels.call import Attention, Step, require_options
 from labkernels.kernels.merge_states.api import merge_states_step
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.units import require_choice
@@ -77,7 +75,7 @@ def ring_prefill(
     K and V arrive from the rank before while a kernel works on those that are there; its outputs
     are merged with the sum so far. carry: the format of this sum, "fp32", which is rounded once at
     the end, or "input", which is rounded to that of q every time. The step may run again, on all
-    ranks equally often, and be captured in a CUDA graph; contents may change.
+    ranks equally often, and be captured in a CUDA graph; its plan is that of the rank's own keys.
     Shapes: q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2 [tokens,
     q_heads] fp32: the tokens of this rank, equally many on all.
     Error: numerics.error.merging. Raises: as `context_parallel_decode`.
@@ -148,13 +146,7 @@ def ring_rows_step(
             for to, source in copies[turn]:
                 to.copy_(source)
 
-    return Step(run, lambda: result, plan_of([*itertools.chain(*steps)]))
-
-
-def plan_of(steps: Sequence[Step]) -> Plan | None:
-    """Return the plan of the first step with the launches of all."""
-    plans = [step.plan for step in steps if step.plan]
-    return replace(plans[0], launches=sum(plan.launches for plan in plans))
+    return Step(run, lambda: result, steps[0][0].plan)
 
 
 def pair_of(
@@ -169,10 +161,9 @@ def pair_of(
     rows = slice(half, None) if causal and origin > rank else slice(None)
     keys = slice(half) if causal and origin < rank else slice(None)
     n_rows, n_keys = len(q[rows]), len(k[keys])
-    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (n_rows, n_keys)]
-    of_q, of_k = (x.to(q.device) for x in ends)
+    ends = [torch.tensor([0, n], dtype=torch.int32, device=q.device) for n in (n_rows, n_keys)]
     how = {"causal": causal and origin == rank, "q_lens": [n_rows], "kv_lens": [n_keys]}
-    return rows, keys, {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, **how}
+    return rows, keys, {"cu_seqlens_q": ends[0], "cu_seqlens_k": ends[1], **how}
 
 
 def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
@@ -184,6 +175,10 @@ def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
         if x.dim() != 3 or not len(x) or len(x) % 2 or x[..., 0, :].shape != q[..., 0, :].shape:
             words = "[tokens, heads, head_dim], of two equal chunks, as q"
             raise ValueError(f"{name}.shape = {tuple(x.shape)}, allowed: {words}")
+        if name == "v" and x.shape != given["k"].shape:
+            raise ValueError(
+                f"v.shape = {tuple(x.shape)}, allowed: {tuple(given['k'].shape)}, as k"
+            )
         if x.dtype != q.dtype:
             raise ValueError(f"{name}.dtype = {x.dtype}, allowed: {q.dtype}, as q")
     facts: dict[str, object] = {f"{name}.dtype": x.dtype for name, x in given.items()}

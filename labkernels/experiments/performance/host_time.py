@@ -87,7 +87,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     action = call.make(call.workload, options.seed, recording.device)
     with recording.sampling():
         how = {"repeats": options.repeats, "span_s": 0 if options.quick else SPAN_S}
-        times = host_times(action, wait=_wait(recording.device), **how)
+        wait = torch.cuda.synchronize if recording.device == "cuda" else lambda: None
+        times = host_times(action, wait=wait, **how)
     recording.tell(format_time(times.median_s))
     base = measured.base_row(call.workload, kernel=call.name, backend=call.backend)
     base = {"q_len": 1, "causal": False, **base, "repeats": times.repeats}
@@ -118,10 +119,6 @@ def host_times(
         times_s.append((time.perf_counter() - began_s) / calls)
     wait()
     return quartiles(times_s)
-
-
-def _wait(device: str) -> Action:
-    return torch.cuda.synchronize if device == "cuda" else lambda: None
 
 
 def _tensors(workload: Decode | Prefill, seed: int, device: str):

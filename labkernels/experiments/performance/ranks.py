@@ -51,6 +51,11 @@ class Shared:
     kv_heads: int = 8
     head_dim: int = 128
 
+    @property
+    def heads(self) -> dict[str, int]:
+        """The heads of attention, by the names of columns and workloads."""
+        return {name: getattr(self, name) for name in ("q_heads", "kv_heads", "head_dim")}
+
 
 GRID = (
     *(Shared("decode", 57, 8192), Shared("decode", 1, 131072, 64), Shared("decode", 1, 2**20, 64)),
@@ -108,21 +113,14 @@ def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
     base: Row = {"operation": of.operation, "ranks": ranks.size, "batch": of.batch}
     base |= {"keys": of.keys, "dtype": DTYPE, "time": "", "carry": ""}
     if of.operation != "sum":
-        base |= {name: getattr(of, name) for name in ("q_heads", "kv_heads", "head_dim")}
+        base |= of.heads
     none = {"outputs": 0, "other": 0, "unstable": 0}
     return [base | none | row for row in run(ranks, of, seed, device)]
 
 
-def _workload(of: Shared) -> Any:
-    """Return the attention of one GPU that has all keys."""
-    how = {"q_heads": of.q_heads, "kv_heads": of.kv_heads, "head_dim": of.head_dim, "dtype": DTYPE}
-    if of.operation in ("prefill", "backward"):
-        return Prefill((of.keys,), (of.keys,), causal=True, **how)
-    return Decode.uniform(of.batch, of.keys, **how)
-
-
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    q, cache = decode_inputs(_workload(of), Normal(seed, device)).arguments
+    work = Decode.uniform(of.batch, of.keys, **of.heads, dtype=DTYPE)
+    q, cache = decode_inputs(work, Normal(seed, device)).arguments
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
     own = distributed.shard(cache, ranks.rank, ranks.size)
     mine = _share(of.q_heads, ranks.rank, ranks.size)
@@ -144,7 +142,8 @@ def _share(heads: int, rank: int, ranks: int) -> slice:
 def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # fp32 to the end
     draw, width = Normal(seed, device), of.q_heads * of.head_dim
-    q, cache = decode_inputs(_workload(of), draw).arguments
+    work = Decode.uniform(of.batch, of.keys, **of.heads, dtype=DTYPE)
+    q, cache = decode_inputs(work, draw).arguments
     weight = draw.tensor(DTYPE, width, width) / width**0.5
 
     def part_of(rank: int, ranks: int, to: torch.dtype) -> Callable[[], torch.Tensor]:
@@ -177,7 +176,8 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     draw, replays = Normal(seed, device), max(1, RING_TOKENS // of.keys)
-    q, kv, ends = prefill_inputs(_workload(of), draw).arguments
+    work = Prefill((of.keys,), (of.keys,), causal=True, **of.heads, dtype=DTYPE)
+    q, kv, ends = prefill_inputs(work, draw).arguments
     one, given = prefill(q, kv, ends, causal=True), (q, kv.k, kv.v)
     if of.operation == "backward":
         given = (draw.tensor(DTYPE, *q.shape), *given, *one.outputs())
@@ -189,8 +189,7 @@ def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
         call, want = _ring_of(of.operation, parts, ranks, carry)
         first, step = call(), call()
         for way, run in {"ring": call, "ring again": step.run, "ring in a graph": step.run}.items():
-            graph = way == "ring in a graph"
-            time = _seconds(run, ranks, device, graph=graph, replays=replays)
+            time = _seconds(run, ranks, device, graph="graph" in way, replays=replays)
             found = _differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
             yield {"way": way, "carry": carry, "time": time, **found}
             for x in step.outputs():
