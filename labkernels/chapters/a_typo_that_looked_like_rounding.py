@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from labkernels import ops
 from labkernels.kernels.mla.inputs import MlaInputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.numerics import metrics
@@ -91,8 +92,6 @@ def decode(case: MlaInputs, **how) -> np.ndarray:
 
     Shapes: [total_q, H, 512]. Raises: ValueError as ops.mla_decode.
     """
-    from labkernels import ops
-
     done = ops.mla_decode(
         case.q_nope, case.q_pe, case.cache, case.cu_seqlens_q, scale=case.scale, **how
     )

@@ -47,8 +47,7 @@ def sums_in_order(parts: torch.Tensor, met: torch.Tensor) -> torch.Tensor:
     trees, total = met.flatten(1), torch.empty_like(parts[0])
     changes = (trees[1:] != trees[:-1]).any(1).nonzero().flatten() + 1
     for start, end in itertools.pairwise([0, *changes.tolist(), len(trees)]):
-        tree, below = met[start].tolist(), list(range(len(parts)))
-        total[start:end] = _added(parts[:, start:end], tree, below)
+        total[start:end] = _added(parts[:, start:end], met[start].tolist(), [*range(len(parts))])
     return total
 
 

@@ -175,11 +175,10 @@ def ring_facts(given: dict[str, torch.Tensor]) -> dict[str, object]:
         if x.dim() != 3 or not len(x) or len(x) % 2 or x[..., 0, :].shape != q[..., 0, :].shape:
             words = "[tokens, heads, head_dim], of two equal chunks, as q"
             raise ValueError(f"{name}.shape = {tuple(x.shape)}, allowed: {words}")
-        if name == "v" and x.shape != given["k"].shape:
-            raise ValueError(
-                f"v.shape = {tuple(x.shape)}, allowed: {tuple(given['k'].shape)}, as k"
-            )
         if x.dtype != q.dtype:
             raise ValueError(f"{name}.dtype = {x.dtype}, allowed: {q.dtype}, as q")
+    k, v = given["k"], given["v"]
+    if v.shape != k.shape:
+        raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
     facts: dict[str, object] = {f"{name}.dtype": x.dtype for name, x in given.items()}
     return facts | {f"{name}.shape": tuple(x.shape) for name, x in given.items()}

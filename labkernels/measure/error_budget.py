@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels import ops
 from labkernels.kernels.decode.inputs import DecodeInputs, problem_of
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.registry import discover
@@ -115,8 +116,6 @@ def measured_budget(q, cache, policy: NumericPolicy | None = None, **how) -> Mea
 
     Arguments and errors as for error_budget.
     """
-    from labkernels import ops
-
     out = ops.decode(q, cache, policy=policy, **how).out
     return budget_of(setting(q, cache, policy, **how), as_float64(out))
 
@@ -139,8 +138,6 @@ def decode_sigma(inputs: DecodeInputs, *, policy: NumericPolicy) -> np.ndarray:
 
 def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
     """Return how ops.decode would round, and order the keys; arguments as for error_budget."""
-    from labkernels import ops
-
     step = ops.decode_step(q, cache, policy=policy, **how)
     kernel = discover()[step.plan.kernel]
     policy = policy or kernel.policies[0]
