@@ -46,8 +46,7 @@ def ring_backward(
     whole row. Their sums are fp32 and rounded once: dq stays, and dk and dv go round with their K
     and V, which one rank after the other adds to, the keys' own first. They travel while the next
     pair is computed. Every sum has one order, so that the same call gives the same bits. The step
-    may run again, on all ranks equally often, and be captured in a CUDA graph; its plan is that of
-    the rank's own keys.
+    is as that of `ring_prefill`.
     Shapes: dout, q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2
     [tokens, q_heads] fp32: the tokens of this rank, as for `ring_prefill`.
     Error: numerics.error.gradient_bounds, and half a spacing of each pair's gradient.
@@ -127,7 +126,7 @@ def _pair(
     *,
     causal: bool,
     **options: Unpack[PartOptions],
-) -> tuple[Step[Gradients], Callable[[torch.Tensor, torch.Tensor], None]]:
+) -> tuple[Step, Callable[[torch.Tensor, torch.Tensor], None]]:
     """Prepare the gradients of a rank's rows and a block's keys; return also what adds them."""
     rows, keys, asked = pair_of(given.q, block.k, rank, block.origin, causal=causal)
     dout, q, out, lse2 = (x[rows] for x in (given.dout, given.q, given.out, given.lse2))
