@@ -226,7 +226,7 @@ plots.table(shown, "wire-gpus", forms)
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink.
 #
 # A ring prefill of 65,536 tokens takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do. All {glue:text}`ring_outputs` outputs of the recorded rings have the bits of one process. With 8,192 tokens the ring takes {glue:text}`ring_short` times as *long* as one GPU, since its calls are launched one by one.
-# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find, and it was not measured.
+# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find. More were not at hand, and gloo stands in on a CPU: `order_of_sums` finds that four ranks add each quarter of the numbers down their ring, and end at another rank for each, every time alike. Sums in this order have the bits of a million all-reduced ones in a test; sums in the order of the ranks differ in a third of them.
 
 # %% [markdown]
 # ### CUDA and Triton, on and off
@@ -330,7 +330,7 @@ plots.table(table, "wire-mistakes", {})
 #
 # - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: a test holds its gradients on up to eight ranks to a bound of float64, but this chapter does not measure them.
 # - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
-# - **A library's sum.** Two GPUs leave no order to choose; NCCL's order on more was not probed.
+# - **A library's sum.** Two GPUs leave no order to choose. `order_of_sums` probes NCCL's order on more, and has not run there.
 # - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.
 
 # %% tags=["evidence"]
