@@ -75,6 +75,7 @@ def _one(
     how: dict[str, Any] = {"rank": rank, "world_size": size}
     if backend == "nccl":
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # to start beside a full GPU
         how["device_id"] = torch.device("cuda", rank)
         torch.cuda.set_device(rank)
     limit = timedelta(seconds=timeout_s)
