@@ -175,7 +175,7 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
 
 
 def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    draw, replays = Normal(seed, device), max(1, RING_TOKENS // of.keys)
+    draw, replays = Normal(seed, device), min(REPLAYS, max(1, RING_TOKENS // of.keys))
     work = Prefill((of.keys,), (of.keys,), causal=True, **of.heads, dtype=DTYPE)
     q, kv, ends = prefill_inputs(work, draw).arguments
     one, given = prefill(q, kv, ends, causal=True), (q, kv.k, kv.v)
