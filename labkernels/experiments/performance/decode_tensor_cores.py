@@ -1,7 +1,8 @@
 """Paged decode with tensor cores on and off: our kernels and their peers, time and error.
 
 A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns. A
-third has scales of pages and of tokens beside scales of heads.
+third has scales of pages and of tokens beside scales of heads. A fourth adds FlashInfer's kernels
+that multiply in 8 bits, and so has a query that e4m3 holds.
 """
 
 import itertools
@@ -13,11 +14,21 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments import timed
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.fp8 import CODES
+from labkernels.kernels.random_inputs import Draw
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import Benchmark, Measured
-from labkernels.measure.implementation import Implementation, implementations, on_and_off
+from labkernels.measure.implementation import (
+    Implementation,
+    implementations,
+    of_peer,
+    on_and_off,
+)
+from labkernels.measure.peers import flashinfer_8_bits
+from labkernels.measure.peers.peer import peers_of
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
@@ -236,6 +247,7 @@ EXPERIMENT = Experiment(
 
 FP8_FILE = "performance/decode_fp8.parquet"
 SCALES_FILE = "performance/decode_fp8_scales.parquet"
+PEERS_FILE = "performance/decode_fp8_peers.parquet"
 FP8_LENGTHS = ((57, 8192), (1, 131072), (1, 262144))
 FP8_Q_HEADS = (32, 64)
 FP8_LIBRARIES = ("cuda", "triton", "flashinfer")
@@ -299,7 +311,47 @@ def scales_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[
     return (item for item in fp8_chosen(cell, missing) if item.is_ours)
 
 
+def peers_grid(*, quick: bool = False) -> list[timed.GridCell]:
+    """Return two lengths of the cells of a cache in e4m3 for which FlashInfer's modules are built.
+
+    The cache of 16 bits, on which our kernels run in the same turns, has the same query.
+    """
+    return fp8_grid(quick=quick)[: 1 if quick else 2]
+
+
+def with_codes(workload: Decode, draw: Draw) -> DecodeInputs:
+    """Return a decode's inputs with a query whose numbers e4m3 holds."""
+    inputs = decode_inputs(workload, draw)
+    inputs.q.copy_(inputs.q.to(CODES))
+    return inputs
+
+
+def peers_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield what takes the cache, and FlashInfer's kernels that multiply in 8 bits."""
+    yield from fp8_chosen(cell, missing)
+    narrow = flashinfer_8_bits.OPERATION
+    yield from (of_peer(narrow, peer) for peer in peers_of(narrow).values())
+
+
+def _build_8_bits(recording: Recording) -> None:
+    """Compile FlashInfer's modules for the cells of the fourth experiment, side by side."""
+    recording.progress(flashinfer_8_bits.build() or "built FlashInfer's decodes of e4m3")
+
+
+def peers_rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+    """Measure a workload, after all of FlashInfer's modules were built side by side."""
+    recording.once(_build_8_bits)
+    yield from _PEERS.rows(cell, recording)
+
+
 _SCALES = replace(_FP8, file=SCALES_FILE, grid=scales_grid, chosen=scales_chosen)
+_PEERS = replace(
+    _FP8,
+    operation=replace(OPERATION, inputs=with_codes),
+    file=PEERS_FILE,
+    grid=peers_grid,
+    chosen=peers_chosen,
+)
 EXPERIMENTS = (
     _SCALES.experiment("Paged decode of e4m3 with scales of pages and tokens", "decode_fp8_scales"),
     Experiment(
@@ -308,5 +360,12 @@ EXPERIMENTS = (
         {FP8_FILE: schema.MEASUREMENTS},
         _FP8.cells,
         fp8_rows,
+    ),
+    Experiment(
+        "decode_fp8_peers",
+        "Paged decode of a cache in e4m3, beside FlashInfer's kernels that multiply in 8 bits",
+        {PEERS_FILE: schema.MEASUREMENTS},
+        _PEERS.cells,
+        peers_rows,
     ),
 )

@@ -1,6 +1,10 @@
-"""Prefill in 8 bits: every tile and policy of our kernel, and the 16-bit kernel beside it."""
+"""Prefill in 8 bits: every tile and policy of our kernel, and the 16-bit kernel beside it.
 
-from collections.abc import Iterator
+wgmma takes V in 8 bits with its keys contiguous, so the kernel transposes V. Two more kinds of rows
+give the cost: the kernel without this work, and torch's transposition of V in memory.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -8,6 +12,7 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.operation import OPERATION
@@ -17,6 +22,7 @@ from labkernels.kernels.random_inputs import Draw, Normal
 from labkernels.measure.benchmark import poison
 from labkernels.measure.implementation import Implementation, implementations
 from labkernels.measure.judge.judge import judge_of
+from labkernels.measure.mutants.mutant import Edit, mutated
 from labkernels.measure.timing import time_interleaved
 from labkernels.policy import NumericPolicy
 from labkernels.records import schema
@@ -26,6 +32,13 @@ from labkernels.units import format_time
 SHAPES = ((1, 16384, 16, 16), (4, 4096, 16, 16), (1, 16384, 64, 8))  # requests, keys, heads
 DATA_FILE = "performance/prefill_fp8.parquet"
 WIDE = "prefill_wgmma"  # the 16-bit kernel
+IN_MEMORY = "transposition of V in memory"
+# Later products read the V of the first steps again, so that they multiply numbers as before.
+UNTRANSPOSED = Edit(
+    "prefill/wgmma_fp8/transpose.cuh",
+    r"(transpose<C>\(to, raw, part\);)",
+    r"{ if (n < C::stages) \1 }",
+)
 
 
 def grid(*, quick: bool = False) -> Iterator[Prefill]:
@@ -44,11 +57,13 @@ def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
     return inputs
 
 
-def _step(inputs: PrefillInputs, *, policy: NumericPolicy, tile: str) -> Step[Attention]:
+def _step(
+    inputs: PrefillInputs, *, policy: NumericPolicy, tile: str, kernel: Kernel = KERNEL
+) -> Step[Attention]:
     kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
     how = {"policy": policy, "tile": tile, "dtype": inputs.q.dtype, "scale": inputs.scale}
-    causal = inputs.workload.causal
-    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, causal=causal, **how)
+    how |= {"causal": inputs.workload.causal, "kernel": kernel}
+    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
 
 
 def chosen() -> Iterator[Implementation]:
@@ -62,6 +77,23 @@ def chosen() -> Iterator[Implementation]:
     yield implementations(OPERATION.name)[WIDE]
 
 
+def untransposed() -> Iterator[Implementation]:
+    """Yield the preferred tile of each policy in 8 bits, without the work of the transposition."""
+    for policy in KERNEL.policies:
+        if (policy.p, policy.out) == ("input", "input"):
+            tile = KERNEL.tiles(None, policy)[0].label
+            how = partial(_step, policy=policy, tile=tile, kernel=mutated(KERNEL, UNTRANSPOSED))
+            name = f"{KERNEL.name} without transposition, {policy.accumulate}"
+            yield Implementation(name, KERNEL.name, "cuda", policy, policy.label, how)
+
+
+def transposition(inputs: PrefillInputs) -> Callable[[], object]:
+    """Return torch's transposition of the codes of V into another tensor [heads, dim, keys]."""
+    v = inputs.kv.v.to(CODES).permute(1, 2, 0)
+    to = v.contiguous()
+    return lambda: to.copy_(v)
+
+
 def cells(options: Options) -> Iterator[Cell]:
     """Yield the workloads of the grid."""
     for work in grid(quick=options.quick):
@@ -72,7 +104,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run, judge and time the kernels on a workload, in turns.
 
     Errors are those from float64 on the numbers of e4m3. They are not held to the judge's bound,
-    which does not count the 14 bits of sums in 8-bit products; tests hold them to one that does.
+    which does not count the 14 bits of sums in 8-bit products; tests hold them to one that does. A
+    kernel without the transposition has wrong outputs, and so only times.
     """
     options, work = recording.options, cell.of
     inputs = inputs_of(work, Normal(options.seed, recording.device))
@@ -82,8 +115,10 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         poison(step)
         step.run()
         found[item.name] = item, step, judge(step.outputs(), item.policy)
+    found |= {item.name: (item, item.prepare(inputs), None) for item in untransposed()}
     with recording.sampling():
         runs = {name: step.run for name, (_, step, _) in found.items()}
+        runs[IN_MEMORY] = transposition(inputs)
         times = time_interleaved(runs, repeats=options.repeats, eager=True)
     for name, (item, step, errors) in found.items():
         median_s = times[name].median_s
@@ -91,8 +126,12 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         base = measured.implementation_row(work, item, kernel=name, plan=step.plan)
         base |= {"note": work.label, "repeats": times[name].repeats}
         made = measured.quartile_rows(base, "time", times[name])
-        made += [row for row in measured.error_rows(base, errors) if "ratio" not in row["metric"]]
+        of_errors = measured.error_rows(base, errors) if errors else []
+        made += [row for row in of_errors if "ratio" not in row["metric"]]
         yield from ((DATA_FILE, row) for row in made)
+    base = measured.base_row(work, kernel=IN_MEMORY, backend="torch")
+    base |= {"note": work.label, "repeats": times[IN_MEMORY].repeats}
+    yield from ((DATA_FILE, row) for row in measured.quartile_rows(base, "time", times[IN_MEMORY]))
 
 
 EXPERIMENT = Experiment(

@@ -142,7 +142,7 @@ def decode_step(
             raise Refused("FlashInfer takes no scales of blocks of keys")
         scales = {name: float(getattr(cache, name)[0]) for name in ("k_scale", "v_scale")}
     pools = (cache.k, cache.v)
-    return _planned(wrapper, plan, lambda: wrapper.run(q, pools, out=out, **scales), out)
+    return planned(wrapper, plan, lambda: wrapper.run(q, pools, out=out, **scales), out)
 
 
 def prefill_step(
@@ -170,7 +170,7 @@ def prefill_step(
         tensors, more = (*tensors, sinks, scale), _with_sinks(q, "window_left" in knobs, backend)
     with refusals(Exception):
         wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend, **more)
-    return _planned(
+    return planned(
         wrapper,
         lambda: wrapper.plan(cu_seqlens_q, *where, **options),
         lambda: wrapper.run(*tensors, out=out),
@@ -219,12 +219,11 @@ def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> Planned
     def run() -> None:
         newest[0] = wrapper.run(q, (cache.k, cache.v))
 
-    return replace(_planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
+    return replace(planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
 
 
-def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:
+def planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> PlannedStep:
     """Plan and run a wrapper once, and return its step."""
-    import flashinfer
     import torch
 
     with refusals(Exception):  # the library's FFI raises exceptions of its own classes
@@ -232,8 +231,14 @@ def _planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out
         run()
         torch.cuda.synchronize()
     numbers = tuple(int(n) for n in getattr(wrapper, "_plan_info", None) or ())
-    version = f"FlashInfer {flashinfer.__version__}"
-    return PlannedStep(run, lambda: Attention(out), version=version, plan_info=numbers)
+    return PlannedStep(run, lambda: Attention(out), version=version(), plan_info=numbers)
+
+
+def version() -> str:
+    """Return the library's name and version."""
+    import flashinfer
+
+    return f"FlashInfer {flashinfer.__version__}"
 
 
 def workspace(like):
@@ -292,7 +297,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
         where = (inputs.cu_seqlens_q, indptr, indices, cache.kv_len)
         sizes = (work.q_heads, work.latent_dim, work.rope_dim, work.page_size)
         how = (work.causal, inputs.scale, out.dtype, cache.ckv.dtype)
-        return _planned(
+        return planned(
             wrapper,
             lambda: wrapper.plan(*where, *sizes, *how),
             lambda: wrapper.run(*q, cache.ckv, cache.kpe, out=out),
@@ -319,7 +324,7 @@ def _append(inputs: AppendInputs) -> Step:
     def run() -> object:
         return flashinfer.append_paged_kv_cache(*rows, indices, indptr, last_page_len)
 
-    return Step(run, lambda: pools, version=f"FlashInfer {flashinfer.__version__}")
+    return Step(run, lambda: pools, version=version())
 
 
 def _torch_dtype(dtype: str):
