@@ -1,8 +1,8 @@
 """Paged decode with tensor cores on and off: our kernels and their peers, time and error.
 
 A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns. A
-third has scales of pages and of tokens beside scales of heads. A fourth adds FlashInfer's kernels
-that multiply in 8 bits, and so has a query that e4m3 holds.
+third has scales of pages and of tokens beside scales of heads. A fourth has a query that e4m3
+holds, and so also FlashInfer's kernels that multiply in 8 bits.
 """
 
 import itertools
@@ -14,11 +14,8 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments import timed
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
-from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.prefill.fp8 import CODES
-from labkernels.kernels.random_inputs import Draw
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import (
@@ -28,7 +25,6 @@ from labkernels.measure.implementation import (
     on_and_off,
 )
 from labkernels.measure.peers import flashinfer_8_bits
-from labkernels.measure.peers.peer import peers_of
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
@@ -63,11 +59,6 @@ class GridCell:
     why: str
     accuracy_map: bool = False
 
-    @property
-    def with_flashinfer(self) -> bool:
-        """Whether FlashInfer's three implementations are also measured."""
-        return self.workload.head_dim in PEER_HEAD_DIMS
-
 
 def grid(*, quick: bool = False) -> list[GridCell]:
     """Return the cells in the order of measurement, each workload once.
@@ -84,16 +75,9 @@ def grid(*, quick: bool = False) -> list[GridCell]:
 
 
 def _of_dtype(dtype: str) -> list[GridCell]:
-    def cell(batch, kv_len, q_heads, why, *, page_size=16, head_dim=128, accuracy_map=False):
-        workload = Decode.uniform(
-            batch,
-            kv_len,
-            q_heads=q_heads,
-            kv_heads=KV_HEADS,
-            head_dim=head_dim,
-            page_size=page_size,
-            dtype=dtype,
-        )
+    def cell(batch, kv_len, q_heads, why, *, accuracy_map=False, **how):
+        how |= {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
+        workload = Decode.uniform(batch, kv_len, **how)
         return GridCell(workload, why, accuracy_map)
 
     return [
@@ -109,15 +93,7 @@ def _of_dtype(dtype: str) -> list[GridCell]:
 
 
 def _shrunk(workload: Decode) -> Decode:
-    return Decode.uniform(
-        min(workload.batch, 4),
-        min(workload.max_kv_len, 1024),
-        q_heads=workload.q_heads,
-        kv_heads=workload.kv_heads,
-        head_dim=workload.head_dim,
-        page_size=workload.page_size,
-        dtype=workload.dtype,
-    )
+    return replace(workload, kv_lens=(min(workload.max_kv_len, 1024),) * min(workload.batch, 4))
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -135,7 +111,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     chosen = [
         item
         for item in implementations(OPERATION.name, on_and_off).values()
-        if item.library != "flashinfer" or cell.of.with_flashinfer
+        if item.library != "flashinfer" or cell.of.workload.head_dim in PEER_HEAD_DIMS
     ]
     how = {"missing": missing, "graph": True, "eager": True}
     result = recording.benchmark(OPERATION, cell.of.workload, chosen, **how)
@@ -161,7 +137,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
     needed = {
         (cell.of.workload.dtype, cell.of.workload.head_dim)
         for cell in recording.cells
-        if cell.of.with_flashinfer
+        if cell.of.workload.head_dim in PEER_HEAD_DIMS
     }
     recording.progress(f"building peers' modules for {sorted(needed)}")
     return recording.build_peers(OPERATION.name, needed)
@@ -247,7 +223,6 @@ EXPERIMENT = Experiment(
 
 FP8_FILE = "performance/decode_fp8.parquet"
 SCALES_FILE = "performance/decode_fp8_scales.parquet"
-PEERS_FILE = "performance/decode_fp8_peers.parquet"
 FP8_LENGTHS = ((57, 8192), (1, 131072), (1, 262144))
 FP8_Q_HEADS = (32, 64)
 FP8_LIBRARIES = ("cuda", "triton", "flashinfer")
@@ -311,45 +286,18 @@ def scales_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[
     return (item for item in fp8_chosen(cell, missing) if item.is_ours)
 
 
-def peers_grid(*, quick: bool = False) -> list[timed.GridCell]:
-    """Return two lengths of the cells of a cache in e4m3 for which FlashInfer's modules are built.
-
-    The cache of 16 bits, on which our kernels run in the same turns, has the same query.
-    """
-    return fp8_grid(quick=quick)[: 1 if quick else 2]
-
-
-def with_codes(workload: Decode, draw: Draw) -> DecodeInputs:
-    """Return a decode's inputs with a query whose numbers e4m3 holds."""
-    inputs = decode_inputs(workload, draw)
-    inputs.q.copy_(inputs.q.to(CODES))
-    return inputs
-
-
 def peers_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
     """Yield what takes the cache, and FlashInfer's kernels that multiply in 8 bits."""
     yield from fp8_chosen(cell, missing)
-    narrow = flashinfer_8_bits.OPERATION
-    yield from (of_peer(narrow, peer) for peer in peers_of(narrow).values())
-
-
-def _build_8_bits(recording: Recording) -> None:
-    """Compile FlashInfer's modules for the cells of the fourth experiment, side by side."""
-    recording.progress(flashinfer_8_bits.build() or "built FlashInfer's decodes of e4m3")
-
-
-def peers_rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure a workload, after all of FlashInfer's modules were built side by side."""
-    recording.once(_build_8_bits)
-    yield from _PEERS.rows(cell, recording)
+    yield from (of_peer(flashinfer_8_bits.OPERATION, peer) for peer in flashinfer_8_bits.PEERS)
 
 
 _SCALES = replace(_FP8, file=SCALES_FILE, grid=scales_grid, chosen=scales_chosen)
 _PEERS = replace(
     _FP8,
-    operation=replace(OPERATION, inputs=with_codes),
-    file=PEERS_FILE,
-    grid=peers_grid,
+    operation=replace(OPERATION, inputs=flashinfer_8_bits.inputs),
+    file="performance/decode_fp8_peers.parquet",
+    grid=lambda **how: fp8_grid(**how)[:2],  # each has modules of FlashInfer's that are the same
     chosen=peers_chosen,
 )
 EXPERIMENTS = (
@@ -361,11 +309,7 @@ EXPERIMENTS = (
         _FP8.cells,
         fp8_rows,
     ),
-    Experiment(
-        "decode_fp8_peers",
-        "Paged decode of a cache in e4m3, beside FlashInfer's kernels that multiply in 8 bits",
-        {PEERS_FILE: schema.MEASUREMENTS},
-        _PEERS.cells,
-        peers_rows,
+    _PEERS.experiment(
+        "Paged decode of e4m3 beside FlashInfer's products in 8 bits", "decode_fp8_peers"
     ),
 )

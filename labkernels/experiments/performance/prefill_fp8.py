@@ -4,7 +4,7 @@ wgmma takes V in 8 bits with its keys contiguous, so the kernel transposes V. Tw
 give the cost: the kernel without this work, and torch's transposition of V in memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,6 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.call import Attention, Step
-from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.operation import OPERATION
@@ -24,7 +23,7 @@ from labkernels.measure.implementation import Implementation, implementations
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.mutants.mutant import Edit, mutated
 from labkernels.measure.timing import time_interleaved
-from labkernels.policy import NumericPolicy
+from labkernels.policy import CUDA_CORES
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
@@ -32,7 +31,6 @@ from labkernels.units import format_time
 SHAPES = ((1, 16384, 16, 16), (4, 4096, 16, 16), (1, 16384, 64, 8))  # requests, keys, heads
 DATA_FILE = "performance/prefill_fp8.parquet"
 WIDE = "prefill_wgmma"  # the 16-bit kernel
-IN_MEMORY = "transposition of V in memory"
 # Later products read the V of the first steps again, so that they multiply numbers as before.
 UNTRANSPOSED = Edit(
     "prefill/wgmma_fp8/transpose.cuh",
@@ -57,41 +55,38 @@ def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
     return inputs
 
 
-def _step(
-    inputs: PrefillInputs, *, policy: NumericPolicy, tile: str, kernel: Kernel = KERNEL
-) -> Step[Attention]:
+def _step(inputs: PrefillInputs, **how) -> Step[Attention]:
     kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
-    how = {"policy": policy, "tile": tile, "dtype": inputs.q.dtype, "scale": inputs.scale}
-    how |= {"causal": inputs.workload.causal, "kernel": kernel}
+    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": inputs.workload.causal}
     return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
 
 
+def _transposition(inputs: PrefillInputs) -> Step[tuple]:
+    v = inputs.kv.v.to(CODES).permute(1, 2, 0)
+    transposed = v.contiguous()  # [heads, dim, keys]
+    return Step(partial(transposed.copy_, v), tuple)
+
+
 def chosen() -> Iterator[Implementation]:
-    """Yield the 8-bit kernel by policy and tile, and the 16-bit one."""
+    """Yield the 8-bit kernel by policy and tile, the 16-bit one, and, nameless, what is not judged.
+
+    The latter are preferred tiles without the work of the transposition, and torch's transposition.
+    """
+    without = mutated(KERNEL, UNTRANSPOSED)
     for policy in KERNEL.policies:
-        for tile in KERNEL.tiles(None, policy) if policy.out == "input" else ():
+        tiles = KERNEL.tiles(None, policy) if policy.out == "input" else ()
+        for tile in tiles:
             how = partial(_step, policy=policy, tile=tile.label)
             name = f"{KERNEL.name} {policy.p} {policy.accumulate} {tile.label}"
             judged = replace(policy, p="e4m3") if policy.p == "input" else policy
             yield Implementation(name, KERNEL.name, "cuda", judged, policy.label, how)
-    yield implementations(OPERATION.name)[WIDE]
-
-
-def untransposed() -> Iterator[Implementation]:
-    """Yield the preferred tile of each policy in 8 bits, without the work of the transposition."""
-    for policy in KERNEL.policies:
-        if (policy.p, policy.out) == ("input", "input"):
-            tile = KERNEL.tiles(None, policy)[0].label
-            how = partial(_step, policy=policy, tile=tile, kernel=mutated(KERNEL, UNTRANSPOSED))
+        if tiles and policy.p == "input":
+            how = partial(_step, policy=policy, tile=tiles[0].label, kernel=without)
             name = f"{KERNEL.name} without transposition, {policy.accumulate}"
-            yield Implementation(name, KERNEL.name, "cuda", policy, policy.label, how)
-
-
-def transposition(inputs: PrefillInputs) -> Callable[[], object]:
-    """Return torch's transposition of the codes of V into another tensor [heads, dim, keys]."""
-    v = inputs.kv.v.to(CODES).permute(1, 2, 0)
-    to = v.contiguous()
-    return lambda: to.copy_(v)
+            yield Implementation(name, "", "cuda", policy, policy.label, how)
+    yield implementations(OPERATION.name)[WIDE]
+    name = "transposition of V in memory"
+    yield Implementation(name, "", "torch", CUDA_CORES, "", _transposition)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -114,11 +109,10 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         step = item.prepare(inputs)
         poison(step)
         step.run()
-        found[item.name] = item, step, judge(step.outputs(), item.policy)
-    found |= {item.name: (item, item.prepare(inputs), None) for item in untransposed()}
+        errors = judge(step.outputs(), item.policy) if item.kernel else None
+        found[item.name] = item, step, errors
     with recording.sampling():
         runs = {name: step.run for name, (_, step, _) in found.items()}
-        runs[IN_MEMORY] = transposition(inputs)
         times = time_interleaved(runs, repeats=options.repeats, eager=True)
     for name, (item, step, errors) in found.items():
         median_s = times[name].median_s
@@ -129,9 +123,6 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         of_errors = measured.error_rows(base, errors) if errors else []
         made += [row for row in of_errors if "ratio" not in row["metric"]]
         yield from ((DATA_FILE, row) for row in made)
-    base = measured.base_row(work, kernel=IN_MEMORY, backend="torch")
-    base |= {"note": work.label, "repeats": times[IN_MEMORY].repeats}
-    yield from ((DATA_FILE, row) for row in measured.quartile_rows(base, "time", times[IN_MEMORY]))
 
 
 EXPERIMENT = Experiment(
