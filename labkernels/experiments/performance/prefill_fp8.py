@@ -1,4 +1,4 @@
-"""Prefill in 8 bits: every tile and policy of our kernel, and the 16-bit kernel beside it.
+"""Prefill in 8 bits: every tile and policy of our kernel, beside the 16-bit one and FlashInfer's.
 
 wgmma takes V in 8 bits with its keys contiguous, so the kernel transposes V. Two more kinds of rows
 give the cost: the kernel without this work, and torch's transposition of V in memory.
@@ -19,9 +19,11 @@ from labkernels.kernels.prefill.wgmma_fp8.spec import KERNEL
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Draw, Normal
 from labkernels.measure.benchmark import poison
-from labkernels.measure.implementation import Implementation, implementations
+from labkernels.measure.implementation import Implementation, implementations, of_peer
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.mutants.mutant import Edit, mutated
+from labkernels.measure.peers import flashinfer_8_bits
+from labkernels.measure.peers.peer import Refused
 from labkernels.measure.timing import time_interleaved
 from labkernels.policy import CUDA_CORES
 from labkernels.records import schema
@@ -68,7 +70,7 @@ def _transposition(inputs: PrefillInputs) -> Step[tuple]:
 
 
 def chosen() -> Iterator[Implementation]:
-    """Yield the 8-bit kernel by policy and tile, the 16-bit one, and, nameless, what is not judged.
+    """Yield our 8-bit kernel by policy and tile, others, and, nameless, what is not judged.
 
     The latter are preferred tiles without the work of the transposition, and torch's transposition.
     """
@@ -85,6 +87,8 @@ def chosen() -> Iterator[Implementation]:
             name = f"{KERNEL.name} without transposition, {policy.accumulate}"
             yield Implementation(name, "", "cuda", policy, policy.label, how)
     yield implementations(OPERATION.name)[WIDE]
+    of_prefill = (x for x in flashinfer_8_bits.PEERS if flashinfer_8_bits.PREFILL in x.steps)
+    yield from (of_peer(flashinfer_8_bits.PREFILL, peer) for peer in of_prefill)
     name = "transposition of V in memory"
     yield Implementation(name, "", "torch", CUDA_CORES, "", _transposition)
 
@@ -106,7 +110,14 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     inputs = inputs_of(work, Normal(options.seed, recording.device))
     judge, found = judge_of(OPERATION.name, inputs), {}
     for item in chosen():
-        step = item.prepare(inputs)
+        if reason := item.missing():
+            recording.tell(f"{item.name}: {reason}")
+            continue
+        try:
+            step = item.prepare(inputs)
+        except Refused as why:
+            recording.tell(f"{item.name}: {why}")
+            continue
         poison(step)
         step.run()
         errors = judge(step.outputs(), item.policy) if item.kernel else None

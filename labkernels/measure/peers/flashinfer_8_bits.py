@@ -1,20 +1,23 @@
-"""FlashInfer's decodes that multiply in 8 bits: FA3, which is given a query in e4m3, and XQA.
+"""FlashInfer's kernels that multiply in 8 bits: FA3, which is given a query in e4m3, and XQA.
 
-XQA rounds the query to e4m3 itself, and both round P. So both are right for the query of `inputs`.
+XQA, a decode, rounds the query to e4m3 itself, and both round P. So both are right for a query
+whose numbers e4m3 holds, such as that of `inputs`.
 """
 
 from dataclasses import replace
 
 import torch
 
-from labkernels.kernels.call import Step, nothing
+from labkernels.kernels.call import Attention, Step, nothing
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.kernels.random_inputs import Draw
 from labkernels.measure.peers import flashinfer
-from labkernels.measure.peers.peer import PEER_POLICY, Peer
+from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused
 
-OPERATION = "decode_8_bits"  # apart from decode, whose benchmarks have other queries
+# apart from decode and prefill, whose benchmarks have other queries
+OPERATION, PREFILL = "decode_8_bits", "prefill_8_bits"
 POLICY = replace(PEER_POLICY, p="e4m3", denominator="unrounded")  # both sum P in fp32
 CODES = torch.float8_e4m3fn
 
@@ -29,6 +32,22 @@ def inputs(workload: Decode, draw: Draw) -> DecodeInputs:
 def _fa3(given: DecodeInputs) -> Step:
     how = {"scale": given.scale, "o_data_type": given.q.dtype, "backend": "fa3"}
     return flashinfer.decode_step(given.q.to(CODES), given.cache, tensor_cores=True, **how)
+
+
+def _fa3_prefill(given: PrefillInputs) -> Step:
+    import flashinfer as library
+
+    if len(given.kv.cu_seqlens) != 2:
+        raise Refused("its prefill in 8 bits is called for one request")
+    codes = [x.to(CODES) for x in (given.q, given.kv.k, given.kv.v)]
+    how = {"o_dtype": given.q.dtype, "sm_scale": given.scale, "causal": given.workload.causal}
+    made = {}  # each call returns an output of its own
+
+    def run() -> None:
+        made["out"] = library.single_prefill_with_kv_cache(*codes, backend="fa3", **how)
+
+    step = flashinfer.planned(None, nothing, run, None)
+    return replace(step, outputs=lambda: Attention(made["out"]))
 
 
 def _xqa(given: DecodeInputs) -> Step:
@@ -47,9 +66,17 @@ def _xqa(given: DecodeInputs) -> Step:
 
 
 PEERS = tuple(
-    Peer(name, flashinfer.LIBRARY, idea, POLICY, {OPERATION: step}, flashinfer.missing)
-    for name, idea, step in (
-        ("flashinfer_fa3_e4m3", 'the decode wrapper\'s backend="fa3", with Q in e4m3', _fa3),
-        ("flashinfer_xqa", "xqa_batch_decode_with_kv_cache, which rounds Q to e4m3", _xqa),
+    Peer(name, flashinfer.LIBRARY, idea, POLICY, steps, flashinfer.missing)
+    for name, idea, steps in (
+        (
+            "flashinfer_fa3_e4m3",
+            'backend="fa3", with Q in e4m3',
+            {OPERATION: _fa3, PREFILL: _fa3_prefill},
+        ),
+        (
+            "flashinfer_xqa",
+            "xqa_batch_decode_with_kv_cache, which rounds Q to e4m3",
+            {OPERATION: _xqa},
+        ),
     )
 )
