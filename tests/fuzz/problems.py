@@ -75,7 +75,8 @@ def attention(operation: str, choose, *, eight_bits: bool = False) -> None:
         shape["heads"] = choose.pick((1, 3, 5, 16))
     else:
         every_dim = choose.wide or choose.device == "cuda"
-        shape["head_dim"] = choose.pick(spec.head_dims if every_dim else spec.head_dims[:1])
+        dims = (*spec.head_dims, *spec.padded_dims)
+        shape["head_dim"] = choose.pick(dims if every_dim else spec.head_dims[:1])
         shape["group"] = choose.pick(GROUPS[:3] if operation == "backward" else GROUPS)
     paged = "paged" in spec.layouts and (spec.layouts == ("paged",) or choose.pick((False, True)))
     if paged:
@@ -164,7 +165,7 @@ def append(choose) -> None:
         "kv_heads": choose.pick((1, 2, 3)),
         "page_size": choose.pick(PAGE_SIZES),
         "layout": choose.pick(LAYOUTS),
-        "head_dim": choose.pick((64, 128)),
+        "head_dim": choose.pick((32, 64, 80, 96, 128)),
         "device": choose.device,
     }
     rotates, checks = choose.pick((False, True)), choose.pick((False, True))
