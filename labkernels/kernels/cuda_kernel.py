@@ -120,8 +120,7 @@ class CudaKernel(Kernel, Protocol):
         """Return what is compiled from kernel.cuh for an instance."""
         registers = self.thread_registers(instance)
         traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
-        if instance.head_dim in self.padded_dims:
-            traded["CHANNELS"] = instance.head_dim
+        traded |= self.channels(instance)
         return Specialization(
             header=self.header,
             instance=self.template(instance),
@@ -131,6 +130,11 @@ class CudaKernel(Kernel, Protocol):
             include_dirs=self.include_dirs,
             numbers=tuple((traded | dict(self.numbers)).items()),
         )
+
+    def channels(self, instance: Instance) -> dict[str, int]:
+        """Return the channels of a head as a constant of the source, if its tiles are wider."""
+        head_dim = instance.head_dim
+        return {"CHANNELS": head_dim} if head_dim in self.padded_dims else {}
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
         """Return the blocks per SM that shared memory, threads and the tile's registers allow."""

@@ -6,15 +6,19 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from labkernels import ops
 from labkernels.kernels.kernel import PADDED_DIMS, tile_width
+from tests.kernels.backward.cases import BACKWARDS, backward_case, varied_backward
 from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import LAYOUTS, bits, narrowed
 from tests.kernels.prefill.cases import RAGGED_LAYOUTS
 from tests.kernels.trials import CASES, tiles_of
 from tests.kernels.variants.cases import varied
 
-PADDED = [name for name, spec in SPECS.items() if spec.padded_dims and spec.language == "cuda"]
-IN_TRITON = [name for name, spec in SPECS.items() if spec.padded_dims and spec.language == "triton"]
+PADDED, IN_TRITON = (
+    [n for n, spec in SPECS.items() if spec.padded_dims and spec.language == language]
+    for language in ("cuda", "triton")
+)
 LENGTHS = {"decode": ((0, 1, 17, 150),), "prefill": ((0, 1, 17, 40), (5, 1, 0, 150))}
 VARIANT = {"window_left": 37, "soft_cap": 3.0, "alibi": True, "sinks": True}
 
@@ -32,7 +36,9 @@ def layouts(kernel):
 def widened(case):
     """Return the case on copies that zeros widen to the channels of the kernels' tiles."""
     to = tile_width(case.q.shape[-1])
-    q, k, v = (pad(x, (0, to - x.shape[-1])) for x in (case.q, case.kv.k.float(), case.kv.v.float()))
+    q, k, v = (
+        pad(x, (0, to - x.shape[-1])) for x in (case.q, case.kv.k.float(), case.kv.v.float())
+    )
     k, v = k.to(case.kv.k.dtype), v.to(case.kv.v.dtype)
     return case.changed(q=q, **{case.kv_field: replace(case.kv, k=k, v=v)})
 
@@ -47,9 +53,35 @@ def check_same_bits(case, kernel, **options):
     return found
 
 
+def check_gradients(kernel, head_dim, device="cpu", layout="padded", tiles=2):
+    """Assert that a kernel gives the bits of widened tensors, with an ordered dq."""
+    spec, to = BACKWARDS[kernel], tile_width(head_dim)
+    how = {"head_dim": head_dim, "layout": layout, "dtype": "bf16", "group": 3, "device": device}
+    case = backward_case((1, 17, 40, 0), (30, 17, 131, 9), kv_heads=1, **how)
+    ordered = [tile for tile in tiles_of(spec, head_dim=head_dim) if "ordered" in tile][:tiles]
+    cases = [(case, {"tile": tile}) for tile in ordered]
+    if spec.features:
+        cases.append((varied_backward(case, kernel, **VARIANT), {"deterministic": True}))
+    for each, options in cases:
+        found, given = each.step(kernel, **options), each.arguments
+        wide = [pad(x, (0, to - head_dim)) for x in given[:5]]
+        of = each.forward
+        how = {"scale": of.scale, "causal": of.causal, **of.variant, **options}
+        expected = ops.backward_step(*wide, *given[5:], kernel=kernel, **how)
+        for step in (found, expected):
+            step.run()
+        for left, right in zip(found.outputs(), expected.outputs(), strict=True):
+            right = right[..., :head_dim] if right.dim() == 3 else right
+            assert torch.equal(bits(left), bits(right.contiguous()))
+
+
 def check_kernel(kernel, head_dim, device="cpu", tiles=1, dtypes=("bf16",)):
     """Check layouts, splits, tiles, a variant, and a cache of 8 bits, if the kernel takes one."""
     spec = SPECS[kernel]
+    if spec.operation == "backward":
+        for layout in RAGGED_LAYOUTS:
+            check_gradients(kernel, head_dim, device, layout, tiles)
+        return
     lengths = LENGTHS[spec.operation]
     how = {"head_dim": head_dim, "group": 3, "device": device}
     for turn, shape in enumerate(layouts(kernel)):
@@ -76,6 +108,9 @@ def test_the_bits_of_widened_copies(kernel, head_dim):
 @pytest.mark.usefixtures("interpreted")
 def test_the_bits_of_widened_copies_in_triton(kernel, head_dim):
     operation = SPECS[kernel].operation
+    if operation == "backward":
+        check_gradients(kernel, head_dim, tiles=1)
+        return
     paged = {"page_size": 3, "layout": "padded", "head_dim": head_dim}
     lengths = {"decode": ((0, 17, 40),), "prefill": ((0, 3, 20), (5, 0, 40))}[operation]
     check_same_bits(CASES[operation](*lengths, **paged), kernel, keys_per_split=24)
