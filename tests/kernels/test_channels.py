@@ -1,4 +1,4 @@
-"""Heads of 32, 80 and 96 channels have the bits of heads that zeros widen in the caller's memory."""
+"""Heads of 32, 80 and 96 channels have the bits of copies that zeros widen."""
 
 from dataclasses import replace
 
@@ -7,7 +7,9 @@ import torch
 from torch.nn.functional import pad
 
 from labkernels import ops
+from labkernels.compat import flash_attn
 from labkernels.kernels.kernel import PADDED_DIMS, tile_width
+from tests.compat.judged import close, normal
 from tests.kernels.backward.cases import BACKWARDS, backward_case, varied_backward
 from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import LAYOUTS, bits, narrowed
@@ -95,6 +97,24 @@ def check_kernel(kernel, head_dim, device="cpu", tiles=1, dtypes=("bf16",)):
     check_same_bits(varied(case, kernel, **VARIANT), kernel, keys_per_split=64)
     for kind in filter(None, spec.kv_dtypes):
         check_same_bits(narrowed(case, kind), kernel, keys_per_split=64)
+
+
+def check_kvcache(head_dim, device="cpu"):
+    """Append a token of each request to a contiguous cache, and attend to it; then to all of it."""
+    q, k, v = normal(2, 3, 4, head_dim), normal(2, 40, 2, head_dim), normal(2, 40, 2, head_dim) / 2
+    new = [x[:, -1:].to(device) for x in (k, v)]
+    caches = [pad(x[:, :-1], (0, 0, 0, 0, 0, 1)).to(device) for x in (k, v)]
+    one = flash_attn.flash_attn_with_kvcache(q[:, :1].to(device), *caches, *new, cache_seqlens=39)
+    three = flash_attn.flash_attn_with_kvcache(q.to(device), *caches, causal=True)
+    assert torch.equal(caches[0].cpu(), k)
+    for b in range(2):
+        close(one[b].cpu(), q[b, :1], k[b], v[b])
+        close(three[b].cpu(), q[b], k[b], v[b], causal=True)
+
+
+@pytest.mark.parametrize("head_dim", PADDED_DIMS)
+def test_a_cache_of_flash_attn_grows(head_dim):
+    check_kvcache(head_dim)
 
 
 @pytest.mark.parametrize("head_dim", PADDED_DIMS)

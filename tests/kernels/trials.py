@@ -190,10 +190,10 @@ def prefill(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
             shape["page_size"] = 3 if layout == "paged" else None
             runs = ({"tile": tile}, {"tile": tile, "keys_per_split": 96})
             yield "tile", lengths if on_gpu else ((150, 3), (200, 3)), shape, runs
-    for shape, runs in channels(spec, on_gpu):
-        yield "channels", lengths, {**shape, "causal": shape["head_dim"] != 80}, runs
-        if "paged" in spec.layouts:
-            yield "channels", lengths, {**shape, "page_size": 16}, runs
+    for layout in spec.layouts:
+        for shape, runs in channels(spec, on_gpu, layout=layout):
+            more = {"page_size": 16} if layout == "paged" else {"causal": shape["head_dim"] != 80}
+            yield "channels", lengths, {**shape, **more}, runs
     for policy in policies(spec, on_gpu):
         # a key with a high score has a tenth of a row's weight, so the error of its score shows
         few = {"group": 4, "seed": 11}
@@ -268,6 +268,11 @@ def backward(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
             for causal in (False, True) if on_gpu else (True,):
                 long = ((700, 3, 129), (1000, 3, 129)) if on_gpu else ((150, 3), (200, 3))
                 yield "tile", long, {**shape, "causal": causal}, ({"tile": tile},)
+    for turn, head_dim in enumerate(spec.padded_dims):
+        shape = {"head_dim": head_dim, "layout": "padded", "dtype": DTYPES[turn % 2], "group": 3}
+        runs = tuple({"tile": tile} for tile in tiles_of(spec, head_dim=head_dim))
+        short = ((0, 1, 17, 70), (5, 17, 0, 90))
+        yield "channels", short, shape, runs if on_gpu else checked(*runs)
     for policy in spec.policies:
         yield (
             "policies",
@@ -292,11 +297,11 @@ def backward(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
 OF_OPERATION = {"decode": decode, "prefill": prefill, "mla": mla, "backward": backward}
 
 
-def channels(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
+def channels(spec: Kernel, on_gpu: bool, **layout) -> Iterator[tuple]:
     """Yield shapes and runs of heads that fill a part of their tiles, with NaN behind each row."""
     for turn, head_dim in enumerate(spec.padded_dims):
         shape = {"head_dim": head_dim, "layout": "padded", "dtype": DTYPES[turn % 2], "group": 3}
-        tiles = tiles_of(spec, head_dim=head_dim)
+        tiles = tiles_of(spec, head_dim=head_dim, **layout)
         runs = [{"tile": tile, **cut} for tile in tiles for cut in cuts(1000, 64)]
         yield shape, tuple(runs) if on_gpu else checked(*runs[:2])
 

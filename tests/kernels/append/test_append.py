@@ -22,9 +22,9 @@ from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
 PAGES = (1, 3, 16, 64, 256)
 SHAPES = [
     {"head_dim": head_dim, "dtype": dtype, "kv_heads": kv_heads}
-    for head_dim, dtype in ((64, "bf16"), (128, "fp16"), (256, "bf16"))
+    for head_dim, dtype in ((64, "bf16"), (80, "bf16"), (96, "fp16"), (128, "fp16"), (256, "bf16"))
     for kv_heads in (1, 3, 8)
-]
+] + [{"head_dim": 32, "dtype": "bf16", "kv_heads": 3}]
 
 
 def check_append(*, more=(), **shape):
