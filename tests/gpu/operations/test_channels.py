@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from labkernels.kernels.kernel import PADDED_DIMS  # noqa: E402
-from tests.kernels import test_channels as on_cpu  # noqa: E402
+from tests.kernels.variants import test_channels as on_cpu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

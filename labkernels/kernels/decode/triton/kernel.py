@@ -43,18 +43,17 @@ def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row,
 
 @triton.jit
 def load_query(q, head, m_row, o_dim, q_stride_head,
-               D: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+               D: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     """Return the rows of query heads, [ROWS, WIDTH] in the input's format or in fp32."""
     p_q = q + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
-    b_q = tl.load(p_q, mask=in_head(m_row, D, WIDTH), other=0.0)
+    b_q = tl.load(p_q, mask=in_head(m_row, D, o_dim.shape[0]), other=0.0)
     return b_q.to(tl.float32) if WIDE else b_q
 
 
 @triton.jit
 def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
               kv_stride_head, page_size, scale_stride_page, scale_stride_block, keys_per_scale,
-              D: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
-              KIND: tl.constexpr):  # fmt: skip
+              D: tl.constexpr, WIDE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
     """Return K and V of some keys, [KEYS, WIDTH], 0 past the last one, and their scales' place.
 
     KIND: the format of Q; K and V of 8 bits become numbers of this format, which are equal.
@@ -64,7 +63,7 @@ def load_keys(k_pool, v_pool, pages, key, m_key, i_kv, o_dim, kv_stride_page, kv
     token = key - slot * page_size
     o_kv = page.to(tl.int64) * kv_stride_page + token.to(tl.int64) * kv_stride_token
     o_kv = (o_kv + i_kv.to(tl.int64) * kv_stride_head)[:, None] + o_dim[None, :]
-    m_kv = in_head(m_key, D, WIDTH)
+    m_kv = in_head(m_key, D, o_dim.shape[0])
     b_k = tl.load(k_pool + o_kv, mask=m_kv, other=0.0)
     b_v = tl.load(v_pool + o_kv, mask=m_kv, other=0.0)
     if WIDE:
@@ -128,8 +127,7 @@ def decode(
     # product and its sum into TF32 tensor-core products. UPCAST: the interpreter's bf16 arithmetic
     # is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    p_q = q + i_batch * q_stride_batch
-    b_q = load_query(p_q, head, m_row, o_dim, q_stride_head, D, WIDTH, WIDE)
+    b_q = load_query(q + i_batch * q_stride_batch, head, m_row, o_dim, q_stride_head, D, WIDE)
     length, page_table = tl.load(kv_len + i_batch), page_table + i_batch * page_table_stride
     first, end = span(length, i_split, keys_per_split, window_left, BY_LENGTH)
     OF_HEAD: tl.constexpr = (k_scale is not None) and (keys_per_scale is None)
@@ -149,7 +147,7 @@ def decode(
         b_k, b_v, o_scale = load_keys(
             k_pool, v_pool, page_table, key, m_key, i_kv, o_dim, kv_stride_page, kv_stride_token,
             kv_stride_head, page_size, scale_stride_page, scale_stride_block, keys_per_scale,
-            D, WIDTH, WIDE, q.dtype.element_ty)  # fmt: skip
+            D, WIDE, q.dtype.element_ty)  # fmt: skip
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")  # [ROWS, KEYS] fp32
         b_s = scaled(b_s, k_scale, i_kv * k_scale_stride + o_scale, m_key, keys_per_scale)
         if SHAPED:

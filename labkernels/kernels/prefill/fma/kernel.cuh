@@ -73,8 +73,8 @@ template <class C, int D> struct Parcel {
       const int c = i % chunks * chunk_elements;
       part[pass] = {};
       if (i < all && key < end_key && (!C::Variant::window || key >= begin_key) && in_head<D>(c))
-        part[pass] = load_constant(
-            reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) + c));
+        part[pass] =
+            load_constant(reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) + c));
     }
   }
   // Widens the part on its way to shared memory. tile: [keys, D].

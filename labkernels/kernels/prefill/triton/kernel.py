@@ -109,11 +109,9 @@ def consume(
 
 
 @triton.jit
-def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
-               D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr,
+def load_query(p_q, m_row, D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr,
                WIDE: tl.constexpr):  # fmt: skip
     """Load the rows of Q: D channels, and the D_TAIL channels after them."""
-    p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=in_head(m_row, D_V, D), other=0.0)
     b_q_tail = b_q
     if D_TAIL:
@@ -177,10 +175,8 @@ def prefill(
     # Without tensor cores, operands are fp32 and products "ieee". UPCAST: the interpreter's bf16
     # arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    row = token.to(tl.int64) + o_token
-    b_q, b_q_tail = load_query(
-        q, row, head, m_row, q_stride_token, q_stride_head, D, D_TAIL, D_V, WIDE
-    )
+    p_q = q + (token.to(tl.int64) + o_token) * q_stride_token + head.to(tl.int64) * q_stride_head
+    b_q, b_q_tail = load_query(p_q[:, None], m_row, D, D_TAIL, D_V, WIDE)
     p_k = k + i_kv.to(tl.int64) * k_stride_head
     p_v = v + i_kv.to(tl.int64) * v_stride_head
     pages = page_table + i_request.to(tl.int64) * page_table_stride

@@ -58,7 +58,6 @@ struct KernelTraits {
   static constexpr bool two_p_buffers =
       overlap != Overlap::none && fragments + others <= consumer_registers && !Variant::by_distance;
   // A TMA box of ragged K and V has 64 channels of a tile's keys; a box of a page has all channels.
-  // Zeros arrive for the channels that a head lacks, but a box of a page would have the next head's.
   static constexpr NextAtom next = Paged ? NextAtom::beside : NextAtom::below;
   using Q = SwizzledTile<T, Rows, Dqk>;
   using K = SwizzledTile<T, Keys, Dqk, next>;
