@@ -70,7 +70,7 @@ class PrefillFma(CudaPrefillKernel):
         The model has the right steps but not the order within a step: errors have the right size,
         but bits differ.
         """
-        lanes = {"sum_bits": (3, 2, 1, 0), "lane_channels": instance.width}
+        lanes = {"sum_bits": (3, 2, 1, 0), "lane_channels": instance.head_dim}
         return {"warps": 1, "keys": instance.tile.keys} | lanes
 
 
