@@ -174,7 +174,11 @@ def append(choose) -> None:
     growths, shape["seed"] = _growths(choose), choose.integer(2**31)
     if rotates and any(new for _, new in growths):
         dtype, *formats = rotary
-        shape |= {"width": choose.pick((8, 24, 32)), "dtype": dtype, "checks": checks}
+        shape |= {
+            "width": choose.pick([n for n in (8, 24, 32) if 2 * n <= shape["head_dim"]]),
+            "dtype": dtype,
+            "checks": checks,
+        }
         test_rotary.check_rotary(growths, *formats, **shape)
         return
     case = append_case(*growths, **shape)
