@@ -225,8 +225,9 @@ plots.table(shown, "wire-gpus", forms)
 # *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink.
 #
-# A ring prefill of 65,536 tokens takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do. All {glue:text}`ring_outputs` outputs of the recorded rings have the bits of one process. With 8,192 tokens the ring takes {glue:text}`ring_short` times as *long* as one GPU, since its calls are launched one by one.
-# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find, and it was not measured.
+# A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
+# The control splits the heads and needs no merge: an all-reduce adds the ranks' output projections. On two GPUs all {glue:text}`projected` sums had the bits of the sum in one process, 100 times in a row.
+# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find. More were not at hand, and gloo stands in on a CPU: `order_of_sums` finds that four ranks add each quarter of the numbers down their ring, and end at another rank for each, every time alike. Sums in this order have the bits of a million all-reduced ones in a test; sums in the order of the ranks differ in a third of them.
 
 # %% [markdown]
 # ### CUDA and Triton, on and off
@@ -328,9 +329,9 @@ plots.table(table, "wire-mistakes", {})
 #
 # ## What would change the answer
 #
-# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: a test holds its gradients on up to eight ranks to a bound of float64, but this chapter does not measure them.
+# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: its gradients on two GPUs have the bits of one process, and a test holds those of up to eight ranks to a bound of float64.
 # - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
-# - **A library's sum.** Two GPUs leave no order to choose; NCCL's order on more was not probed.
+# - **A library's sum.** Two GPUs leave no order to choose. `order_of_sums` probes NCCL's order on more, and has not run there.
 # - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.
 
 # %% tags=["evidence"]
@@ -345,17 +346,27 @@ message = f"{sizes[0]:.0f} KiB in fp32 and {sizes[1]:.0f} KiB in bf16"
 glue("message", message, display=False)
 
 # %% tags=["evidence"]
-rings = two_gpus[(two_gpus.operation == "prefill") & (two_gpus.carry != "input")]
-one, ring = (rings[rings.way == way].set_index("keys").time for way in ("one GPU", "ring"))
-sums, rung = two_gpus[two_gpus.operation == "sum"], two_gpus[two_gpus.way == "ring"]
-first, ratio, ms = us_of.iloc[:, 0], ring / one, 1e3 * ring
-assert sums.other.sum() == rung.other.sum() == 0
+rung = two_gpus[two_gpus.way.str.startswith("ring")]
+sums, projected = (
+    two_gpus[(two_gpus.operation == of) & (two_gpus.way == "all-reduce")]
+    for of in ("sum", "projection")
+)
+assert all(x.other.sum() == x.unstable.sum() == 0 for x in (rung, sums, projected))
+took = two_gpus[two_gpus.carry != "input"].set_index(["operation", "way", "keys"]).time.sort_index()
+one, ring, anew = (took["prefill", way] for way in ("one GPU", "ring in a graph", "ring"))
+ideal = 50 * one / ring
+back = 50 * took["backward", "one GPU"] / took["backward", "ring in a graph"]
+
+# %% tags=["evidence"]
+first, ms = us_of.iloc[:, 0], 1e3 * ring
 numbers = {
     "nccl": two_gpus.nccl.iloc[0], "gain_57": f"{first['one GPU'] / first['gather fp32']:.1f}",
     "over_half": f"{first['gather fp32'] - first['one GPU'] / 2:.0f}", "ring_ms": f"{ms[65536]:.0f}",
-    "one_ms": f"{1e3 * one[65536]:.0f}", "ring_ideal": f"{50 / ratio[65536]:.0f}",
-    "ring_short": f"{ratio[8192]:.0f}", "ring_outputs": f"{rung.outputs.sum():,}",
-    "sums": f"{sums.outputs.sum():,}",
+    "one_ms": f"{1e3 * one[65536]:.0f}", "ring_ideal": f"{ideal[65536]:.0f}",
+    "ring_short": f"{anew[8192] / one[8192]:.1f}", "ring_outputs": f"{rung.outputs.sum():,}",
+    "sums": f"{sums.outputs.sum():,}", "projected": f"{projected.outputs.sum():,}",
+    "short_ideal": f"{ideal[8192]:.0f}", "back_ideal": f"{back[65536]:.0f}",
+    "short_back": f"{back[8192]:.0f}",
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, number, display=False)

@@ -5,7 +5,9 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
+from labkernels import ops
 from labkernels.kernels.mla.inputs import MlaInputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.numerics import metrics
@@ -63,8 +65,6 @@ def counting_case(case: MlaInputs) -> MlaInputs:
     All weights are then equal, and out[request, head, j] is the number of times that key j was
     read, divided by the number of keys. The requests have up to 512 keys.
     """
-    import torch
-
     cache = case.cache
     ckv = torch.zeros_like(cache.ckv)
     for page, slot in _places(cache):
@@ -79,8 +79,6 @@ def counting_case(case: MlaInputs) -> MlaInputs:
 
 def shuffled_case(case: MlaInputs, *, seed: int) -> MlaInputs:
     """Return the case with each request's latent rows in another order, which changes no output."""
-    import torch
-
     cache, draw = case.cache, torch.Generator().manual_seed(seed)
     ckv, kpe = cache.ckv.clone(), cache.kpe.clone()
     for place in _places(cache):
@@ -94,8 +92,6 @@ def decode(case: MlaInputs, **how) -> np.ndarray:
 
     Shapes: [total_q, H, 512]. Raises: ValueError as ops.mla_decode.
     """
-    from labkernels import ops
-
     done = ops.mla_decode(
         case.q_nope, case.q_pe, case.cache, case.cu_seqlens_q, scale=case.scale, **how
     )
@@ -108,8 +104,6 @@ def misread(inputs):
     Slot i of a request holds the key that `duplicated_index` names for it; keys behind the end are
     zeros. A right kernel then computes what a kernel with the typo would.
     """
-    import torch
-
     paged = hasattr(inputs, "cache")
     cache = inputs.cache if paged else inputs.kv
     k, v = cache.k.clone(), cache.v.clone()
@@ -126,8 +120,6 @@ def misread(inputs):
 
 def _places(cache) -> Iterator[tuple]:
     """Yield the index of each request's rows: of pages and slots, or of a row."""
-    import torch
-
     if not hasattr(cache, "page_table"):
         ends = cache.cu_seqlens.tolist()
         yield from ((torch.arange(*pair),) for pair in itertools.pairwise(ends))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from labkernels import ops
 from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.numerics.truth import oracle
 
@@ -36,8 +37,6 @@ def output(operation: str, inputs, kernel: str, **options) -> np.ndarray:
 
     Shapes: [rows, heads, channels]. options: those of the verb.
     """
-    from labkernels import ops
-
     how = {"kernel": kernel, "scale": inputs.scale} | dict(inputs.options) | options
     if operation == "prefill":
         how["causal"] = inputs.variant.causal

@@ -146,10 +146,12 @@ def text(known: Resources, workload: Workload | None = None) -> str:
     from labkernels.measure import resources
 
     instance = known.instance
-    spec = resources.find(instance.kernel)
+    spec, head_dim = resources.find(instance.kernel), f"head_dim {instance.head_dim}"
+    if instance.head_dim in spec.padded_dims:
+        head_dim += f" in tiles of {instance.width}"
     parts = [
         f"{instance.kernel} for {known.gpu.name}, compiled for {known.gpu.compile_arch}\n"
-        f"{instance.dtype}, head_dim {instance.head_dim}, {instance.rows} query rows per block, "
+        f"{instance.dtype}, {head_dim}, {instance.rows} query rows per block, "
         f"tile {instance.tile.label} ({instance.tile.legend})\n{spec.idea}",
         known.smem.table(),
         known.predicted.ledger.table(),
@@ -225,7 +227,7 @@ def _traded(instance: Instance) -> str:
 
 
 def _formulas(instance: Instance) -> str:
-    tile, rows, head_dim = instance.tile, instance.rows, instance.head_dim
+    tile, rows, head_dim = instance.tile, instance.rows, instance.width
     keys = tile.warps * tile.keys
     reported = formulas.reported_register_formula(rows, keys, head_dim, tile.threads)
     split = formulas.kv_split_register_formula(rows, head_dim, tile.keys)

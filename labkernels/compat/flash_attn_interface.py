@@ -31,19 +31,44 @@ def flash_attn_func(
     torch.bfloat16
     """
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    if q.dtype != CODES:
-        _refuse(descales, f"None, with q in {q.dtype}")
+    if not _are_codes(q, descales, window_size, softcap):
         how = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, True)
         out, lse, _ = flash_attn.flash_attn_func(q, k, v, *how)
         return (out, lse) if return_attn_probs else out
-    if tuple(window_size) != (-1, -1) or softcap > 0:
-        raise refusal("window_size, softcap", (window_size, softcap), "none, with q in 8 bits")
     require_dims(q=(q, DIMS), k=(k, DIMS), v=(v, DIMS))
     kv = RaggedCodes(k.flatten(0, 1), v.flatten(0, 1), equal_ends(k))
     known = {"q_lens": (q.shape[1],) * len(q), "kv_lens": (k.shape[1],) * len(k)}
     how = {"causal": causal, "scale": softmax_scale, **descales, **known}
     step = prefill_fp8(q.flatten(0, 1), kv, equal_ends(q), **how)
     return flash_attn.outputs(step, q.shape[:2], return_attn_probs)
+
+
+@keeps_fixed
+def flash_attn_varlen_func(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q: Fixed = None,
+    seqused_k: Fixed = None, softmax_scale=None, causal=False, qv: Fixed = None, q_descale=None,
+    k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk: Fixed = 0, softcap=0.0,
+    num_splits=1, pack_gqa=None, deterministic=False, sm_margin=0, return_attn_probs=False,
+):  # fmt: skip
+    """Compute attention of requests of any lengths, in 16 bits or of codes in e4m3.
+
+    Shapes are those of `compat.flash_attn`. With return_attn_probs it returns out and softmax_lse.
+    Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> ends = torch.tensor([0, 3, 8]).int()  # requests of 3 and 5 tokens
+    >>> q, k, v = torch.randn(3, 8, 4, 128).to(torch.float8_e4m3fn)
+    >>> flash_attn_varlen_func(q, k, v, ends, ends, 5, 5, q_descale=torch.ones(2, 4)).shape
+    torch.Size([8, 4, 128])
+    """
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    if not _are_codes(q, descales, window_size, softcap):
+        ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        how = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, True)
+        out, lse, _ = flash_attn.flash_attn_varlen_func(q, k, v, *ends, *how)
+        return (out, lse) if return_attn_probs else out
+    kv = RaggedCodes(k, v, cu_seqlens_k)
+    step = prefill_fp8(q, kv, cu_seqlens_q, causal=causal, scale=softmax_scale, **descales)
+    return flash_attn.outputs(step, q.shape[:1], return_attn_probs)
 
 
 @keeps_fixed
@@ -85,6 +110,15 @@ def flash_attn_with_kvcache(
         block_table=page_table, rotary_interleaved=rotary_interleaved,
         return_softmax_lse=return_softmax_lse, **how,
     )  # fmt: skip
+
+
+def _are_codes(q: torch.Tensor, descales: dict, window_size: tuple, softcap: float) -> bool:
+    """Return whether q is in 8 bits; refuse the arguments of the other kind, in both cases."""
+    if q.dtype != CODES:
+        _refuse(descales, f"None, with q in {q.dtype}")
+    elif tuple(window_size) != (-1, -1) or softcap > 0:
+        raise refusal("window_size, softcap", (window_size, softcap), "none, with q in 8 bits")
+    return q.dtype == CODES
 
 
 def _refuse(descales: dict[str, torch.Tensor | None], allowed: str) -> None:

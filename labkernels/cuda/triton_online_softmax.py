@@ -21,6 +21,15 @@ def no_keys(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
 
 
 @triton.jit
+def in_head(m_rows, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Return which values of rows [rows, WIDTH] are there: heads may have fewer channels."""
+    m_values = m_rows[:, None]
+    if CHANNELS < WIDTH:
+        m_values = m_values & (tl.arange(0, WIDTH) < CHANNELS)[None, :]
+    return m_values
+
+
+@triton.jit
 def update(b_s, b_m, b_l, scale_log2):
     """Return P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)

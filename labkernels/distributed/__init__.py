@@ -3,11 +3,13 @@
 from labkernels.distributed.decode import context_parallel_decode, decode_in_parts
 from labkernels.distributed.gradients import Rows, ring_backward, ring_backward_in_turn
 from labkernels.distributed.launch import on_cpus, on_gpus
+from labkernels.distributed.order import order_of_sums, sums_in_order
 from labkernels.distributed.ranks import LostRank, Ranks
-from labkernels.distributed.ring import ring_prefill, ring_rows, zigzag
+from labkernels.distributed.ring import Block, ring_prefill, ring_rows_step, zigzag
 from labkernels.distributed.shards import shard
 
 __all__ = [
+    "Block",
     "LostRank",
     "Ranks",
     "Rows",
@@ -15,10 +17,12 @@ __all__ = [
     "decode_in_parts",
     "on_cpus",
     "on_gpus",
+    "order_of_sums",
     "ring_backward",
     "ring_backward_in_turn",
     "ring_prefill",
-    "ring_rows",
+    "ring_rows_step",
     "shard",
+    "sums_in_order",
     "zigzag",
 ]

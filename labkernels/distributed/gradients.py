@@ -7,9 +7,9 @@ import torch
 
 from labkernels.distributed.decode import PartOptions
 from labkernels.distributed.ranks import Ranks
-from labkernels.distributed.ring import pair_of, ring_facts
-from labkernels.kernels.backward.api import backward
-from labkernels.kernels.call import Gradients, require_options
+from labkernels.distributed.ring import Block, Held, pair_of, ring_facts
+from labkernels.kernels.backward.api import backward_step
+from labkernels.kernels.call import Gradients, Step, nothing, require_options
 
 
 class Rows(NamedTuple):
@@ -39,13 +39,14 @@ def ring_backward(
     *,
     causal: bool = True,
     **options: Unpack[PartOptions],
-) -> Gradients:
+) -> Step[Gradients]:
     """Compute the gradients of `ring_prefill`, given dout, the gradient of its output.
 
     A pair of chunks gives gradients in the format of q, by `backward` with the out and lse2 of the
     whole row. Their sums are fp32 and rounded once: dq stays, and dk and dv go round with their K
     and V, which one rank after the other adds to, the keys' own first. They travel while the next
-    pair is computed. Every sum has one order, so that the same call gives the same bits.
+    pair is computed. Every sum has one order, so that the same call gives the same bits. The step
+    is as that of `ring_prefill`.
     Shapes: dout, q, out [tokens, q_heads, head_dim], k, v [tokens, kv_heads, head_dim], lse2
     [tokens, q_heads] fp32: the tokens of this rank, as for `ring_prefill`.
     Error: numerics.error.gradient_bounds, and half a spacing of each pair's gradient.
@@ -53,35 +54,40 @@ def ring_backward(
 
     >>> from labkernels.distributed import ring_prefill
     >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
-    >>> out, lse2 = ring_prefill(q, k, v, Ranks())
+    >>> out, lse2 = ring_prefill(q, k, v, Ranks()).outputs()
     >>> ring_backward(dout, q, k, v, out, lse2, Ranks()).dv.shape
     torch.Size([8, 2, 64])
     """
     given = Rows(dout, q, k, v, out, lse2)
 
-    def make() -> tuple[None, dict[str, object]]:
+    def make() -> tuple[tuple, dict[str, object]]:
         require_options("ring_backward", options, PartOptions)
-        return None, {**ring_facts(given._asdict()), "causal": causal, **options}
+        facts, held = ring_facts(given._asdict()), Held(k, v, ranks)
+        found = Gradients(*(x.new_empty(x.shape) for x in (q, k, v)))
+        how = {"causal": causal, **options}
+        pairs = [_pair(given, found, block, ranks.rank, **how) for block in held.blocks]
+        return (held.turns, found, pairs), facts | how
 
-    ranks.agree(make)
+    turns, found, pairs = ranks.agree(make)
     dq, carry = given.sums()
-    held, home = torch.stack([k, v]), lambda: None
-    for step in range(ranks.size):
-        origin, coming = (ranks.rank - step) % ranks.size, torch.empty_like(held)
-        more = step < ranks.size - 1
-        arrived = ranks.pass_on(held, coming) if more else lambda: None
-        try:
-            add = _pair(given, *held, ranks.rank, origin, causal=causal, **options)
-        finally:  # also after an error, so that the next exchange is not in the way of this one
-            arrived()
-        home()  # the carry of these keys, to which the ranks before have added
-        add(dq, carry)
-        if ranks.size > 1:
-            sent, carry = carry, torch.empty_like(carry)
-            home = ranks.pass_on(sent, carry)
-        held = coming
-    home()
-    return _rounded(given, dq, carry)
+    carries = carry, torch.empty_like(carry)
+
+    def run() -> None:
+        for x in (dq, carry):
+            x.zero_()
+        home = nothing
+        for turn in turns():
+            step, add = pairs[turn]
+            step.run()
+            home()  # the carry of these keys, to which the ranks before have added
+            add(dq, carries[turn % 2])
+            home = ranks.pass_on(carries[turn % 2], carries[(turn + 1) % 2])
+        home()
+        for to, total in zip(found, (dq, *carries[ranks.size % 2]), strict=True):
+            to.copy_(total)
+
+    run()
+    return Step(run, lambda: found, pairs[0][0].plan)
 
 
 def ring_backward_in_turn(
@@ -93,43 +99,44 @@ def ring_backward_in_turn(
 
     >>> from labkernels.distributed import ring_prefill
     >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
-    >>> rows = Rows(dout, q, k, v, *ring_prefill(q, k, v, Ranks()))
+    >>> rows = Rows(dout, q, k, v, *ring_prefill(q, k, v, Ranks()).outputs())
     >>> ring_backward_in_turn([rows])[0].dk.dtype
     torch.float16
     """
     sums = [rows.sums() for rows in given]
-    for step in range(len(given)):
+    found = [Gradients(*(x.new_empty(x.shape) for x in rows[1:4])) for rows in given]
+    for turn in range(len(given)):
         for rank, rows in enumerate(given):
-            origin = (rank - step) % len(given)
-            k, v = given[origin].k, given[origin].v
-            add = _pair(rows, k, v, rank, origin, causal=causal, **options)
+            origin = (rank - turn) % len(given)
+            block = Block(origin, given[origin].k, given[origin].v)
+            step, add = _pair(rows, found[rank], block, rank, causal=causal, **options)
+            step.run()
             add(sums[rank][0], sums[origin][1])
-    return [_rounded(rows, *two) for rows, two in zip(given, sums, strict=True)]
+    for of_rank, (dq, carry) in zip(found, sums, strict=True):
+        for to, total in zip(of_rank, (dq, *carry), strict=True):
+            to.copy_(total)
+    return found
 
 
 def _pair(
     given: Rows,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    found: Gradients,
+    block: Block,
     rank: int,
-    origin: int,
     *,
     causal: bool,
     **options: Unpack[PartOptions],
-) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Compute the gradients of a rank's rows and one rank's keys; return what adds them to sums."""
-    rows, keys, asked = pair_of(given.q, k, rank, origin, causal=causal)
+) -> tuple[Step, Callable[[torch.Tensor, torch.Tensor], None]]:
+    """Prepare the gradients of a rank's rows and a block's keys; return also what adds them."""
+    rows, keys, asked = pair_of(given.q, block.k, rank, block.origin, causal=causal)
     dout, q, out, lse2 = (x[rows] for x in (given.dout, given.q, given.out, given.lse2))
+    to = {"dq": found.dq[rows], "dk": found.dk[keys], "dv": found.dv[keys]}
     how = {"deterministic": True, **asked, **options}
-    step = backward(dout, q, k[keys], v[keys], out, lse2, **how)
+    step = backward_step(dout, q, block.k[keys], block.v[keys], out, lse2, **how, **to)
 
     def add(dq: torch.Tensor, carry: torch.Tensor) -> None:
         dq[rows] += step.dq
         carry[0, keys] += step.dk
         carry[1, keys] += step.dv
 
-    return add
-
-
-def _rounded(given: Rows, dq: torch.Tensor, carry: torch.Tensor) -> Gradients:
-    return Gradients(*(x.to(given.q.dtype) for x in (dq, *carry)))
+    return step, add

@@ -72,10 +72,13 @@ def _one(
     rank: int, backend: str, work: Callable, size: int, folder: Path, timeout_s: float, given: tuple
 ):
     torch.set_num_threads(1)
+    how: dict[str, Any] = {"rank": rank, "world_size": size}
     if backend == "nccl":
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # to start beside a full GPU
+        how["device_id"] = torch.device("cuda", rank)
         torch.cuda.set_device(rank)
-    limit, how = timedelta(seconds=timeout_s), {"rank": rank, "world_size": size}
+    limit = timedelta(seconds=timeout_s)
     try:
         dist.init_process_group(backend, (folder / "store").as_uri(), limit, **how)
         found = work(Ranks.join(timeout_s=timeout_s), *given)

@@ -120,6 +120,7 @@ class CudaKernel(Kernel, Protocol):
         """Return what is compiled from kernel.cuh for an instance."""
         registers = self.thread_registers(instance)
         traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
+        traded |= self.channels(instance)
         return Specialization(
             header=self.header,
             instance=self.template(instance),
@@ -129,6 +130,11 @@ class CudaKernel(Kernel, Protocol):
             include_dirs=self.include_dirs,
             numbers=tuple((traded | dict(self.numbers)).items()),
         )
+
+    def channels(self, instance: Instance) -> dict[str, int]:
+        """Return the channels of a head as a constant of the source, if its tiles are wider."""
+        head_dim = instance.head_dim
+        return {"CHANNELS": head_dim} if head_dim in self.padded_dims else {}
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
         """Return the blocks per SM that shared memory, threads and the tile's registers allow."""
@@ -154,7 +160,7 @@ class Sizes:
     """The symbols of an instance's ledgers, as book/notation.md has them.
 
     rows and keys: of a block's step (in decode, of a warp's step); dim, dim_v: channels of K and of
-    V; width: bytes per element, kv_width: those of an element of the cache.
+    V in a tile; width: bytes per element, kv_width: those of an element of the cache.
     """
 
     rows: Quantity
@@ -171,7 +177,7 @@ def sizes(instance: Instance) -> Sizes:
     """Return the symbols with the values of an instance."""
     tile = instance.tile
     width = symbol("b", formats.named(instance.dtype).bytes, "bytes of an element", "B")
-    dim = symbol("D", instance.head_dim, "channels of Q and K", "channels")
+    dim = symbol("D", instance.width, "channels of Q and K", "channels")
     return Sizes(
         rows=symbol("R", instance.rows, "query rows", "rows"),
         keys=symbol("T", tile.keys, "keys of a step", "keys"),
@@ -179,8 +185,8 @@ def sizes(instance: Instance) -> Sizes:
         stages=symbol("d", tile.stages, "stages: the depth of the pipeline", "stages"),
         dim=dim,
         dim_v=dim
-        if instance.head_dim == instance.head_dim_v
-        else symbol("D_v", instance.head_dim_v, "channels of V and O", "channels"),
+        if instance.width == instance.width_v
+        else symbol("D_v", instance.width_v, "channels of V and O", "channels"),
         width=width,
         kv_width=width
         if instance.kv_dtype is None

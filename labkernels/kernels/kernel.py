@@ -19,11 +19,19 @@ from labkernels.variant import FEATURES, FULL, AttentionVariant
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
 # In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
 _HEAD_DIM_V = {192: 128, 576: 512}
+# Head_dims for which tiles are wider: zeros fill them on their way to shared memory.
+_WIDTHS = {32: 64, 80: 128, 96: 128}
+PADDED_DIMS = tuple(_WIDTHS)
 
 
 def head_dim_v(head_dim: int) -> int:
     """Return the channels of V and of the output, given the channels of Q and K."""
     return _HEAD_DIM_V.get(head_dim, head_dim)
+
+
+def tile_width(head_dim: int) -> int:
+    """Return the channels of the tiles of a head: its own, or more, of which the last are zeros."""
+    return _WIDTHS.get(head_dim, head_dim)
 
 
 def up_to_power_of_two(rows: int) -> int:
@@ -74,6 +82,11 @@ class Shape:
     rotary: tuple[str, str] | None = None
     of_blocks: bool = False
 
+    @property
+    def width(self) -> int:
+        """The channels of the tiles of Q and K, which zeros may fill."""
+        return tile_width(self.head_dim)
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -99,6 +112,16 @@ class Instance:
     rotary: tuple[str, str] | None = None
     of_blocks: bool = False
 
+    @property
+    def width(self) -> int:
+        """The channels of the tiles of Q and K, which zeros may fill."""
+        return tile_width(self.head_dim)
+
+    @property
+    def width_v(self) -> int:
+        """The channels of the tiles of V and of the output."""
+        return tile_width(self.head_dim_v)
+
 
 @runtime_checkable
 class Kernel(Protocol):
@@ -107,7 +130,8 @@ class Kernel(Protocol):
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
     features: the features of attention variants that it computes. kv_dtypes: formats of caches, of
     which None is the dtype. block_dtypes: dtypes beside such a cache whose blocks of keys have
-    scales. overlay: as in Instance.
+    scales. padded_dims: head_dims beside the `head_dims`, whose tiles are wider. overlay: as in
+    Instance.
     """
 
     operation: str
@@ -121,6 +145,7 @@ class Kernel(Protocol):
     kv_dtypes: tuple[str | None, ...] = (None,)
     block_dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
+    padded_dims: tuple[int, ...] = ()
     layouts: tuple[str, ...] = ("paged",)
     features: tuple[str, ...] = ()
     launch: str = ".launch"
@@ -137,6 +162,7 @@ class Kernel(Protocol):
         """Return None for a shape that the kernel can serve, else the value and what is allowed."""
         for field in ("dtype", "head_dim", "layout", "kv_dtype"):
             value, allowed = getattr(shape, field), getattr(self, f"{field}s")
+            allowed = sorted(allowed + self.padded_dims) if field == "head_dim" else allowed
             if value not in allowed:
                 allowed = ", ".join(map(str, allowed))
                 return f"{field} = {value}, allowed for {self.name}: {allowed}"

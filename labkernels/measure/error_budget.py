@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels import ops
 from labkernels.kernels.decode.inputs import DecodeInputs, problem_of
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.registry import discover
@@ -115,8 +116,6 @@ def measured_budget(q, cache, policy: NumericPolicy | None = None, **how) -> Mea
 
     Arguments and errors as for error_budget.
     """
-    from labkernels import ops
-
     found, out = setting(q, cache, policy, **how), ops.decode(q, cache, policy=policy, **how).out
     budget = model.error_budget(found.problem, found.policy, found.order)
     alone = errors_alone(found.problem, found.policy, found.order)
@@ -134,8 +133,6 @@ def decode_sigma(inputs: DecodeInputs, *, policy: NumericPolicy) -> np.ndarray:
 
 def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
     """Return how ops.decode would round, and order the keys; arguments as for error_budget."""
-    from labkernels import ops
-
     step = ops.decode_step(q, cache, policy=policy, **how)
     kernel = discover()[step.plan.kernel]
     policy = policy or kernel.policies[0]

@@ -137,9 +137,11 @@ def l2_scrubber() -> Action:
     return scrub
 
 
-def capture(action: Action):
+def capture(action: Action, capture_error_mode: str = "global"):
     """Return a CUDA graph of one call of the action, warmed up on a side stream first.
 
+    capture_error_mode: as of torch.cuda.graph; "thread_local" where another thread of the process
+    asks the GPU meanwhile, as the one that watches NCCL does.
     Raises: RuntimeError if the action allocates, synchronises or does what a graph cannot hold.
     """
     import torch
@@ -152,7 +154,7 @@ def capture(action: Action):
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode=capture_error_mode):
         action()
     return graph
 

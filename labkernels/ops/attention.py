@@ -15,7 +15,7 @@ from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
 
 # Channels for which both passes have kernels; and those of q and v for which only `prefill` has.
-HEAD_DIMS, FORWARD_ONLY = (64, 128, 256), (192, 128)
+HEAD_DIMS, FORWARD_ONLY = (32, 64, 80, 96, 128, 256), (192, 128)
 TAKEN = {(width, width) for width in HEAD_DIMS}
 _TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 _FLAGS = ("deterministic", "batch_invariant")
@@ -46,9 +46,9 @@ def attention(
     seen them change: a training loop that keeps the two tensors reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out [total_q, q_heads, channels of v], lse2
-    [total_q, q_heads] fp32, which has no gradient. A head_dim between those of the kernels, such as
-    32, 80 or 96, takes as long as the next one, on copies that zeros widen; so do gradients of 192
-    channels with 128 of v, as 256.
+    [total_q, q_heads] fp32, which has no gradient. The kernels take 32, 64, 80, 96, 128 and 256
+    channels. A head_dim between these takes as long as the next one, on copies that zeros widen;
+    so do gradients of 192 channels with 128 of v, as 256.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
     torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
     are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread

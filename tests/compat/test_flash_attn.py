@@ -232,6 +232,32 @@ def test_the_next_versions_descales_of_codes():
         interface.flash_attn_func(q, k, v, softcap=2.0)
 
 
+def test_the_next_versions_ragged_codes_and_numbers():
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in (normal(8, n, 128) for n in (4, 2, 2)))
+    given, how = (ENDS, ENDS, 5, 5), {"causal": True, "return_attn_probs": True}
+    halves = {f"{x}_descale": torch.full((2, 2), 0.5) for x in "qkv"}
+    out, lse = interface.flash_attn_varlen_func(q, k, v, *given, **halves, **how)
+    assert lse.shape == (4, 8)
+    for r, rows in enumerate((slice(0, 3), slice(3, 8))):
+        each = (x[None, rows] for x in (q, k, v))
+        of_request = {name: x[r : r + 1] for name, x in halves.items()}
+        alone, of_alone = interface.flash_attn_func(*each, **of_request, **how)
+        assert torch.equal(out[rows], alone[0])
+        assert torch.equal(lse[:, rows], of_alone[0])
+    wide = tuple(x.half() for x in (q, k, v))
+    found = interface.flash_attn_varlen_func(*wide, *given, **how)
+    expected = flash_attn.flash_attn_varlen_func(*wide, *given, **how)
+    assert all(map(torch.equal, found, expected[:2]))
+    with pytest.raises(
+        ValueError, match=r"^q_descale = shape \(2, 2\), allowed: None, with q in t"
+    ):
+        interface.flash_attn_varlen_func(*wide, *given, **halves)
+    for name, value in (("seqused_k", ENDS), ("window_size, softcap", 2.0)):
+        asked = {name.split()[-1]: value}
+        with pytest.raises(ValueError, match=f"^{name} = .*allowed: "):
+            interface.flash_attn_varlen_func(q, k, v, *given, **asked)
+
+
 def test_the_next_versions_descales_of_a_cache():
     q, pool = normal(2, 1, 8, 64), normal(4, 16, 2, 64).to(torch.float8_e4m3fn)
     table, lengths = torch.tensor([[2, 0], [1, 3]]).int(), torch.tensor([20, 9]).int()

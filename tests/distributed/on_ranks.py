@@ -1,21 +1,26 @@
 """What each rank of the tests does; the processes import this module."""
 
+import itertools
 import os
 import time
 
 import torch
+import torch.distributed as dist
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.distributed import (
+    Block,
     LostRank,
     Ranks,
     context_parallel_decode,
     decode_in_parts,
+    order_of_sums,
     ring_backward,
     ring_backward_in_turn,
     ring_prefill,
-    ring_rows,
+    ring_rows_step,
     shard,
+    sums_in_order,
     zigzag,
 )
 from labkernels.distributed.decode import MERGES
@@ -77,7 +82,7 @@ def other_bits(ranks):
         *_, rows = rows_of(ranks.size)
         got = ring_backward(*rows[ranks.rank], ranks, causal=causal)
         want = ring_backward_in_turn(rows, causal=causal)[ranks.rank]
-        if not all(torch.equal(x, y) for x, y in zip(got, want, strict=True)):
+        if not again(got, want):
             wrong.append(("gradients", causal))
     return wrong
 
@@ -91,10 +96,21 @@ def ring_alike(ranks, carry):
     ]
     q, k, v = parts[ranks.rank]
     order = [(ranks.rank - step) % ranks.size for step in range(ranks.size)]
-    blocks = iter([(origin, *parts[origin][1:]) for origin in order])
-    want = ring_rows(q, blocks, ranks.rank, causal=True, carry=carry)
-    got = ring_prefill(q, k, v, ranks, carry=carry)
-    return all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+    blocks = [Block(origin, *parts[origin][1:]) for origin in order]
+    alone = ring_rows_step(q, blocks, ranks.rank, causal=True, carry=carry)
+    alone.run()
+    return again(ring_prefill(q, k, v, ranks, carry=carry), alone.outputs())
+
+
+def again(step, want):
+    """Return whether a step has these bits, and once more into memory that was cleared."""
+    alike = True
+    for run in (lambda: None, step.run):
+        run()
+        alike &= all(torch.equal(x, y) for x, y in zip(step.outputs(), want, strict=True))
+        for x in step.outputs():
+            x.zero_()
+    return alike
 
 
 def refusals(ranks):
@@ -113,3 +129,18 @@ def refusals(ranks):
         said(lambda: ring_backward(*rows, ranks, kernel="none")),
         said(lambda: ring_backward(*rows[:5], rows.lse2.double() if odd else rows.lse2, ranks)),
     ]
+
+
+def sums(ranks, numbers):
+    """Return the trees of sums that a probe saw, and how many sums are not as it saw them.
+
+    The last two counts are sums that are not in the order of the ranks, and orders that changed.
+    """
+    draws = [torch.Generator().manual_seed(rank) for rank in range(ranks.size)]
+    parts = torch.stack([torch.empty(numbers).normal_(generator=draw) for draw in draws])
+    met, total = order_of_sums(ranks, parts[0]), parts[ranks.rank].clone()
+    dist.all_reduce(total, group=ranks.group)
+    again = order_of_sums(ranks, parts[0])
+    found = (total != sums_in_order(parts, met), total != sum(parts), met != again)
+    trees = [tree for tree, _ in itertools.groupby(met[:: numbers // 100].tolist())]
+    return trees, *(int(x.sum()) for x in found)

@@ -38,8 +38,8 @@ def test_every_rank_refuses_with_the_same_line(seen):
     assert words[2] == "rank 2: carry = input, allowed: fp32, as on rank 0"
     assert words[3].startswith("rank 0: context_parallel_decode() got an unexpected option 'window")
     assert words[4] == "rank 2: q.shape = (16, 4, 64), allowed: (8, 4, 64), as on rank 0"
-    assert all(line.startswith("kernel = 'none', allowed:") for line in words[5:7])
-    assert words[7] == "rank 2: lse2.dtype = torch.float64, allowed: torch.float32, as on rank 0"
+    assert all(line.startswith("rank 0: kernel = 'none', allowed:") for line in words[5:7])
+    assert words[7] == "rank 2: lse2.dtype = torch.float64, allowed: torch.float32"
 
 
 def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
@@ -54,6 +54,19 @@ def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
 def test_a_rank_that_hangs_is_killed():
     with pytest.raises(LostRank, match=r"^rank 1 did not end with the others, and was killed$"):
         on_cpus(on_ranks.hangs, 2, timeout_s=4)
+
+
+@pytest.mark.parametrize(("ranks", "numbers"), [(2, 1000), (3, 1000), (4, 10**6)])
+def test_a_probe_finds_the_order_in_which_gloo_adds(ranks, numbers):
+    seen = on_cpus(on_ranks.sums, ranks, numbers)
+    assert seen == [seen[0]] * ranks
+    trees, off, in_turn, other_order = seen[0]
+    assert (off, other_order) == (0, 0)
+    assert (in_turn > numbers // 10) == (ranks > 2)  # so that the order shows
+    # share c of the numbers goes down the ring of ranks, from the one before rank c to rank c
+    places = [[(c - 1 - rank) % ranks for rank in range(ranks)] for c in range(ranks)]
+    chains = [[[1 + max(i, j) * (i != j) for j in x] for i in x] for x in places]
+    assert trees == (chains if ranks > 2 else chains[:1])
 
 
 @pytest.mark.parametrize("by", ["contiguous", "interleaved"])

@@ -1,6 +1,7 @@
 """Fuzz for as long as asked: python3 -m tests.fuzz --seconds 3600. Needs no Hypothesis.
 
-Each call is named by its verb and seed; a call that fails is shown with a command to repeat it.
+Each call is named by its verb, by the seed of what is compiled, and by the number of the problem on
+it; a call that fails is shown with a command to repeat it.
 """
 
 import argparse
@@ -27,7 +28,9 @@ def main() -> int:
         (time.monotonic() < end_s if last is None else seed < last) and not options.once
     ):
         for verb in verbs:
-            counts[judged(verb, Seeded(seed, options.device, wide=not options.narrow))] += 1
+            problems = [options.problem] if options.once else range(options.problems)
+            how = {"device": options.device, "wide": not options.narrow}
+            counts += Counter(judged(verb, Seeded(seed, n, **how)) for n in problems)
         seed += 1
     told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
     print(f"{sum(counts.values())} calls, seeds {options.seed} to {seed - 1}: {told}")
@@ -49,7 +52,7 @@ def judged(verb: str, choose: Seeded) -> str:
     lines = "".join(traceback.format_exception(problem)).splitlines()
     print("\n".join(lines[-12:]))
     narrow = "" if choose.wide else " --narrow"
-    where = f"--seed {choose.seed} --device {choose.device}{narrow}"
+    where = f"--seed {choose.seed} --problem {choose.problem} --device {choose.device}{narrow}"
     print(f"wrong: python3 -m tests.fuzz --once --verbs {verb} {where}", flush=True)
     return "wrong"
 
@@ -60,7 +63,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--verbs", nargs="*", choices=list(VERBS))
-    parser.add_argument("--seeds", type=int, help="calls of each verb, in place of --seconds")
+    parser.add_argument("--seeds", type=int, help="seeds of each verb, in place of --seconds")
+    parser.add_argument("--problems", type=int, default=12, help="calls of each verb and seed")
+    parser.add_argument("--problem", type=int, default=0, help="the only one, with --once")
     parser.add_argument("--narrow", action="store_true", help="one policy and head_dim, no checks")
     parser.add_argument("--once", action="store_true", help="one call of each verb")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -14,7 +14,8 @@ from tests.kernels.decode.cases import Case
 from tests.kernels.mla.cases import MlaCase
 from tests.kernels.prefill.cases import PrefillCase
 
-EXAMPLES = {"decode": 12, "prefill": 6, "mla": 3, "backward": 3, "append": 12}
+EXAMPLES = {"decode": 8, "prefill": 6, "mla": 3, "backward": 3, "append": 12}
+EXAMPLES |= {"decode_8_bits": 6, "prefill_8_bits": 2, "append_8_bits": 6}
 quietly = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
@@ -33,6 +34,9 @@ class Drawn:
     def integer(self, most):
         return self.data.draw(st.integers(0, most))
 
+    def of_problem(self):
+        """Do nothing: each call is drawn as a whole."""
+
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_random_call_keeps_its_contract(verb):
@@ -45,10 +49,11 @@ def test_a_random_call_keeps_its_contract(verb):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["decode", "prefill", "backward"])
+@pytest.mark.parametrize("verb", ["decode", "prefill", "backward", "decode_8_bits"])
 def test_a_random_variant_keeps_its_contract(verb):
-    for seed in range(40):
-        VERBS[verb](Seeded(seed, wide=False))
+    for seed in range(20):
+        for problem in range(2):
+            VERBS[verb](Seeded(seed, problem, wide=False))
 
 
 @pytest.mark.parametrize("verb", ["decode", "prefill", "mla"])

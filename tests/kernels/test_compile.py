@@ -7,6 +7,7 @@ import pytest
 from labkernels import hardware
 from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.compiler import nvrtc, sass
+from labkernels.kernels.kernel import PADDED_DIMS
 from labkernels.measure import resources
 from labkernels.measure.resources import cuda_kernels
 from labkernels.policy import NumericPolicy
@@ -98,6 +99,14 @@ def test_default_tile_on_every_architecture(instance, gpu, arch):
     check_report(instance, resources.compile_instance(instance, arch=arch).report)
     smem_bytes = CUDA[instance.kernel].smem(instance).total
     assert smem_bytes <= gpu.smem_per_block_max_bytes
+
+
+@pytest.mark.one_in(9)
+@pytest.mark.parametrize("head_dim", PADDED_DIMS)
+@pytest.mark.parametrize("kernel", [name for name, spec in CUDA.items() if spec.padded_dims])
+def test_heads_that_fill_a_part_of_their_tiles(kernel, head_dim):
+    for instance in CUDA[kernel].instances(CUDA[kernel].shape(head_dim=head_dim, group=4)):
+        check_report(instance, resources.compile_instance(instance, arch="sm_90a").report)
 
 
 @pytest.mark.one_in(9)

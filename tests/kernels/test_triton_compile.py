@@ -88,7 +88,7 @@ def wanted(spec, policy, launches, attention=MappingProxyType({})):
     attention: the variant of attention.
     """
     one = {"decode": ((64,),), "mla": ((2,), (64,))}.get(spec.operation, ((64,), (64,)))
-    for head_dim in spec.head_dims:
+    for head_dim in (*spec.head_dims, *spec.padded_dims):
         how = {"heads": 16} if spec.operation == "mla" else {"head_dim": head_dim, "group": 4}
         asked = AttentionVariant(mask=True, reach=1) if "mask" in attention else FULL
         tiles = spec.tiles(spec.shape(head_dim=head_dim, group=4, rows=256, variant=asked), policy)

@@ -40,7 +40,7 @@ DTYPES = ("fp16", "bf16")
 # How many cases of a kernel `make test` runs, by what they vary; all, where nothing is said.
 FEW = dict.fromkeys(("odd group", "queries", "scores", "scale", "empty", "policies"), 1)
 FEW |= {"group": 1, "tile": 2, "policy": 1, "page": 1, "layout": 1, "length": 1, "race": 1}
-FEW |= {"interpreted": 2, "variant": 2}
+FEW |= {"interpreted": 2, "variant": 2, "channels": 1}
 
 
 def short_case(kernel, **how):
@@ -150,6 +150,8 @@ def decode(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
         for page_size in PAGES:
             shape = {"group": 8, "head_dim": head_dim, "page_size": page_size, "seed": page_size}
             yield "page", (RAGGED,), shape
+    for shape, runs in channels(spec, on_gpu):
+        yield "channels", ((0, 1, 17, 200),), shape, runs
     for policy in policies(spec, on_gpu):
         yield "policy", (RAGGED,), {"group": 8, "seed": 11}, ({"policy": policy, **cuts(300)[0]},)
     for layout, page_size in product(LAYOUTS, PAGES if on_gpu else PAGES[:2]):
@@ -188,6 +190,10 @@ def prefill(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
             shape["page_size"] = 3 if layout == "paged" else None
             runs = ({"tile": tile}, {"tile": tile, "keys_per_split": 96})
             yield "tile", lengths if on_gpu else ((150, 3), (200, 3)), shape, runs
+    for layout in spec.layouts:
+        for shape, runs in channels(spec, on_gpu, layout=layout):
+            more = {"page_size": 16} if layout == "paged" else {"causal": shape["head_dim"] != 80}
+            yield "channels", lengths, {**shape, **more}, runs
     for policy in policies(spec, on_gpu):
         # a key with a high score has a tenth of a row's weight, so the error of its score shows
         few = {"group": 4, "seed": 11}
@@ -262,6 +268,11 @@ def backward(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
             for causal in (False, True) if on_gpu else (True,):
                 long = ((700, 3, 129), (1000, 3, 129)) if on_gpu else ((150, 3), (200, 3))
                 yield "tile", long, {**shape, "causal": causal}, ({"tile": tile},)
+    for turn, head_dim in enumerate(spec.padded_dims):
+        shape = {"head_dim": head_dim, "layout": "padded", "dtype": DTYPES[turn % 2], "group": 3}
+        runs = tuple({"tile": tile} for tile in tiles_of(spec, head_dim=head_dim))
+        short = ((0, 1, 17, 70), (5, 17, 0, 90))
+        yield "channels", short, shape, runs if on_gpu else checked(*runs)
     for policy in spec.policies:
         yield (
             "policies",
@@ -284,6 +295,15 @@ def backward(spec: Kernel, on_gpu: bool) -> Iterator[tuple]:
 
 
 OF_OPERATION = {"decode": decode, "prefill": prefill, "mla": mla, "backward": backward}
+
+
+def channels(spec: Kernel, on_gpu: bool, **layout) -> Iterator[tuple]:
+    """Yield shapes and runs of heads that fill a part of their tiles, with NaN behind each row."""
+    for turn, head_dim in enumerate(spec.padded_dims):
+        shape = {"head_dim": head_dim, "layout": "padded", "dtype": DTYPES[turn % 2], "group": 3}
+        tiles = tiles_of(spec, head_dim=head_dim, **layout)
+        runs = [{"tile": tile, **cut} for tile in tiles for cut in cuts(1000, 64)]
+        yield shape, tuple(runs) if on_gpu else checked(*runs[:2])
 
 
 def checked(*runs: dict) -> tuple[dict, ...]:
@@ -356,13 +376,13 @@ def interpreted(spec: Kernel) -> Iterator[tuple]:
             for page_size, layout in ((3, "hnd"), (16, "padded"), (64, "joint")):
                 shape = {"group": 3, "page_size": page_size, "layout": layout, "dtype": "bf16"}
                 yield lengths, shape, runs[1:]
-        for head_dim in spec.head_dims:
+        for head_dim in (*spec.head_dims, *spec.padded_dims):
             size = {} if operation == "mla" else {"head_dim": head_dim}
             few = tuple((20, 3) if row == 0 else (33, 3) for row in range(len(lengths)))
             tiles = tiles_of(spec, policy, head_dim=head_dim, rows=64)
             # every tile in 64 channels, and the preferred one in others
             ways_of = tuple({"policy": policy, "tile": tile} for tile in tiles)
-            shape = {"dtype": DTYPES[head_dim > 64], **one, **size}
+            shape = {"dtype": DTYPES[head_dim > 64], **one, **size, "layout": "padded"}
             yield few, shape, ways_of if head_dim in (64, 576) else ways_of[:1]
         for _, *rest in empty(spec):
             yield rest[0], rest[1], tuple({**way, "policy": policy} for way in rest[2])

@@ -119,6 +119,13 @@ def test_the_budget_holds_for_causal_prefill(dtype, out):
     assert metrics.rms(z[:20], by="all") == pytest.approx(1, rel=0.15)  # rows of few keys
 
 
+@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma"])
+def test_heads_that_fill_a_part_of_their_tiles(kernel):
+    q, cache = decode_inputs(Decode((300, 64), 8, 2, 80, 16, "bf16"), Normal(0, "cpu")).arguments
+    found = error_budget.measured_budget(q, cache, kernel=kernel, keys_per_split=128)
+    assert metrics.rms(found.error / found.budget.sigma, by="all") == pytest.approx(1, rel=0.15)
+
+
 @pytest.fixture(params=["fp16", "bf16"])
 def ragged(request):
     workload = Decode((300, 0, 64), 8, 2, 64, 16, request.param)

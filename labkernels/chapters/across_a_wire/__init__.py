@@ -51,8 +51,10 @@ def ring(inputs: PrefillInputs, ranks: int, carry: str, **options) -> torch.Tens
         owned = [distributed.zigzag(end - first, rank, ranks) for rank in range(ranks)]
         for rank, own in enumerate(owned):
             order = [(rank - step) % ranks for step in range(ranks)]
-            blocks = iter([(j, k[owned[j]], v[owned[j]]) for j in order])
-            to[own] = distributed.ring_rows(q[own], blocks, rank, **options).out
+            blocks = [distributed.Block(j, k[owned[j]], v[owned[j]]) for j in order]
+            step = distributed.ring_rows_step(q[own], blocks, rank, **options)
+            step.run()
+            to[own] = step.out
     return out
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
+
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
@@ -71,8 +73,6 @@ def checksum(
 
 def digest(*tensors) -> str:
     """Return the SHA-256 of the bytes of tensors on any device."""
-    import torch
-
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -105,8 +105,6 @@ def _outputs(step) -> dict[str, Any]:
 
 def _differs(step, outputs, first) -> bool:
     """Run a step again, and return whether its bits differ."""
-    import torch
-
     for x in outputs:
         x.fill_(float("nan"))
     step.run()

@@ -1,7 +1,8 @@
 """Paged decode with tensor cores on and off: our kernels and their peers, time and error.
 
 A second experiment has a cache of 8 bits; our kernels run the same cache in 16 bits in its turns. A
-third has scales of pages and of tokens beside scales of heads.
+third has scales of pages and of tokens beside scales of heads. A fourth has a query that e4m3
+holds, and so also FlashInfer's kernels that multiply in 8 bits.
 """
 
 import itertools
@@ -17,7 +18,13 @@ from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import timing
 from labkernels.measure.benchmark import Benchmark
-from labkernels.measure.implementation import Implementation, implementations, on_and_off
+from labkernels.measure.implementation import (
+    Implementation,
+    implementations,
+    of_peer,
+    on_and_off,
+)
+from labkernels.measure.peers import flashinfer_8_bits
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
@@ -50,11 +57,6 @@ class GridCell:
     why: str
     accuracy_map: bool = False
 
-    @property
-    def with_flashinfer(self) -> bool:
-        """Whether FlashInfer's three implementations are also measured."""
-        return self.workload.head_dim in PEER_HEAD_DIMS
-
 
 def grid(*, quick: bool = False) -> list[GridCell]:
     """Return the cells in the order of measurement, each workload once.
@@ -71,16 +73,9 @@ def grid(*, quick: bool = False) -> list[GridCell]:
 
 
 def _of_dtype(dtype: str) -> list[GridCell]:
-    def cell(batch, kv_len, q_heads, why, *, page_size=16, head_dim=128, accuracy_map=False):
-        workload = Decode.uniform(
-            batch,
-            kv_len,
-            q_heads=q_heads,
-            kv_heads=KV_HEADS,
-            head_dim=head_dim,
-            page_size=page_size,
-            dtype=dtype,
-        )
+    def cell(batch, kv_len, q_heads, why, *, accuracy_map=False, **how):
+        how |= {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
+        workload = Decode.uniform(batch, kv_len, **how)
         return GridCell(workload, why, accuracy_map)
 
     return [
@@ -96,15 +91,7 @@ def _of_dtype(dtype: str) -> list[GridCell]:
 
 
 def _shrunk(workload: Decode) -> Decode:
-    return Decode.uniform(
-        min(workload.batch, 4),
-        min(workload.max_kv_len, 1024),
-        q_heads=workload.q_heads,
-        kv_heads=workload.kv_heads,
-        head_dim=workload.head_dim,
-        page_size=workload.page_size,
-        dtype=workload.dtype,
-    )
+    return replace(workload, kv_lens=(min(workload.max_kv_len, 1024),) * min(workload.batch, 4))
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -122,7 +109,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     chosen = [
         item
         for item in implementations(OPERATION.name, on_and_off).values()
-        if item.library != "flashinfer" or cell.of.with_flashinfer
+        if item.library != "flashinfer" or cell.of.workload.head_dim in PEER_HEAD_DIMS
     ]
     how = {"missing": missing, "graph": True}
     result = recording.benchmark(OPERATION, cell.of.workload, chosen, **how)
@@ -148,7 +135,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
     needed = {
         (cell.of.workload.dtype, cell.of.workload.head_dim)
         for cell in recording.cells
-        if cell.of.with_flashinfer
+        if cell.of.workload.head_dim in PEER_HEAD_DIMS
     }
     recording.progress(f"building peers' modules for {sorted(needed)}")
     return recording.build_peers(OPERATION.name, needed)
@@ -265,7 +252,20 @@ def scales_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[
     return (item for item in fp8_chosen(cell, missing) if item.is_ours)
 
 
+def peers_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield what takes the cache, and FlashInfer's kernels that multiply in 8 bits."""
+    yield from fp8_chosen(cell, missing)
+    yield from (of_peer(flashinfer_8_bits.OPERATION, peer) for peer in flashinfer_8_bits.PEERS)
+
+
 _SCALES = replace(_FP8, file=SCALES_FILE, grid=scales_grid, chosen=scales_chosen)
+_PEERS = replace(
+    _FP8,
+    operation=replace(OPERATION, inputs=flashinfer_8_bits.inputs),
+    file="performance/decode_fp8_peers.parquet",
+    grid=lambda **how: fp8_grid(**how)[:2],  # each has modules of FlashInfer's that are the same
+    chosen=peers_chosen,
+)
 EXPERIMENTS = (
     _SCALES.experiment("Paged decode of e4m3 with scales of pages and tokens", "decode_fp8_scales"),
     Experiment(
@@ -274,5 +274,8 @@ EXPERIMENTS = (
         {FP8_FILE: schema.MEASUREMENTS},
         _FP8.cells,
         fp8_rows,
+    ),
+    _PEERS.experiment(
+        "Paged decode of e4m3 beside FlashInfer's products in 8 bits", "decode_fp8_peers"
     ),
 )

@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from labkernels import ops
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.operation import operations
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
 from labkernels.measure.timing import Quartiles, quartiles
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -81,7 +87,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     action = call.make(call.workload, options.seed, recording.device)
     with recording.sampling():
         how = {"repeats": options.repeats, "span_s": 0 if options.quick else SPAN_S}
-        times = host_times(action, wait=_wait(recording.device), **how)
+        wait = torch.cuda.synchronize if recording.device == "cuda" else lambda: None
+        times = host_times(action, wait=wait, **how)
     recording.tell(format_time(times.median_s))
     base = measured.base_row(call.workload, kernel=call.name, backend=call.backend)
     base = {"q_len": 1, "causal": False, **base, "repeats": times.repeats}
@@ -114,53 +121,32 @@ def host_times(
     return quartiles(times_s)
 
 
-def _wait(device: str) -> Action:
-    import torch
-
-    return torch.cuda.synchronize if device == "cuda" else lambda: None
-
-
 def _tensors(workload: Decode | Prefill, seed: int, device: str):
-    from labkernels.kernels.operation import operations
-    from labkernels.kernels.random_inputs import Normal
-
     operation = operations()["decode" if isinstance(workload, Decode) else "prefill"]
     return operation.inputs(workload, Normal(seed, device)).arguments
 
 
 def _decode(*given) -> Action:
-    from labkernels import ops
-
     tensors = _tensors(*given)
     return lambda: ops.decode(*tensors)
 
 
 def _decode_run(*given) -> Action:
-    from labkernels import ops
-
     return ops.decode_step(*_tensors(*given)).run
 
 
 def _prefill(*given, **options) -> Action:
-    from labkernels import ops
-
     tensors = _tensors(*given)
     return lambda: ops.prefill(*tensors, causal=True, **options)
 
 
 def _attention(*given) -> Action:
-    from labkernels import ops
-
     q, kv, ends = _tensors(*given)
     q, k, v = (x.requires_grad_() for x in (q, kv.k, kv.v))
     return lambda: ops.attention(q, k, v, ends, kv.cu_seqlens, causal=True)
 
 
 def _backward(*given) -> Action:
-    import torch
-
-    from labkernels import ops
-
     q, kv, ends = _tensors(*given)
     saved = (q, kv.k, kv.v, *ops.prefill(q, kv, ends, causal=True).outputs(), ends, kv.cu_seqlens)
     dout = torch.ones_like(q)
@@ -168,8 +154,6 @@ def _backward(*given) -> Action:
 
 
 def _attention_backward(*given) -> Action:
-    from labkernels import ops
-
     q, kv, ends = _tensors(*given)
 
     def forward(*leaves) -> object:
@@ -179,8 +163,6 @@ def _attention_backward(*given) -> Action:
 
 
 def _with_gradients(forward: Callable, *leaves) -> Action:
-    import torch
-
     leaves = tuple(x.requires_grad_() for x in leaves)
     dout = torch.ones_like(leaves[0])
     return lambda: torch.autograd.grad(forward(*leaves), leaves, dout)
@@ -188,8 +170,6 @@ def _with_gradients(forward: Callable, *leaves) -> Action:
 
 def _one_thread(make: Callable[..., Action], *given) -> Action:
     """Return an action whose backward pass does not go to torch's thread for the GPU and back."""
-    import torch
-
     action = make(*given)
 
     def alone() -> object:
@@ -200,21 +180,16 @@ def _one_thread(make: Callable[..., Action], *given) -> Action:
 
 
 def _sdpa(*given) -> Action:
-    from torch.nn.functional import scaled_dot_product_attention
-
     q, k, v = _batched(*given)
     return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _sdpa_backward(*given) -> Action:
-    from torch.nn.functional import scaled_dot_product_attention
-
     return _with_gradients(partial(scaled_dot_product_attention, is_causal=True), *_batched(*given))
 
 
 def _nothing(*given) -> Action:
     """Return what autograd itself takes: outputs and gradients are made, and nothing else."""
-    import torch
 
     class Nothing(torch.autograd.Function):
         @staticmethod

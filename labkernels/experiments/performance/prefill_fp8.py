@@ -1,4 +1,8 @@
-"""Prefill in 8 bits: every tile and policy of our kernel, and the 16-bit kernel beside it."""
+"""Prefill in 8 bits: every tile and policy of our kernel, beside the 16-bit one and FlashInfer's.
+
+wgmma takes V in 8 bits with its keys contiguous, so the kernel transposes V. Two more kinds of rows
+give the cost: the kernel without this work, and torch's transposition of V in memory.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,10 +19,13 @@ from labkernels.kernels.prefill.wgmma_fp8.spec import KERNEL
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Draw, Normal
 from labkernels.measure.benchmark import poison
-from labkernels.measure.implementation import Implementation, implementations
+from labkernels.measure.implementation import Implementation, implementations, of_peer
 from labkernels.measure.judge.judge import judge_of
+from labkernels.measure.mutants.mutant import Edit, mutated
+from labkernels.measure.peers import flashinfer_8_bits
+from labkernels.measure.peers.peer import Refused
 from labkernels.measure.timing import time_interleaved
-from labkernels.policy import NumericPolicy
+from labkernels.policy import CUDA_CORES
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
@@ -26,6 +33,12 @@ from labkernels.units import format_time
 SHAPES = ((1, 16384, 16, 16), (4, 4096, 16, 16), (1, 16384, 64, 8))  # requests, keys, heads
 DATA_FILE = "performance/prefill_fp8.parquet"
 WIDE = "prefill_wgmma"  # the 16-bit kernel
+# Later products read the V of the first steps again, so that they multiply numbers as before.
+UNTRANSPOSED = Edit(
+    "prefill/wgmma_fp8/transpose.cuh",
+    r"(transpose<C>\(to, raw, part\);)",
+    r"{ if (n < C::stages) \1 }",
+)
 
 
 def grid(*, quick: bool = False) -> Iterator[Prefill]:
@@ -44,22 +57,40 @@ def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
     return inputs
 
 
-def _step(inputs: PrefillInputs, *, policy: NumericPolicy, tile: str) -> Step[Attention]:
+def _step(inputs: PrefillInputs, **how) -> Step[Attention]:
     kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
-    how = {"policy": policy, "tile": tile, "dtype": inputs.q.dtype, "scale": inputs.scale}
-    causal = inputs.workload.causal
-    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, causal=causal, **how)
+    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": inputs.workload.causal}
+    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
+
+
+def _transposition(inputs: PrefillInputs) -> Step[tuple]:
+    v = inputs.kv.v.to(CODES).permute(1, 2, 0)
+    transposed = v.contiguous()  # [heads, dim, keys]
+    return Step(partial(transposed.copy_, v), tuple)
 
 
 def chosen() -> Iterator[Implementation]:
-    """Yield the 8-bit kernel by policy and tile, and the 16-bit one."""
+    """Yield our 8-bit kernel by policy and tile, others, and, nameless, what is not judged.
+
+    The latter are preferred tiles without the work of the transposition, and torch's transposition.
+    """
+    without = mutated(KERNEL, UNTRANSPOSED)
     for policy in KERNEL.policies:
-        for tile in KERNEL.tiles(None, policy) if policy.out == "input" else ():
+        tiles = KERNEL.tiles(None, policy) if policy.out == "input" else ()
+        for tile in tiles:
             how = partial(_step, policy=policy, tile=tile.label)
             name = f"{KERNEL.name} {policy.p} {policy.accumulate} {tile.label}"
             judged = replace(policy, p="e4m3") if policy.p == "input" else policy
             yield Implementation(name, KERNEL.name, "cuda", judged, policy.label, how)
+        if tiles and policy.p == "input":
+            how = partial(_step, policy=policy, tile=tiles[0].label, kernel=without)
+            name = f"{KERNEL.name} without transposition, {policy.accumulate}"
+            yield Implementation(name, "", "cuda", policy, policy.label, how)
     yield implementations(OPERATION.name)[WIDE]
+    of_prefill = (x for x in flashinfer_8_bits.PEERS if flashinfer_8_bits.PREFILL in x.steps)
+    yield from (of_peer(flashinfer_8_bits.PREFILL, peer) for peer in of_prefill)
+    name = "transposition of V in memory"
+    yield Implementation(name, "", "torch", CUDA_CORES, "", _transposition)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -72,16 +103,25 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run, judge and time the kernels on a workload, in turns.
 
     Errors are those from float64 on the numbers of e4m3. They are not held to the judge's bound,
-    which does not count the 14 bits of sums in 8-bit products; tests hold them to one that does.
+    which does not count the 14 bits of sums in 8-bit products; tests hold them to one that does. A
+    kernel without the transposition has wrong outputs, and so only times.
     """
     options, work = recording.options, cell.of
     inputs = inputs_of(work, Normal(options.seed, recording.device))
     judge, found = judge_of(OPERATION.name, inputs), {}
     for item in chosen():
-        step = item.prepare(inputs)
+        if reason := item.missing():
+            recording.tell(f"{item.name}: {reason}")
+            continue
+        try:
+            step = item.prepare(inputs)
+        except Refused as why:
+            recording.tell(f"{item.name}: {why}")
+            continue
         poison(step)
         step.run()
-        found[item.name] = item, step, judge(step.outputs(), item.policy)
+        errors = judge(step.outputs(), item.policy) if item.kernel else None
+        found[item.name] = item, step, errors
     with recording.sampling():
         runs = {name: step.run for name, (_, step, _) in found.items()}
         times = time_interleaved(runs, repeats=options.repeats, eager=True)
@@ -91,7 +131,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         base = measured.implementation_row(work, item, kernel=name, plan=step.plan)
         base |= {"note": work.label, "repeats": times[name].repeats}
         made = measured.quartile_rows(base, "time", times[name])
-        made += [row for row in measured.error_rows(base, errors) if "ratio" not in row["metric"]]
+        of_errors = measured.error_rows(base, errors) if errors else []
+        made += [row for row in of_errors if "ratio" not in row["metric"]]
         yield from ((DATA_FILE, row) for row in made)
 
 

@@ -1,23 +1,42 @@
 """Attention and sums over GPUs of one machine: their times, and outputs with other bits.
 
 The ranks speak by NCCL. Attention is held against the same parts in one process, and its time
-against one GPU with all keys; a sum is held against fp32 sums in the order of the ranks.
+against one GPU with all keys; a sum is held against sums in the order that a probe sees. A ring is
+called anew each time, run again, and captured. The control is a decode whose heads are split over
+ranks: each multiplies its heads by its part of the output projection, and an all-reduce adds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkernels import distributed
+from labkernels.distributed.decode import CARRIES, MERGES
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.kernels.backward.api import backward_step
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.decode.api import decode_step
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.api import prefill
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import DTYPES, Normal
+from labkernels.measure import timing
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
 DATA_FILE = "performance/ranks.csv"
-PAGE_SIZE, DTYPE = 16, "bf16"
+DTYPE = "bf16"
 TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
+RING_TOKENS = 2**16  # that rings run through between two events
+REPEATS = 100  # of an all-reduce, whose bits are compared
 SUMS = ("fp32", "bf16", "fp16")
 
 
@@ -32,14 +51,24 @@ class Shared:
     kv_heads: int = 8
     head_dim: int = 128
 
+    @property
+    def heads(self) -> dict[str, int]:
+        """The heads of attention, by the names of columns and workloads."""
+        return {name: getattr(self, name) for name in ("q_heads", "kv_heads", "head_dim")}
+
 
 GRID = (
     *(Shared("decode", 57, 8192), Shared("decode", 1, 131072, 64), Shared("decode", 1, 2**20, 64)),
-    *(Shared("prefill", 1, n) for n in (8192, 65536)),
+    *(Shared(name, 1, n) for name in ("prefill", "backward") for n in (8192, 65536)),
+    Shared("projection", 57, 8192),
     *(Shared("sum", 1, n) for n in (1024, 2**17, 10**7)),
 )
-QUICK = (Shared("decode", 2, 200, 4, 2, 64), Shared("prefill", 1, 64, 4, 2, 64))
-QUICK = (*QUICK, Shared("sum", 1, 1000))
+SMALL = {"q_heads": 8, "kv_heads": 4, "head_dim": 64}
+QUICK = (
+    *(Shared(name, 2, 200, **SMALL) for name in ("decode", "projection")),
+    *(Shared(name, 1, 64, **SMALL) for name in ("prefill", "backward")),
+    Shared("sum", 1, 1000),
+)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -51,21 +80,15 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def missing() -> str | None:
     """Return why the ranks cannot run here, or None."""
-    import torch
-
     found = torch.cuda.device_count()
     return None if found > 1 else f"it needs two GPUs of one machine, here are {found}"
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run the ranks of a cell, one on each GPU."""
-    import torch
-
-    from labkernels.distributed import on_gpus
-
     of: Shared = cell.of
     n = torch.cuda.device_count()
-    found = on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
+    found = distributed.on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
     for row in together(found):
         row |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
         yield DATA_FILE, row
@@ -85,36 +108,26 @@ def together(found: list[list[Row]]) -> Iterator[Row]:
 
 def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
     """Return the rows of one rank."""
-    run = {"decode": _decode, "prefill": _prefill, "sum": _sums}[of.operation]
+    runs = {"decode": _decode, "prefill": _ring, "backward": _ring, "projection": _projection}
+    run = (runs | {"sum": _sums})[of.operation]
     base: Row = {"operation": of.operation, "ranks": ranks.size, "batch": of.batch}
     base |= {"keys": of.keys, "dtype": DTYPE, "time": "", "carry": ""}
     if of.operation != "sum":
-        base |= {name: getattr(of, name) for name in ("q_heads", "kv_heads", "head_dim")}
+        base |= of.heads
     none = {"outputs": 0, "other": 0, "unstable": 0}
     return [base | none | row for row in run(ranks, of, seed, device)]
 
 
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-
-    from labkernels.distributed import context_parallel_decode, decode_in_parts, shard
-    from labkernels.distributed.decode import CARRIES, MERGES
-    from labkernels.kernels.caches.paged import PagedKV
-    from labkernels.kernels.decode.api import decode_step
-
-    draw = _normal(seed, device)
-    pages = -(-of.keys // PAGE_SIZE)
-    pools = [draw(of.batch * pages, PAGE_SIZE, of.kv_heads, of.head_dim) for _ in "kv"]
-    table = torch.arange(of.batch * pages, dtype=torch.int32, device=device).view(of.batch, pages)
-    lengths = torch.full((of.batch,), of.keys, dtype=torch.int32, device=device)
-    q, cache = draw(of.batch, of.q_heads, of.head_dim), PagedKV(*pools, table, lengths)
+    work = Decode.uniform(of.batch, of.keys, **of.heads, dtype=DTYPE)
+    q, cache = decode_inputs(work, Normal(seed, device)).arguments
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
-    own, heads = shard(cache, ranks.rank, ranks.size), of.q_heads // ranks.size
-    mine = slice(ranks.rank * heads, (ranks.rank + 1) * heads)
+    own = distributed.shard(cache, ranks.rank, ranks.size)
+    mine = _share(of.q_heads, ranks.rank, ranks.size)
     for carry in CARRIES:
-        want = decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
+        want = distributed.decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
         for merge in MERGES:
-            step = context_parallel_decode(q, own, ranks, merge=merge, carry=carry)
+            step = distributed.context_parallel_decode(q, own, ranks, merge=merge, carry=carry)
             first = step.outputs().out.clone()
             step.run()
             part = want if merge == "gather" else want[:, mine]
@@ -122,90 +135,122 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             yield row | {"time": _seconds(step.run, ranks, device)}
 
 
-def _prefill(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
+def _share(heads: int, rank: int, ranks: int) -> slice:
+    return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
 
-    from labkernels.distributed import ring_prefill, ring_rows, zigzag
-    from labkernels.distributed.decode import CARRIES
-    from labkernels.kernels.caches.ragged import RaggedKV
-    from labkernels.kernels.prefill.api import prefill
 
-    draw = _normal(seed, device)
-    q, k, v = (draw(of.keys, heads, of.head_dim) for heads in (of.q_heads, *[of.kv_heads] * 2))
-    ends = torch.tensor([0, of.keys], dtype=torch.int32, device=device)
-    step = prefill(q, RaggedKV(k, v, ends), ends, causal=True)
-    yield {"way": "one GPU", "time": _seconds(step.run, ranks, device)}
-    places = [zigzag(of.keys, rank, ranks.size).to(device) for rank in range(ranks.size)]
-    mine = [x[places[ranks.rank]] for x in (q, k, v)]
+def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # fp32 to the end
+    draw, width = Normal(seed, device), of.q_heads * of.head_dim
+    work = Decode.uniform(of.batch, of.keys, **of.heads, dtype=DTYPE)
+    q, cache = decode_inputs(work, draw).arguments
+    weight = draw.tensor(DTYPE, width, width) / width**0.5
+
+    def part_of(rank: int, ranks: int, to: torch.dtype) -> Callable[[], torch.Tensor]:
+        heads, keys, rows = (_share(n, rank, ranks) for n in (of.q_heads, of.kv_heads, width))
+        kv = PagedKV(cache.k[:, :, keys], cache.v[:, :, keys], cache.page_table, cache.kv_len)
+        step, by = decode_step(q[:, heads], kv), weight[rows].to(to)
+
+        def run() -> torch.Tensor:
+            step.run()
+            return step.out.flatten(1).to(to) @ by
+
+        return run
+
     for carry in CARRIES:
-        order = [(ranks.rank - step) % ranks.size for step in range(ranks.size)]
-        blocks = ((origin, k[places[origin]], v[places[origin]]) for origin in order)
-        want = ring_rows(mine[0], blocks, ranks.rank, causal=True, carry=carry).out
-        outs = [ring_prefill(*mine, ranks, carry=carry).out for _ in range(2)]
-        row: Row = {"way": "ring", "carry": carry, **_differing(outs[0], want, outs[1])}
+        to = torch.float32 if carry == "fp32" else q.dtype
+        parts = [part_of(rank, ranks.size, to) for rank in range(ranks.size)]
 
-        def run(carry=carry) -> None:
-            ring_prefill(*mine, ranks, carry=carry)
+        def together(part=parts[ranks.rank]) -> torch.Tensor:
+            total = part()
+            dist.all_reduce(total, group=ranks.group)
+            return total
 
-        yield row | {"time": _seconds(run, ranks, device, graph=False)}
+        yield {"way": "one GPU", "carry": carry, "time": _seconds(part_of(0, 1, to), ranks, device)}
+        first, want = together(), _added(ranks, [part() for part in parts])
+        differ = torch.stack([together() != first for _ in range(REPEATS)]).any(0)
+        row: Row = {"way": "all-reduce", "carry": carry, **_differing(first, want, first)}
+        row |= {"unstable": int(differ.sum()), "time": _seconds(together, ranks, device)}
+        yield row
+
+
+def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
+    draw, replays = Normal(seed, device), min(REPLAYS, max(1, RING_TOKENS // of.keys))
+    work = Prefill((of.keys,), (of.keys,), causal=True, **of.heads, dtype=DTYPE)
+    q, kv, ends = prefill_inputs(work, draw).arguments
+    one, given = prefill(q, kv, ends, causal=True), (q, kv.k, kv.v)
+    if of.operation == "backward":
+        given = (draw.tensor(DTYPE, *q.shape), *given, *one.outputs())
+        one = backward_step(*given, ends, ends, causal=True, deterministic=True)
+    yield {"way": "one GPU", "time": _seconds(one.run, ranks, device, replays=replays)}
+    places = [distributed.zigzag(of.keys, rank, ranks.size) for rank in range(ranks.size)]
+    parts = [[x[place.to(device)] for x in given] for place in places]
+    for carry in CARRIES if of.operation == "prefill" else ("fp32",):
+        call, want = _ring_of(of.operation, parts, ranks, carry)
+        first, step = call(), call()
+        for way, run in {"ring": call, "ring again": step.run, "ring in a graph": step.run}.items():
+            time = _seconds(run, ranks, device, graph="graph" in way, replays=replays)
+            found = _differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
+            yield {"way": way, "carry": carry, "time": time, **found}
+            for x in step.outputs():
+                x.zero_()  # the next way must write all of it
+
+
+def _ring_of(operation: str, parts: list, ranks, carry: str) -> tuple:
+    """Return a ring's call on this rank, and its outputs by one process."""
+    mine = parts[ranks.rank]
+    if operation == "backward":
+        want = distributed.ring_backward_in_turn([distributed.Rows(*x) for x in parts])
+        return lambda: distributed.ring_backward(*mine, ranks), want[ranks.rank]
+    order = [(ranks.rank - turn) % ranks.size for turn in range(ranks.size)]
+    blocks = [distributed.Block(origin, *parts[origin][1:]) for origin in order]
+    alone = distributed.ring_rows_step(mine[0], blocks, ranks.rank, causal=True, carry=carry)
+    alone.run()
+    return lambda: distributed.ring_prefill(*mine, ranks, carry=carry), alone.outputs()
+
+
+def _flat(outputs):
+    """Return all numbers in the format of the first output, side by side."""
+    return torch.cat([x.flatten() for x in outputs if x.dtype == outputs[0].dtype])
 
 
 def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    import torch
-    import torch.distributed as dist
-
-    from labkernels.kernels.random_inputs import DTYPES
-
     for dtype in SUMS:
         kind = DTYPES.get(dtype, torch.float32)
-        parts = [_normal(seed + r, device)(of.keys, dtype=kind) for r in range(ranks.size)]
-        expected = sum(x.float() for x in parts).to(kind)
+        draws = [torch.Generator(device).manual_seed(seed + r) for r in range(ranks.size)]
+        parts = [torch.randn(of.keys, generator=x, device=device).to(kind) for x in draws]
         totals = [parts[ranks.rank].clone() for _ in range(2)]
         for total in totals:
             dist.all_reduce(total, group=ranks.group)
-        found = _differing(totals[0], expected, totals[1])
+        found = _differing(totals[0], _added(ranks, parts), totals[1])
         yield {"way": "all-reduce", "dtype": dtype, **found}
 
 
-def _normal(seed: int, device: str):
-    """Return a function that draws normal numbers, alike on all ranks."""
-    import torch
-
-    source = torch.Generator(device).manual_seed(seed)
-
-    def draw(*shape: int, dtype=torch.bfloat16):
-        return torch.empty(shape, device=device, dtype=dtype).normal_(generator=source)
-
-    return draw
+def _added(ranks, parts: list):
+    """Return the sum of the parts in the order that a probe sees; that of two is the only one."""
+    flat = torch.stack(parts).flatten(1)
+    met = distributed.order_of_sums(ranks, flat[0])
+    return distributed.sums_in_order(flat, met).view_as(parts[0])
 
 
 def _differing(out, expected, again) -> Row:
     """Return how many numbers have other bits than expected, and than in a second run."""
-    import torch
-
     kind = torch.int16 if out.element_size() == 2 else torch.int32
     out, *others = (x.contiguous().view(kind) for x in (out, expected, again))
     other, unstable = (int((out != x).sum()) for x in others)
     return {"outputs": out.numel(), "other": other, "unstable": unstable}
 
 
-def _seconds(run, ranks, device: str, *, graph: bool = True, repeats: int = 20) -> Any:
+def _seconds(
+    run, ranks, device: str, *, graph: bool = True, replays: int = REPLAYS, repeats: int = 20
+) -> Any:
     """Return the median time of a call on this rank; "" on a CPU. Units: seconds"""
-    import torch
-    import torch.distributed as dist
-
-    from labkernels.measure.timing import quartiles
-
+    run()
     if device == "cpu":
         return ""
-    run()
     torch.cuda.synchronize()
-    replays = REPLAYS if graph else 1
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-            run()
-        run = captured.replay
+    if graph:  # NCCL has a thread that asks the GPU meanwhile
+        run = timing.capture(run, capture_error_mode="thread_local").replay
     times = []
     for _ in range(repeats):
         dist.barrier(group=ranks.group)
@@ -216,7 +261,7 @@ def _seconds(run, ranks, device: str, *, graph: bool = True, repeats: int = 20) 
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3 / replays)
-    return quartiles(times[2:]).median_s  # after two that warm up
+    return timing.quartiles(times[2:]).median_s  # after two that warm up
 
 
 EXPERIMENT = Experiment(

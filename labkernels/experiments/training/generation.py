@@ -47,9 +47,9 @@ class Cache:
         self.steps: list[list[Step[Attention]]] = []
         if options is not None:
             ends = range(batch + 1) if alone else (0, batch)
-            for i, layer in enumerate(model.layers):
-                seen = {"window_left": layer.seen["window"]} if layer.seen else {}
-                self.steps.append(self._steps_of(i, list(ends), {**options, **seen}))
+            for i in range(size.layers):
+                of_layer = {**options, "window_left": size.window_of(i)}
+                self.steps.append(self._steps_of(i, list(ends), of_layer))
 
     def _steps_of(
         self, layer: int, ends: Sequence[int], options: Mapping[str, Any]

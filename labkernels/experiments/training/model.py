@@ -38,6 +38,10 @@ class Size:
         """Channels of a token between the layers."""
         return self.q_heads * self.head_dim
 
+    def window_of(self, layer: int) -> int | None:
+        """Return how many keys before its own a query of a layer sees."""
+        return self.window if layer % 2 else None
+
 
 class Layer(nn.Module):
     """Attention and an MLP (SwiGLU), each after an RMSNorm and added to its input.
@@ -76,8 +80,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.size = size
         self.embedding = nn.Embedding(VOCABULARY, size.width)
-        windows = [(None, size.window)[i % 2] for i in range(size.layers)]
-        self.layers = nn.ModuleList(Layer(size, window) for window in windows)
+        self.layers = nn.ModuleList(Layer(size, size.window_of(i)) for i in range(size.layers))
         self.norm = nn.Parameter(torch.ones(size.width))
         for name, weight in self.named_parameters():
             if weight.dim() == 2:

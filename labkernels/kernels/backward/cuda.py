@@ -136,11 +136,10 @@ def workspace(
 
     adds: whether dq is summed in one of them.
     """
-    _, heads, head_dim = call.q.shape
-    row_bytes = FP32_BYTES * heads * made.padded_rows
+    row_bytes = FP32_BYTES * call.q.shape[1] * made.padded_rows
     arrays = {"row_lse2": row_bytes, "row_delta": row_bytes}
     if adds:
-        arrays["dq_accum"] = row_bytes * head_dim
+        arrays["dq_accum"] = row_bytes * call.choice.instance.width
     return Workspace(call.device, arrays, counters)
 
 

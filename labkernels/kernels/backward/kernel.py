@@ -16,7 +16,7 @@ from labkernels.kernels.cuda_kernel import (
     cpp_type,
     sizes,
 )
-from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.kernel import PADDED_DIMS, Instance, Kernel
 from labkernels.kernels.tile import RowTile
 from labkernels.variant import UNMASKED
 
@@ -53,6 +53,7 @@ class BackwardKernel(Kernel, Protocol):
     """A kernel of the gradients of a prefill."""
 
     operation: str = "backward"
+    padded_dims: tuple[int, ...] = PADDED_DIMS
     layouts: tuple[str, ...] = ("ragged",)
 
 
@@ -86,7 +87,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
                 threads=instance.tile.threads,
                 smem_bytes=ordered_dq_bytes(instance),
                 include_dirs=self.include_dirs,
-                numbers=tuple(NUMBERS.items()),
+                numbers=tuple((NUMBERS | self.channels(instance)).items()),
             )
         else:
             after = self._row_kernel(instance, "backward_convert")
@@ -100,16 +101,16 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         return (Specialization(ROW_HEADER, f"lab::backward_sinks<{warps}>", *how),)
 
     def _row_kernel(self, instance: Instance, function: str, *more: str) -> Specialization:
-        arguments = ", ".join((cpp_type(instance.dtype), str(instance.head_dim), *more))
+        arguments = ", ".join((cpp_type(instance.dtype), str(instance.width), *more))
         name = f"lab::{function}<{arguments}>"
-        numbers = tuple(NUMBERS.items())
+        numbers = tuple((NUMBERS | self.channels(instance)).items())
         return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs, numbers)
 
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
     """Return `kernel::function<kernel::KernelTraits<T, D, q_rows, keys, ..., Ordered>, Policy>`."""
     tile = instance.tile
-    return cpp_function(instance, function, instance.head_dim, *tile.numbers, tile.dq == "ordered")
+    return cpp_function(instance, function, instance.width, *tile.numbers, tile.dq == "ordered")
 
 
 def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quantity) -> Line:

@@ -26,7 +26,7 @@ struct BackwardParams {
   void *dq, *dk, *dv;          // as q, k, v, each contiguous
   float* row_lse2;             // [q_heads, padded_rows]: +inf where a row sees no key or is padding
   float* row_delta;            // [q_heads, padded_rows]: sum of out dout, 0 in padding
-  float* dq_accum;             // [q_heads, padded_rows, D] in dq_index's order; before the scale
+  float* dq_accum;             // [q_heads, padded_rows, D of a tile], by dq_index; before the scale
   int* head_counts;            // [requests, kv_heads, 2], if launches overlap (overlap.cuh)
   i64 q_stride_token, q_stride_head;
   i64 dout_stride_token, dout_stride_head;

@@ -51,11 +51,12 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
       const i64 token = request.first_token + row;
       lse2[j] = infinity();
       if (row >= request.q_len) continue;
+      lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
+      if (!in_head<D>(chunk * 8)) continue;
       out[j] =
           load8<T>(p.out, token * p.out_stride_token + work.head * p.out_stride_head + chunk * 8);
       dout[j] = load8<T>(p.dout,
                          token * p.dout_stride_token + work.head * p.dout_stride_head + chunk * 8);
-      lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
     }
     if (ClearDq && work.awaits == 0)
 #pragma unroll
@@ -106,9 +107,10 @@ LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) 
       quad_transpose(packed[r]);
       const int row = work.tile * row_padding + m * 16 + g + r * 8;
       const i64 head = (request.first_token + row) * p.q_heads + work.head;
-      T* place = static_cast<T*>(p.dq) + head * D + (n + t) * 8;
+      T* place = static_cast<T*>(p.dq) + head * head_channels<D> + (n + t) * 8;
       const u32x4 eight = {{packed[r][0], packed[r][1], packed[r][2], packed[r][3]}};
-      if (row < request.q_len) store_global(reinterpret_cast<u32x4*>(place), eight);
+      if (row < request.q_len && in_head<D>((n + t) * 8))
+        store_global(reinterpret_cast<u32x4*>(place), eight);
     }
   }
   if (work.awaits > 0 && block_x() == 0) wait_previous_launch();  // so that it ends first

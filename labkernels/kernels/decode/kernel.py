@@ -17,7 +17,7 @@ from labkernels.kernels.cuda_kernel import (
     step_features,
 )
 from labkernels.kernels.decode.workload import KV_DTYPES
-from labkernels.kernels.kernel import Instance, Kernel, Shape
+from labkernels.kernels.kernel import PADDED_DIMS, Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
 from labkernels.variant import UNMASKED
 
@@ -41,6 +41,7 @@ class DecodeKernel(Kernel, Protocol):
     """A kernel of one query token per request."""
 
     operation: str = "decode"
+    padded_dims: tuple[int, ...] = PADDED_DIMS
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block, for `group` query heads per KV head."""
@@ -66,7 +67,7 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     def template(self, instance: Instance) -> str:
         """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *rows, tile...>, Policy>`."""
         numbers = (*self.rows_argument(instance), *instance.tile.numbers)
-        return cpp_function(instance, "decode", instance.head_dim, *numbers)
+        return cpp_function(instance, "decode", instance.width, *numbers)
 
 
 class TensorCoreDecode(CudaDecodeKernel, Protocol):

@@ -91,7 +91,7 @@ LAB_DEVICE void load_query(T (&tile)[Rows][D], const DecodeParams& p, const Deco
   const T* q = static_cast<const T*>(p.q) + w.batch * p.q_stride_batch;
   for (int i = thread_x(); i < Rows * chunks; i += Threads) {
     const int row = i / chunks, c = i % chunks;
-    const bool valid = row < w.n_q_heads;
+    const bool valid = row < w.n_q_heads && in_head<D>(c * chunk_elements);
     const i64 offset = (w.first_q_head + row) * p.q_stride_head + c * chunk_elements;
     cp_async_16(chunk<D>(tile, row, c), q + (valid ? offset : 0), valid);
   }

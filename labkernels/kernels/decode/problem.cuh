@@ -222,7 +222,7 @@ template <class T, int D, int Keys, class Scales = NoKeyScales> struct PagedWind
     for (int pass = 0; pass < Keys / rows_per_pass; ++pass) {
       const int row = pass * rows_per_pass + lane / chunks;
       const i64 start = shfl(offsets, row);
-      const bool valid = first_key + row < end_key;
+      const bool valid = first_key + row < end_key && in_head<D>(c * elements_of_chunk<T>);
       cp_async_16(chunk<D>(tile, row, c), pool + (valid ? start + c * elements_of_chunk<T> : 0),
                   valid);
     }

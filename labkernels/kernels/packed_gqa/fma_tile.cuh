@@ -132,6 +132,7 @@ template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Sm
 template <class C, class P, class Params>
 LAB_DEVICE void store(const Output<C>& output, Softmax<C>& softmax, const Params& p,
                       const typename C::Work& b) {
+  constexpr int channels = head_channels<C::dim_vo>;
   softmax.reduce();
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {
@@ -142,8 +143,9 @@ LAB_DEVICE void store(const Output<C>& output, Softmax<C>& softmax, const Params
     for (int n = 0; n < C::quads; ++n) {
       const f32x4 o = {{output[i][n][0], output[i][n][1], output[i][n][2], output[i][n][3]}};
       const int dim = (n * columns + column()) * 4;
-      if (b.live_splits <= 1) store_out<typename P::Out, C::dim_vo>(p, head, dim, softmax.l[i], o);
-      else store4(p.partial_o + slot * C::dim_vo + dim, o);
+      if (!in_head<C::dim_vo>(dim)) continue;
+      if (b.live_splits <= 1) store_out<typename P::Out, channels>(p, head, dim, softmax.l[i], o);
+      else store4(p.partial_o + slot * channels + dim, o);
     }
     if (column() != 0) continue;
     if (b.live_splits <= 1) store_lse2(p, head, softmax.m[i], softmax.l[i]);

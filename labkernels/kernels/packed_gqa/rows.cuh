@@ -197,7 +197,7 @@ LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p, const Wor
     const int packed = b.first_row + row, token = token_of(p, packed);
     const T* source = q + (b.first_token + token) * p.q_stride_token +
                       (packed - token * p.group) * p.q_stride_head + c * chunk_elements;
-    cp_async_16(chunk<D>(tile, row, c), source, row < b.n_rows);
+    cp_async_16(chunk<D>(tile, row, c), source, row < b.n_rows && in_head<D>(c * chunk_elements));
   }
   cp_async_commit();
 }

@@ -63,7 +63,8 @@ class _Run:
         if call.choice.kernel.features:
             self._constants |= varied | {"mask": call.variant_tensors.get("mask")}
             self._constants["mask_begins"] = begins_of(call).get("mask_begins")
-        self._merge = shared | {"D_V": instance.head_dim_v, "PAGED": instance.layout == "paged"}
+        self._merge = shared | {"D_V": instance.head_dim_v, "WIDTH": instance.width_v}
+        self._merge["PAGED"] = instance.layout == "paged"
         self._merge |= {name: varied[name] for name in ("sinks", "window_left", "window_right")}
         self._merge["STEP"] = instance.tile.keys
         self._scratch = triton_run.Scratch(call.device)

@@ -7,7 +7,13 @@ A row is one head of one token; the heads that share a KV head lie side by side.
 import triton
 import triton.language as tl
 
-from labkernels.cuda.triton_online_softmax import LOWEST_SCORE, finalize, merge, rescale_rows
+from labkernels.cuda.triton_online_softmax import (
+    LOWEST_SCORE,
+    finalize,
+    in_head,
+    merge,
+    rescale_rows,
+)
 
 
 @triton.jit
@@ -101,7 +107,7 @@ def store(
     SPLIT: tl.constexpr,
 ):
     """Write the State of a split, or the output of a whole row."""
-    o_dim = tl.arange(0, D_V)[None, :]
+    o_dim, m_o = tl.arange(0, b_o.shape[1])[None, :], in_head(m_row, D_V, b_o.shape[1])
     first = token.to(tl.int64) * q_heads
     if SPLIT:
         o_slot = o_at * splits + i_split
@@ -109,11 +115,11 @@ def store(
         tl.store(partial_m + first + o_slot, b_m, mask=m_row)
         tl.store(partial_l + first + o_slot, b_l, mask=m_row)
         p_o = partial_o + first * D_V + (o_slot[:, None] * D_V + o_dim)
-        tl.store(p_o, b_o, mask=m_row[:, None])
+        tl.store(p_o, b_o, mask=m_o)
     else:
         inverse_l, b_lse2 = finalize(b_m, b_l)
         p_out = out + first * D_V + (o_at[:, None] * D_V + o_dim)
-        tl.store(p_out, rescale_rows(b_o, inverse_l).to(out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(p_out, rescale_rows(b_o, inverse_l).to(out.dtype.element_ty), mask=m_o)
         tl.store(lse2 + first + o_at, b_lse2, mask=m_row)
 
 
@@ -136,6 +142,7 @@ def merge_splits(
     window_left,
     window_right,
     D_V: tl.constexpr,
+    WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     STEP: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -158,13 +165,13 @@ def merge_splits(
     first = token.to(tl.int64) * q_heads * splits
     b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
     b_l = tl.zeros([ROWS], tl.float32)
-    b_o = tl.zeros([ROWS, D_V], tl.float32)
+    b_o = tl.zeros([ROWS, WIDTH], tl.float32)
     for s in range(0, live):
         slot = first + o_at * splits + s
         part_m = tl.load(partial_m + slot, mask=m_row, other=0.0)
         part_l = tl.load(partial_l + slot, mask=m_row, other=0.0)
-        p_o = partial_o + slot[:, None] * D_V + tl.arange(0, D_V)[None, :]
-        part_o = tl.load(p_o, mask=m_row[:, None], other=0.0)
+        p_o = partial_o + slot[:, None] * D_V + tl.arange(0, WIDTH)[None, :]
+        part_o = tl.load(p_o, mask=in_head(m_row, D_V, WIDTH), other=0.0)
         b_m, b_l, rescale, weight = merge(b_m, b_l, part_m, part_l)
         b_o = rescale_rows(b_o, rescale) + rescale_rows(part_o, weight)
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,

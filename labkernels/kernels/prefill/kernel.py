@@ -5,7 +5,7 @@ from typing import Protocol
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.kernels.cuda_kernel import CudaKernel, cpp_function
-from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.kernel import PADDED_DIMS, Instance, Kernel
 
 ADDRESSES = Line(
     "addresses",
@@ -19,6 +19,7 @@ class PrefillKernel(Kernel, Protocol):
 
     operation: str = "prefill"
     head_dims: tuple[int, ...] = (64, 128, 192, 256)
+    padded_dims: tuple[int, ...] = PADDED_DIMS
     layouts: tuple[str, ...] = ("ragged", "paged")
 
 
@@ -36,13 +37,13 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
     def template(self, instance: Instance) -> str:
         """Return `kernel::prefill<KernelTraits<T, Dqk, Dvo, ..., order, Paged>, Policy>`."""
         words = (self.order(instance), instance.layout == "paged")
-        dims = (instance.head_dim, instance.head_dim_v)
+        dims = (instance.width, instance.width_v)
         return cpp_function(instance, "prefill", *dims, *instance.tile.numbers, *words)
 
 
 def step_flops(instance: Instance) -> int:
     """Return the FLOPs of both products of a step, padding counted."""
-    return 2 * instance.rows * instance.tile.keys * (instance.head_dim + instance.head_dim_v)
+    return 2 * instance.rows * instance.tile.keys * (instance.width + instance.width_v)
 
 
 def softmax_ops(instance: Instance) -> int:
@@ -52,4 +53,4 @@ def softmax_ops(instance: Instance) -> int:
     element of O: the rescaling.
     """
     scores = instance.rows * instance.tile.keys
-    return 4 * scores + scores // 2 + instance.rows * instance.head_dim_v
+    return 4 * scores + scores // 2 + instance.rows * instance.width_v

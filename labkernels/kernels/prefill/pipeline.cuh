@@ -128,7 +128,9 @@ struct KvWindow {
 #pragma unroll
     for (int c = 0; c < D / chunk_elements; c += 8)
       cp_async_16(other_chunk(address, c) + row * D * static_cast<int>(sizeof(T)),
-                  source + c * chunk_elements, at < end_key && (!Begins || at >= begin_key));
+                  source + c * chunk_elements,
+                  at < end_key && (!Begins || at >= begin_key) &&
+                      in_head<D>((thread_x() % 8 + c) * chunk_elements));
   }
 };
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.random_inputs import variant_tensors
@@ -183,15 +184,12 @@ def _wide(tensor):
 
 def _worst(error, bound) -> float:
     """Return the largest error over its bound; the ratio is 0 where the error is 0."""
-    import torch
-
     if error.numel() == 0:
         return 0.0
     return float(torch.where(error == 0, 0.0, error.abs() / bound).max())
 
 
 def _errors(heads: tuple[int, ...], errors: list, ratios: list[float]) -> HeadErrors:
-    import torch
 
     every = torch.cat(errors)
     if every.numel() == 0:

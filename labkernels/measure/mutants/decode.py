@@ -7,6 +7,11 @@ any other kernel, for the CPU or a GPU.
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
+from labkernels import ops
+from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import ExactNormal
@@ -58,10 +63,6 @@ def decode(mutant: Mutant, kernel: str, case: DecodeInputs):
 
     Shapes: [B, Hq, D]. Elements that the kernel does not write are zeros, as in fresh memory.
     """
-    import torch
-
-    from labkernels import ops
-
     longest = max(case.workload.kv_lens)
     run = functools.partial(
         ops.decode,
@@ -80,10 +81,6 @@ def high_in_a_pool(cache, run):
     The second half of each request's pages lies beyond 2^32 elements. K and V of a page are
     neighbours. A wrapped offset reads memory that was never written.
     """
-    import torch
-
-    from labkernels.kernels.caches.paged import PagedKV
-
     pages, *shape = cache.k.shape
     first_high = WRAP // (2 * cache.k[0].numel())
     pool = _zeros((first_high + pages, 2, *shape), cache.k)
@@ -102,9 +99,6 @@ def high_in_a_pool(cache, run):
 
 def _zeros(shape: tuple[int, ...], like):
     """Return zeros of a tensor's dtype and device; on a CPU, untouched memory takes no room."""
-    import numpy as np
-    import torch
-
     if like.is_cuda:
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
     return torch.from_numpy(np.zeros(shape, np.int16)).view(like.dtype)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.call import Step
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Pools
@@ -9,8 +11,6 @@ from labkernels.measure.peers.peer import PEER_POLICY, Peer, Pools
 
 def _index_copy(inputs: AppendInputs) -> Step:
     """Prepare torch's index_copy_ on the pools as flat lists of slots, with the slots' indices."""
-    import torch
-
     pools = Pools(inputs.cache.k, inputs.cache.v)
     flat = [pool.flatten(0, 1) for pool in pools]
 
@@ -23,8 +23,6 @@ def _index_copy(inputs: AppendInputs) -> Step:
 
 def plain_copy(k_new, v_new) -> Callable[[], object]:
     """Return a function that copies the same bytes from and to contiguous memory."""
-    import torch
-
     targets = [torch.empty_like(rows) for rows in (k_new, v_new)]
 
     def run() -> None:

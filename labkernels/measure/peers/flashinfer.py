@@ -10,6 +10,7 @@ from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.mla.inputs import MlaInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.kernels.random_inputs import DTYPES
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
     Peer,
@@ -65,14 +66,14 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
     backends = ("fa2", "fa3") if hopper else ("fa2",)
     shapes = sorted(set(shapes))
     if operation == "mla":
-        for element in {_torch_dtype(dtype) for dtype, _ in shapes}:
+        for element in {DTYPES[dtype] for dtype, _ in shapes}:
             for name in backends:
                 yield gen_batch_mla_module(
                     name, element, element, element, torch.int32, 512, 64, False
                 )
         return
     for dtype, head_dim in shapes:
-        element = _torch_dtype(dtype)
+        element = DTYPES[dtype]
         # Position encoding 0 means none; False: no sliding window, no soft cap. The prefill's last
         # False: no fp16 scores.
         shape = (element, element, element, torch.int32, head_dim, head_dim, 0, False, False)
@@ -109,14 +110,14 @@ def decode_step(
     """Plan FlashInfer's paged decode and return its step; knobs go to its plan.
 
     Shapes: q [B, Hq, D]; cache.k and cache.v [pages, page_size, Hkv, D], layout NHD. A QuantizedKV
-    has one scale for all heads of K, and one for V.
+    has one scale for all heads of K, and one for V; q may then be codes, with an o_data_type.
     Raises: Refused with FlashInfer's own words.
     """
     import flashinfer
     import torch
 
     pages = page_lists(cache)
-    out = torch.full_like(q, float("nan"))
+    out = torch.full_like(q, float("nan"), dtype=knobs.get("o_data_type"))
     with refusals(Exception):
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             workspace(q), "NHD", use_tensor_cores=tensor_cores, backend=backend
@@ -127,13 +128,15 @@ def decode_step(
         dtypes = {"q_data_type": q.dtype, "kv_data_type": cache.k.dtype}
         wrapper.plan(*pages, *heads, cache.k.shape[1], **dtypes, sm_scale=scale, **knobs)
 
-    scales = {}
+    scales, folded = {}, []
     if isinstance(cache, QuantizedKV):  # it takes one number for all heads
         if cache.of_blocks:
             raise Refused("FlashInfer takes no scales of blocks of keys")
         scales = {name: float(getattr(cache, name)[0]) for name in ("k_scale", "v_scale")}
+        if q.dtype == cache.k.dtype:  # its kernel takes them, after that of the query
+            folded, scales = [1.0, *scales.values()], {}
     pools = (cache.k, cache.v)
-    return _planned(wrapper, plan, lambda: wrapper.run(q, pools, out=out, **scales), out)
+    return planned(wrapper, plan, lambda: wrapper.run(q, pools, *folded, out=out, **scales), out)
 
 
 def prefill_step(
@@ -161,7 +164,7 @@ def prefill_step(
         tensors, more = (*tensors, sinks, scale), _with_sinks(q, "window_left" in knobs, backend)
     with refusals(Exception):
         wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend, **more)
-    return _planned(
+    return planned(
         wrapper,
         lambda: wrapper.plan(cu_seqlens_q, *where, **options),
         lambda: wrapper.run(*tensors, out=out),
@@ -210,13 +213,11 @@ def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> Step[At
     def run() -> None:
         newest[0] = wrapper.run(q, (cache.k, cache.v))
 
-    return replace(_planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
+    return replace(planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
 
 
-def _planned(
-    wrapper, plan: Callable[[], object], run: Callable[[], object], out
-) -> Step[Attention]:
-    """Plan and run a wrapper once, and return its step."""
+def planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> Step[Attention]:
+    """Plan and run a wrapper, or a function without a plan, once, and return its step."""
     import flashinfer
     import torch
 
@@ -284,7 +285,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
         where = (inputs.cu_seqlens_q, indptr, indices, cache.kv_len)
         sizes = (work.q_heads, work.latent_dim, work.rope_dim, work.page_size)
         how = (work.causal, inputs.scale, out.dtype, cache.ckv.dtype)
-        return _planned(
+        return planned(
             wrapper,
             lambda: wrapper.plan(*where, *sizes, *how),
             lambda: wrapper.run(*q, cache.ckv, cache.kpe, out=out),
@@ -312,12 +313,6 @@ def _append(inputs: AppendInputs) -> Step:
         return flashinfer.append_paged_kv_cache(*rows, indices, indptr, last_page_len)
 
     return Step(run, lambda: pools, version=f"FlashInfer {flashinfer.__version__}")
-
-
-def _torch_dtype(dtype: str):
-    import torch
-
-    return {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
 
 
 def _peer(name: str, idea: str, policy=PEER_POLICY, **steps) -> Peer:

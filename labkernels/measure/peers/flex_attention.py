@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, SinkGradients, Step
 from labkernels.kernels.prefill.inputs import PrefillInputs
@@ -13,8 +15,6 @@ from labkernels.variant import UNMASKED
 
 def missing() -> str | None:
     """Return why FlexAttention cannot run here, or None."""
-    import torch
-
     return torch_sdpa.missing() or (None if torch.cuda.is_available() else "there is no CUDA GPU")
 
 
@@ -23,7 +23,6 @@ def attention(inputs: PrefillInputs) -> Callable:
 
     Raises: Refused for pages, or if lengths differ.
     """
-    import torch
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
     work, variant, slopes = inputs.workload, inputs.variant, inputs.options.get("alibi")
@@ -56,7 +55,6 @@ def attention(inputs: PrefillInputs) -> Callable:
 
 
 def _prefill(inputs: PrefillInputs) -> Step:
-    import torch
 
     attend, newest, batch = attention(inputs), [], inputs.workload.batch
     tensors = [dense(x, batch) for x in (inputs.q, inputs.kv.k, inputs.kv.v)]
@@ -73,7 +71,6 @@ def _prefill(inputs: PrefillInputs) -> Step:
 
 def _backward(inputs: BackwardInputs) -> Step:
     """Prepare its gradients; this also runs the forward pass."""
-    import torch
     from torch._functorch import config as functorch
 
     attend, newest, of = attention(inputs.forward), [], inputs.forward

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import torch
+
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
@@ -101,7 +103,6 @@ def prepare(call: Call, *, seed: int = 0, device: str = "cuda") -> JudgedStep:
 
 
 def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
-    import torch
 
     draw = Normal(seed, device)
     a, b = (draw.tensor(call.dtype, call.length, call.length) for _ in "ab")
@@ -158,8 +159,6 @@ def main() -> None:
 
 def _count(call: Call) -> str | None:
     """Run the call once under the profiler, and return what is wrong with its output."""
-    import torch
-
     ready = prepare(call)
     for _ in range(WARMUP):
         ready.run()

@@ -13,7 +13,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import exp2, softmax_trace, tensor_core
 from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
-from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
+from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder, with_idle_lanes
 from labkernels.numerics.rounding import p_parts
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -122,6 +122,7 @@ class _Kernel:
             return tensor_core.matmul(q, k_t, arch=self.arch, fmt=fmt).astype(np.float64)
         # a lane adds up some channels of a key; the lanes' sums are joined pairwise
         in_lane = self.trace.order.lane_channels
+        q, k_t = with_idle_lanes(q, in_lane), with_idle_lanes(self.trace.k, in_lane).T
         dot = np.zeros((len(q), k_t.shape[1], q.shape[1] // in_lane))
         for c in range(in_lane):
             some = slice(c, None, in_lane)

@@ -73,3 +73,13 @@ class SummationOrder:
         for i, bit in enumerate(self.sum_bits):
             lane |= (place >> bit & 1) << i
         return np.argsort(lane, kind="stable").reshape(1 << len(self.sum_bits), -1)
+
+
+def with_idle_lanes(x: np.ndarray, lane_channels: int) -> np.ndarray:
+    """Return rows with zeros for the lanes that a power of two of them has beyond the channels.
+
+    Shapes: [rows, D] -> [rows, at least D]
+    """
+    lanes = -(-x.shape[1] // lane_channels)
+    channels = lane_channels << (lanes - 1).bit_length()
+    return np.pad(x, ((0, 0), (0, channels - x.shape[1])))

@@ -10,6 +10,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation.decode import merge_batch
 from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
+from labkernels.numerics.emulation.summation_order import with_idle_lanes
 
 
 def one_rounding(
@@ -32,6 +33,7 @@ def spacing(x: np.ndarray) -> np.ndarray:
 
 def dot_products(q: np.ndarray, k: np.ndarray, lane_channels: int) -> np.ndarray:
     """Return the variance of q k if a lane adds some channels, and lanes join in pairs: [R, n]."""
+    q, k = (with_idle_lanes(x, lane_channels) for x in (q, k))
     total = np.zeros((len(q), len(k), q.shape[1] // lane_channels))
     grain, variance = np.full(total.shape, np.inf), np.zeros(total.shape)
     lowest = [rounding.lowest_bit(x) for x in (q, k)]

@@ -78,7 +78,7 @@ def _needs_sm90():
 def test_every_bit_of_a_decode(kernel, dtype):
     """Every tile of every head_dim with several groups, and every policy at 64 channels."""
     gpu, spec, groups, todo = device.planning_gpu(0), CUDA[kernel], (4, 16, 8, 1, 7), []
-    for head_dim in spec.head_dims:
+    for head_dim in (*spec.head_dims, *spec.padded_dims):
         for group in groups[:2] if head_dim != 128 else groups:
             shape = spec.shape(dtype=dtype, head_dim=head_dim, group=group)
             tiles = spec.tiles(shape, spec.policies[0])
@@ -109,7 +109,7 @@ def test_every_bit_of_a_decode(kernel, dtype):
 def test_every_bit_of_packed_rows(kernel):
     spec, draw, outputs = resources.find(kernel), random.Random(kernel), 0
     is_mla = spec.operation == "mla"
-    for head_dim, layout in product(spec.head_dims, spec.layouts):
+    for head_dim, layout in product((*spec.head_dims, *spec.padded_dims), spec.layouts):
         tiles = spec.tiles(spec.shape(head_dim=head_dim, layout=layout), spec.policies[0])
         for turn, tile in enumerate(tiles):
             most = (4, 300) if is_mla else (90, 200)
@@ -130,7 +130,7 @@ def test_every_bit_of_packed_rows(kernel):
 
 
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("variant", OF_BACKWARD, ids=str)
 def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
     shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}
@@ -153,7 +153,7 @@ def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
 def test_every_bit_of_a_prefill_with_a_mask(kernel, page_size, more):
     """A mask's words are read alike at every offset of a row within its first word."""
     spec, variant = resources.find(kernel), {"mask": 0.5, **more}
-    for head_dim in (64, 128, 192, 256):
+    for head_dim in (32, 64, 80, 96, 128, 192, 256):
         shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}
         shape |= {"page_size": page_size, "layout": "padded", "causal": head_dim == 64}
         lengths = (1, 17, 150, 0, 3), (30, 17, 131, 9, 200)

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from tests.kernels.decode.cases import PAD, Case, bits, decode_case
 
 # Keys before and new keys of each request: empty ones, page boundaries, none at all.
@@ -58,6 +59,20 @@ def check_appended(case: AppendCase) -> None:
     """Assert that the cache equals the one that held all keys from the beginning, bit for bit."""
     for found, expected in zip(case.storage, case.whole.storage, strict=True):
         assert torch.equal(bits(found), bits(expected))
+
+
+def check_codes(cache: QuantizedKV, before, k_new, v_new, ends) -> None:
+    """Assert that new rows have the codes of torch's own rounding, and nothing else changed."""
+    most, ends = torch.finfo(cache.k.dtype).max, ends.tolist()
+    sides = (cache.pools, before, (k_new, v_new), cache.scales())
+    for found, was, rows, scale in zip(*sides, strict=True):
+        expected = was.float()
+        for request, (first, end) in enumerate(pairwise(ends)):
+            page, slot = (x[len(x) - (end - first) :] for x in cache.places(request))
+            by = scale[page, slot // cache.keys_per_scale] if cache.of_blocks else scale
+            expected[page, slot] = (rows[first:end].float() / by[..., None]).clamp(-most, most)
+        same = bits(found) == bits(expected.to(found.dtype))
+        assert bool((same | (found.float().isnan() & expected.isnan())).all())
 
 
 def copies(case: AppendCase) -> list[torch.Tensor]:

@@ -9,15 +9,22 @@ import torch
 
 from labkernels import ops
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
-from tests.kernels.append.cases import GROWTHS, append_case, check_appended, check_untouched, copies
+from tests.kernels.append.cases import (
+    GROWTHS,
+    append_case,
+    check_appended,
+    check_codes,
+    check_untouched,
+    copies,
+)
 from tests.kernels.decode.cases import LAYOUTS, assert_same, bits
 
 PAGES = (1, 3, 16, 64, 256)
 SHAPES = [
     {"head_dim": head_dim, "dtype": dtype, "kv_heads": kv_heads}
-    for head_dim, dtype in ((64, "bf16"), (128, "fp16"), (256, "bf16"))
+    for head_dim, dtype in ((64, "bf16"), (80, "bf16"), (96, "fp16"), (128, "fp16"), (256, "bf16"))
     for kv_heads in (1, 3, 8)
-]
+] + [{"head_dim": 32, "dtype": "bf16", "kv_heads": 3}]
 
 
 def check_append(*, more=(), **shape):
@@ -245,20 +252,10 @@ def check_quantized(dtype, kind, of, device="cpu"):
     lengths = torch.tensor([held], dtype=torch.int32, device=device)
     cache = QuantizedKV(*pages, table, lengths, *scales.to(device))
     ends = torch.tensor([0, len(rows)], dtype=torch.int32, device=device)
+    before = [x.clone() for x in cache.pools]
     ops.append(cache, rows, rows, ends)
     assert cache.kv_len.item() == held + len(rows)
-    most = torch.finfo(kind).max
-    for pool, scale in zip(cache.pools, scales.to(device), strict=True):
-        if scale.dim() == 3:  # of each page and block in the pool; then of each key, in order
-            scale = scale.repeat_interleave(16 // scale.shape[1], 1)[table[0].long()].flatten(0, 1)
-            scale = scale[held : held + len(rows)]
-        in_order = pool[table[0].long()].flatten(0, 1)
-        found, exact = in_order[held : held + len(rows)], rows.float() / scale[..., None]
-        expected, is_nan = exact.clamp(-most, most).to(kind), exact.isnan()
-        assert torch.equal(found.view(torch.uint8)[~is_nan], expected.view(torch.uint8)[~is_nan])
-        assert found.float()[is_nan].isnan().all()
-        assert in_order[:held].float().isnan().all()
-        assert in_order[held + len(rows) :].float().isnan().all()
+    check_codes(cache, before, rows, rows, ends)
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)

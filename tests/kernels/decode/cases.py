@@ -23,6 +23,7 @@ DTYPES = {
     "fp64": torch.float64,
 }
 KV_DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+SCALES = ("tensor", "heads", "pages", "blocks", "tokens")  # what a scale of a cache belongs to
 LAYOUTS = ("nhd", "hnd", "padded", "joint")
 SPARE_PAGES = 5
 PAD = 8  # elements: a row may start only at a multiple of 16 bytes
@@ -206,12 +207,18 @@ def decode_case(
     return Case(q, cache, 1 / math.sqrt(head_dim), (*wide_q, *storage))
 
 
-def narrowed(case: Case, kind: str, seed: int = 0, blocks: int | None = None) -> Case:
-    """Return the case with its keys and values as codes, and random scales of heads or blocks."""
+def narrowed(case: Case, kind: str, seed: int = 0, of: str = "heads", *, powers=False) -> Case:
+    """Return the case with its keys and values as codes, and random scales, of SCALES.
+
+    powers: the scales are small powers of two, so that 16 bits hold the numbers.
+    """
     cache, generator = case.cache, torch.Generator().manual_seed(seed)
     k, v = (x.to(KV_DTYPES[kind]) for x in (cache.k, cache.v))
-    of = () if blocks is None else (len(k), blocks)
-    scales = torch.exp2(2 * torch.randn(2, *of, cache.kv_heads, generator=generator)).to(k.device)
+    n, heads = cache.page_size, cache.kv_heads
+    parts = next(parts for parts in (4, 3, 2, 5, 1) if n % parts == 0)
+    shapes = ((), (heads,), (len(k), 1, 1), (len(k), parts, heads), (len(k), n, heads))
+    drawn = torch.randn(2, *dict(zip(SCALES, shapes, strict=True))[of], generator=generator)
+    scales = torch.exp2(drawn.round() if powers else 2 * drawn).to(k.device)
     cache = QuantizedKV(k, v, cache.page_table, cache.kv_len, *scales)
     return case.changed(cache=cache, storage=(*case.storage, k, v))
 

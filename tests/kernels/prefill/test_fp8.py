@@ -73,8 +73,8 @@ def check_request(found, q, k, v, causal, policy, splits):
     return out - o, o
 
 
-def check_bounds(arguments, scales, policy, *, causal=False, **how):
-    """Run and compare every request and KV head; return the step and its relative error."""
+def check_bounds(arguments, scales, policy, *, causal=False, mean=True, **how):
+    """Run and compare every request and KV head, and their mean too; return the step."""
     step = prefill_fp8(*arguments, causal=causal, policy=policy, **scales, **how)
     (q, kv, ends), errors, truths = arguments, [], []
     q_at, k_at = ends.tolist(), kv.cu_seqlens.tolist()
@@ -92,9 +92,9 @@ def check_bounds(arguments, scales, policy, *, causal=False, **how):
             error, o = check_request(found, *scaled, causal, policy, step.plan.splits)
             errors.append(error.flatten())
             truths.append(o.flatten())
-    relative = torch.cat(errors).norm() / torch.cat(truths).norm()
-    # a rounding to e4m3 errs by 2^-5 in the mean, of each key; a sum over keys by less
-    assert relative <= (2.0**-5 if policy.p == "input" else 2.0**-8)
+    if mean:  # a rounding to e4m3 errs by 2^-5 in the mean, of each key; a sum over keys by less
+        relative = torch.cat(errors).norm() / torch.cat(truths).norm()
+        assert relative <= (2.0**-5 if policy.p == "input" else 2.0**-8)
     return step
 
 

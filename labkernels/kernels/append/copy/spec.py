@@ -25,7 +25,7 @@ class Append(AppendKernel):
     parent = None
     needs = SINCE_AMPERE
     policies = (CUDA_CORES,)  # a cache of 16 bits gets the bytes
-    head_dims = (64, 128, 192, 256)
+    head_dims = (32, 64, 80, 96, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
         """Return the one tile option."""

@@ -135,11 +135,12 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
     for (int r = 0; r < 2; ++r) {
       const int row = Part::row() + m * 16 + lane / 4 + r * 8;
       if (row >= n) continue;
-      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * C::dim +
+      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * head_channels<C::dim> +
                  Part::column() + (lane & 3) * 2;
 #pragma unroll
       for (int c = 0; c < Part::columns / 8; ++c)
-        store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
+        if (in_head<C::dim>(Part::column() + c * 8))
+          store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
     }
 }
 

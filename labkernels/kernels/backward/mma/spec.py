@@ -48,7 +48,7 @@ class BackwardMma(CudaBackwardKernel):
                 BackwardTile(64, 64, 8, 2, 1),
                 BackwardTile(32, 32, 4, 1, 1),
             ),
-        }[shape.head_dim]
+        }[shape.width]
         return (*atomic, *(replace(tile, dq="ordered") for tile in atomic))
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:

@@ -7,6 +7,8 @@ Both passes (over the rows for dK and dV, over the keys for dq) recompute P and 
 import triton
 import triton.language as tl
 
+from labkernels.cuda.triton_online_softmax import in_head
+
 
 @triton.jit
 def place(work, cu_seqlens_q, cu_seqlens_k):
@@ -21,10 +23,10 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 
 @triton.jit
-def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
-    """Load rows of one head, and zeros outside the mask."""
-    p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
-    return tl.load(p_rows, mask=m_row[:, None], other=0.0)
+def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Load rows of one head, [rows, WIDTH], and zeros outside the mask and beyond D channels."""
+    p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, WIDTH)[None, :]
+    return tl.load(p_rows, mask=in_head(m_row, D, WIDTH), other=0.0)
 
 
 @triton.jit
@@ -60,14 +62,15 @@ def delta(
     total,
     q_heads,
     D: tl.constexpr,
+    WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """One program: the sum of out dout of ROWS tokens of one head."""
     o_row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_head = tl.program_id(1).to(tl.int64)
     m_row = o_row < total
-    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D)
-    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D)
+    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D, WIDTH)
+    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D, WIDTH)
     b_delta = tl.sum(b_out.to(tl.float32) * b_dout.to(tl.float32), axis=1)
     tl.store(row_delta + o_row * q_heads + i_head, b_delta, mask=m_row)
 
@@ -88,7 +91,7 @@ def keys(
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
@@ -100,10 +103,10 @@ def keys(
     m_key = o_key < n_keys
     key = first_key + o_key
     i_kv = i_kv.to(tl.int64)
-    b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D).to(kind)
-    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D).to(kind)
-    b_dk = tl.zeros([KEYS, D], tl.float32)
-    b_dv = tl.zeros([KEYS, D], tl.float32)
+    b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
+    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
+    b_dk = tl.zeros([KEYS, WIDTH], tl.float32)
+    b_dv = tl.zeros([KEYS, WIDTH], tl.float32)
     past = n_keys - n_rows  # keys before the causal row 0's own
     first = 0
     if CAUSAL:
@@ -114,8 +117,10 @@ def keys(
             o_row = start + tl.arange(0, ROWS)
             m_row = o_row < n_rows
             row = first_row + o_row
-            b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
-            b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
+            b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
+            b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(
+                kind
+            )
             b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
             m_seen = m_key[:, None] & m_row[None, :]
             if CAUSAL:
@@ -127,9 +132,10 @@ def keys(
             b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
             b_ds = score_gradients(b_dp, b_p, b_delta[None, :])
             b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
-    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + tl.arange(0, D)[None, :]
-    tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_key[:, None])
-    tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_key[:, None])
+    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
+    m_at = in_head(m_key, D, WIDTH)
+    tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_at)
+    tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_at)
 
 
 @triton.jit
@@ -147,7 +153,7 @@ def rows(
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
@@ -160,10 +166,10 @@ def rows(
     row = first_row + o_row
     head = i_head.to(tl.int64)
     i_kv = head // group
-    b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
-    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
+    b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
+    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(kind)
     b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
-    b_dq = tl.zeros([ROWS, D], tl.float32)
+    b_dq = tl.zeros([ROWS, WIDTH], tl.float32)
     past = n_keys - n_rows
     end = n_keys
     if CAUSAL:
@@ -172,8 +178,8 @@ def rows(
         o_key = start + tl.arange(0, KEYS)
         m_key = o_key < n_keys
         key = first_key + o_key
-        b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D).to(kind)
-        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D).to(kind)
+        b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
+        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
         m_seen = m_row[:, None] & m_key[None, :]
         if CAUSAL:
             m_seen = m_seen & (o_key[None, :] <= past + o_row[:, None])
@@ -183,5 +189,5 @@ def rows(
         b_dp = tl.dot(b_dout, tl.trans(b_v), input_precision="ieee")
         b_ds = score_gradients(b_dp, b_p, b_delta[:, None])
         b_dq = tl.dot(b_ds.to(kind), b_k, acc=b_dq, input_precision="ieee")
-    at = ((row * q_heads + head) * D)[:, None] + tl.arange(0, D)[None, :]
-    tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=m_row[:, None])
+    at = ((row * q_heads + head) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
+    tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=in_head(m_row, D, WIDTH))

@@ -35,7 +35,8 @@ class _Run:
         self._found = {name: triton_run.roundable(getattr(call, name)) for name in names}
         self._keys, self._rows = (made.on(call.device, work) for work in (made.keys, made.rows))
         instance = call.choice.instance
-        own = {"D": instance.head_dim, "ROWS": instance.tile.q_rows, "CAUSAL": call.variant.causal}
+        own = {"D": instance.head_dim, "WIDTH": instance.width, "ROWS": instance.tile.q_rows}
+        own["CAUSAL"] = call.variant.causal
         self._constants = own | triton_run.constants(instance, on_gpu=call.on_gpu)
 
     @property
@@ -52,6 +53,7 @@ class _Run:
             self._kernel.delta[(-(-total // DELTA_ROWS), heads)](
                 *(r.out, r.dout, self._delta, *strides, total, heads),
                 D=head_dim,
+                WIDTH=constants["WIDTH"],
                 ROWS=DELTA_ROWS,
                 **options,
             )

@@ -32,7 +32,7 @@ class TritonBackward(BackwardKernel):
         """
         if policy == CUDA_CORES:
             return (BackwardTile(16, 32, 8, 1, 1, "ordered"),)
-        return ON[shape.head_dim]
+        return ON[shape.width]
 
 
 KERNEL = TritonBackward()

@@ -113,9 +113,9 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
   for (int i = place.lane; i < 16 * chunks; i += 32) {
     const int key = line + i / chunks, c = i % chunks;
     const i64 token = first_kv + b.key + key;
-    T* place_of =
-        static_cast<T*>(out) + (token * p.problem.kv_heads + b.kv_head) * C::dim + first + c * 8;
-    if (key < b.n_keys)
+    T* place_of = static_cast<T*>(out) +
+                  (token * p.problem.kv_heads + b.kv_head) * head_channels<C::dim> + first + c * 8;
+    if (key < b.n_keys && in_head<C::dim>(first + c * 8))
       store_global(reinterpret_cast<u32x4*>(place_of),
                    *reinterpret_cast<const u32x4*>(stage.chunk_at(key, first + c / 8 * 64, c % 8)));
   }

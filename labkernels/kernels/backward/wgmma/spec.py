@@ -93,7 +93,7 @@ class BackwardWgmma(CudaBackwardKernel):
             64: BackwardTile(128, 128, WARPS, 2, 1),
             128: BackwardTile(64, 128, WARPS, 2, 1),
             256: BackwardTile(64, 64, WARPS, 2, 1),
-        }[shape.head_dim]
+        }[shape.width]
         return (atomic, replace(atomic, dq="ordered"))
 
     def named_tiles(self, head_dim: int) -> tuple[BackwardTile, ...]:

@@ -90,12 +90,13 @@ LAB_DEVICE void load_channels(float (&x)[chunk_elements], KvTile<C>& tile, int k
 template <class C>
 LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork& w) {
   using T = typename C::T;
+  const int channel = (thread_x() % C::lanes) * chunk_elements;
   const T* head = static_cast<const T*>(p.q) + w.batch * p.q_stride_batch +
-                  w.first_q_head * p.q_stride_head + (thread_x() % C::lanes) * chunk_elements;
+                  w.first_q_head * p.q_stride_head + channel;
 #pragma unroll
   for (int row = 0; row < C::rows; ++row) {
     u32x4 pairs = {{0, 0, 0, 0}};  // rows past the group, whose scores are not used
-    if (row < w.n_q_heads)
+    if (row < w.n_q_heads && in_head<C::head_dim>(channel))
       pairs = load_constant(reinterpret_cast<const u32x4*>(head + row * p.q_stride_head));
     unpack<T>(q[row], pairs);
   }

@@ -38,14 +38,14 @@ class DecodeFma(CudaDecodeKernel):
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         wide = self.rows(shape.group) == MAX_ROWS
         if shape.kv_dtype:
-            return kernel.narrow_tiles(2 if wide else {64: 4, 128: 3, 256: 2}[shape.head_dim])
+            return kernel.narrow_tiles(2 if wide else {64: 4, 128: 3, 256: 2}[shape.width])
         return {
             64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),
             128: (DecodeTile(4, 16, 3, 2), DecodeTile(4, 16, 2, 2))
             if wide
             else (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
-        }[shape.head_dim]
+        }[shape.width]
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
@@ -84,7 +84,7 @@ class DecodeFma(CudaDecodeKernel):
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """Return the order of sums in which lanes that share a key take 8 channels each."""
-        lanes = instance.head_dim // CHUNK
+        lanes = instance.width // CHUNK
         groups = WARP_THREADS // lanes
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
         return turns | {"groups": groups, "sum_bits": _sum_bits(instance, lanes, groups)}

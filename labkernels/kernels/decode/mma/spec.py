@@ -36,17 +36,17 @@ class DecodeMma(TensorCoreDecode):
         before sm_90.
         """
         if shape.kv_dtype:
-            return kernel.narrow_tiles({64: 4, 128: 3, 256: 2}[shape.head_dim])
+            return kernel.narrow_tiles({64: 4, 128: 3, 256: 2}[shape.width])
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
-        }[shape.head_dim]
+        }[shape.width]
 
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
-        held = of.dim if instance.head_dim <= HELD_DIM else 16
+        held = of.dim if instance.width <= HELD_DIM else 16
         return (
             Line("Q fragments", fragment(of.rows, held, bits=16)),
             Line(

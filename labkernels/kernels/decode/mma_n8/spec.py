@@ -43,19 +43,17 @@ class DecodeMmaN8(TensorCoreDecode):
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         one_row_of_8 = self.rows(shape.group) == N
         if shape.kv_dtype:
-            return kernel.narrow_tiles(
-                {64: 4, 128: 4 if one_row_of_8 else 3, 256: 2}[shape.head_dim]
-            )
+            return kernel.narrow_tiles({64: 4, 128: 4 if one_row_of_8 else 3, 256: 2}[shape.width])
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 4 if one_row_of_8 else 3), DecodeTile(4, 16, 3, 2)),
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
-        }[shape.head_dim]
+        }[shape.width]
 
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
-        held = of.dim if instance.rows * instance.head_dim <= HELD_SIZE else 32
+        held = of.dim if instance.rows * instance.width <= HELD_SIZE else 32
         return (
             Line("Q fragments", fragment(of.rows, held, bits=16)),
             Line(

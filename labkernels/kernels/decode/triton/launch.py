@@ -23,7 +23,8 @@ def prepare(call: DecodeCall) -> Step[Attention]:
     arguments, constants = _arguments(call, plan, states, out), _constants(call, plan)
     batch, q_heads, _ = call.q.shape
     kv_len, keys = call.cache.kv_len, plan.keys_per_split
-    merging = {name: constants[name] for name in ("sinks", "window_left", "D", "BY_LENGTH")}
+    shared = ("sinks", "window_left", "D", "WIDTH", "BY_LENGTH")
+    merging = {name: constants[name] for name in shared}
 
     def run() -> None:
         kernel.decode[(call.cache.kv_heads, plan.splits, batch)](*arguments, **constants)
@@ -72,7 +73,8 @@ def _scales(cache: PagedHeads) -> tuple:
 
 def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
-    own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
+    own = {"D": instance.head_dim, "WIDTH": instance.width, "ROWS": instance.rows}
+    own["SPLIT"] = plan.splits > 1
     own["BY_LENGTH"] = call.by_length
     varied = triton_run.variant_arguments(call.variant, call.variant_tensors, call.scale)
     del varied["window_right"]  # the query is the last key

@@ -36,8 +36,8 @@ class TritonDecode(DecodeKernel):
         """
         if policy == CUDA_CORES:
             one_stage, staged = DecodeTile(8, 16, 1, 1), DecodeTile(8, 16, 2, 1)
-            return (one_stage, staged) if shape.head_dim <= 128 else (one_stage,)
-        keys = 64 if shape.head_dim <= 128 else 32
+            return (one_stage, staged) if shape.width <= 128 else (one_stage,)
+        keys = 64 if shape.width <= 128 else 32
         return (DecodeTile(4, keys, 3, 1), DecodeTile(4, keys // 2, 3, 1), DecodeTile(4, 16, 2, 1))
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:

@@ -35,7 +35,7 @@ LAB_DEVICE void load_query(Smem<C>& smem, const PrefillParams& p, const typename
     const int row = i / chunks, c = i % chunks * chunk_elements;
     const int packed = b.first_row + row, token = packed / p.group;
     u32x4 pairs = {};  // rows past the request's end
-    if (row < b.n_rows)
+    if (row < b.n_rows && in_head<C::dim_qk>(c))
       pairs = load_constant(
           reinterpret_cast<const u32x4*>(q + (b.first_token + token) * p.q_stride_token +
                                          (packed - token * p.group) * p.q_stride_head + c));
@@ -70,10 +70,11 @@ template <class C, int D> struct Parcel {
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
       const int i = pass * C::threads + thread_x(), key = first_key + i / chunks;
+      const int c = i % chunks * chunk_elements;
       part[pass] = {};
-      if (i < all && key < end_key && (!C::Variant::window || key >= begin_key))
-        part[pass] = load_constant(reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) +
-                                                                  i % chunks * chunk_elements));
+      if (i < all && key < end_key && (!C::Variant::window || key >= begin_key) && in_head<D>(c))
+        part[pass] =
+            load_constant(reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) + c));
     }
   }
   // Widens the part on its way to shared memory. tile: [keys, D].
@@ -158,7 +159,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
   }
   store<C, P>(o, softmax, p, b);
   if (b.live_splits > 1 && arrives_last(smem.q[0][0], p, b))
-    merge_splits<P, C::warps, C::dim_vo>(p, b);
+    merge_splits<P, C::warps, head_channels<C::dim_vo>>(p, b);
 }
 
 }  // namespace prefill_fma

@@ -35,8 +35,8 @@ class PrefillFma(CudaPrefillKernel):
             128: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             192: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             256: (PrefillTile(64, 64, 8, 1, 1), PrefillTile(32, 16, 4, 1, 2)),
-        }[shape.head_dim]
-        if shape.head_dim == 64:  # one descending tile, to measure the effect of the order
+        }[shape.width]
+        if shape.width == 64:  # one descending tile, to measure the effect of the order
             wide += (replace(wide[1], key_order="descending"),)
         few = PrefillTile(16, 32, 4, 1, 2)
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)

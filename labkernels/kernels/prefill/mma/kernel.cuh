@@ -16,6 +16,7 @@ struct KernelTraits {
   using Variant = Variant_;
   using Params = ParamsOf<PrefillParams, Variant>;
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
+  static constexpr int channels = head_channels<Dvo>;  // of the output
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool split_keys = Rows == 16;
   static constexpr int warp_rows = split_keys ? 16 : Rows / Warps;
@@ -200,7 +201,7 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
 // channels of a row, and stores eight. heads: lane i has the head of row i.
 template <class C, class Out>
 LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 heads, int n_rows) {
-  constexpr int chunks = C::dim_vo / chunk_elements;
+  constexpr int chunks = C::channels / chunk_elements;
   const int lane = thread_x() & 31, first_row = warp_row<C>();
   sync_warp();  // no lane reads Q any more
 #pragma unroll
@@ -217,7 +218,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
 #pragma unroll
   for (int i = 0; i < C::warp_rows * chunks; i += 32) {
     const int row = (i + lane) / chunks, c = (i + lane) % chunks;
-    Out* place = out + shfl(heads, row) * C::dim_vo + c * chunk_elements;
+    Out* place = out + shfl(heads, row) * C::channels + c * chunk_elements;
     if (first_row + row < n_rows)
       store_global(reinterpret_cast<u32x4*>(place), load_chunk(smem.q, first_row + row, c));
   }
@@ -227,7 +228,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 8][4], int r) {
 #pragma unroll
-  for (int n = 0; n < C::dim_vo / 8; ++n)
+  for (int n = 0; n < C::channels / 8; ++n)
     store2(out + n * 8 + (thread_x() & 3) * 2, o[n][2 * r], o[n][2 * r + 1]);
 }
 
@@ -257,10 +258,10 @@ LAB_DEVICE void store(Smem<C>& smem, Softmax<C>& softmax, Output<C>& o, const Pr
       if (warp_row<C>() + row >= b.n_rows) continue;
       if (whole) {
         if ((lane & 3) == 0) store_global(p.lse2 + head, lse2);
-        if (!through_smem) store_row<C>(out + head * C::dim_vo, o[m], r);
+        if (!through_smem) store_row<C>(out + head * C::channels, o[m], r);
       } else {
         if ((lane & 3) == 0) store_partial(p, slot, softmax[m].m[r], softmax[m].l[r]);
-        store_row<C>(p.partial_o + slot * C::dim_vo, o[m], r);
+        store_row<C>(p.partial_o + slot * C::channels, o[m], r);
       }
     }
   }
@@ -324,7 +325,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT typename C::P
   } else {
     store<C, P>(smem, softmax, o, p, block);
     if (block.live_splits > 1 && arrives_last(smem.is_last_split, p, block))
-      merge_splits<P, C::warps, C::dim_vo>(p, block);
+      merge_splits<P, C::warps, C::channels>(p, block);
   }
 }
 

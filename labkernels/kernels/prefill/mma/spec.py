@@ -35,7 +35,7 @@ def _warp_keys(instance: Instance) -> int:
 
 
 def _holds_q(instance: Instance) -> bool:
-    return _warp_rows(instance) * (instance.head_dim + _warp_keys(instance)) <= HELD_SIZE
+    return _warp_rows(instance) * (instance.width + _warp_keys(instance)) <= HELD_SIZE
 
 
 class PrefillMma(CudaPrefillKernel, TunableKernel):
@@ -77,9 +77,9 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
                 PrefillTile(64, 64, 4, 1, 2),
                 PrefillTile(128, 64, 8, 2, 1),
             ),
-        }[shape.head_dim]
+        }[shape.width]
         few, *backward = (replace(tile, key_order="descending") for tile in (few, *wide))
-        forward = [tile for tile in wide if tile.q_rows // tile.warps * shape.head_dim < CROWDED]
+        forward = [tile for tile in wide if tile.q_rows // tile.warps * shape.width < CROWDED]
         return (few, *backward, *forward) if shape.rows <= FEW_ROWS else (*backward, few, *forward)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
@@ -94,9 +94,9 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         """Return the work of a step; each warp reads all of K and V, but not for few rows."""
         tile, rows = instance.tile, instance.rows
         flops = prefill_kernel.step_flops(instance)
-        kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * MMA_BYTES
+        kv_bytes = tile.keys * (instance.width + instance.width_v) * MMA_BYTES
         readers = tile.warps if rows > FEW_ROWS else 1
-        q_bytes = 0 if _holds_q(instance) else rows * instance.head_dim * MMA_BYTES
+        q_bytes = 0 if _holds_q(instance) else rows * instance.width * MMA_BYTES
         read_bytes = readers * kv_bytes + q_bytes
         # per warp instruction: an mma is 4096 FLOP, a load of fragments 512 bytes
         loads_and_products = WARP_THREADS * (flops // 4096 + read_bytes // 512)

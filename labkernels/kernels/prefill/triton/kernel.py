@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from labkernels import units
-from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
+from labkernels.cuda.triton_online_softmax import in_head, no_keys, rescale_rows, update
 from labkernels.cuda.triton_variant import (
     begin_with_sinks,
     first_bits,
@@ -72,7 +72,8 @@ def consume(
                 p_k, p_v, pages, key, m_key, k_stride_page, k_stride_token, v_stride_page,
                 v_stride_token, page_size, page_shift, page_inverse, PAGED, EQUAL_STRIDES,
             )  # fmt: skip
-            b_k = tl.load(p_key + tl.arange(0, D)[None, :], mask=m_key[:, None], other=0.0)
+            m_kv = in_head(m_key, D_V, D)
+            b_k = tl.load(p_key + tl.arange(0, D)[None, :], mask=m_kv, other=0.0)
         if WIDE:
             b_k = b_k.to(tl.float32)
         # [ROWS, KEYS] fp32
@@ -100,8 +101,7 @@ def consume(
         if DESCRIBED:
             b_v = d_v.load([start, 0])
         else:
-            p_value = p_value + tl.arange(0, D_V)[None, :]
-            b_v = tl.load(p_value, mask=m_key[:, None], other=0.0)
+            b_v = tl.load(p_value + tl.arange(0, D)[None, :], mask=m_kv, other=0.0)
         if WIDE:
             b_v = b_v.to(tl.float32)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
@@ -109,11 +109,10 @@ def consume(
 
 
 @triton.jit
-def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
-               D: tl.constexpr, D_TAIL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def load_query(p_q, m_row, D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr,
+               WIDE: tl.constexpr):  # fmt: skip
     """Load the rows of Q: D channels, and the D_TAIL channels after them."""
-    p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
-    b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
+    b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=in_head(m_row, D_V, D), other=0.0)
     b_q_tail = b_q
     if D_TAIL:
         p_q += D
@@ -136,17 +135,17 @@ def describe(p_keys, n_keys, stride_token,
 def descriptors(p_k, p_v, n_keys, k_stride_token, v_stride_token, D: tl.constexpr,
                 D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
     """Return descriptors of a request's K, of its last D_TAIL channels, and of V."""
-    d_k = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D, KEYS)
+    d_k = describe(p_k, n_keys, k_stride_token, D_V + D_TAIL, D, KEYS)
     d_k_tail = d_k
     if D_TAIL:
-        d_k_tail = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D_TAIL, KEYS)
-    return d_k, d_k_tail, describe(p_v, n_keys, v_stride_token, D_V, D_V, KEYS)
+        d_k_tail = describe(p_k, n_keys, k_stride_token, D_V + D_TAIL, D_TAIL, KEYS)
+    return d_k, d_k_tail, describe(p_v, n_keys, v_stride_token, D_V, D, KEYS)
 
 
 @triton.jit
 def prefill(
-    q,  # [total, q_heads, D + D_TAIL]
-    k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
+    q,  # [total, q_heads, D_V + D_TAIL]; zeros fill tiles of D channels, where D_V is less
+    k,  # ragged [total, kv_heads, D_V + D_TAIL], paged [pages, page_size, kv_heads, D_V + D_TAIL]
     v,  # as k, with D_V channels
     cu_seqlens_q, cu_seqlens_k, page_table, kv_len, work,  # page_table [batch, max_pages]
     out, lse2,  # [total, q_heads, D_V]; [total, q_heads], base 2
@@ -176,8 +175,8 @@ def prefill(
     # Without tensor cores, operands are fp32 and products "ieee". UPCAST: the interpreter's bf16
     # arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    row = token.to(tl.int64) + o_token
-    b_q, b_q_tail = load_query(q, row, head, m_row, q_stride_token, q_stride_head, D, D_TAIL, WIDE)
+    p_q = q + (token.to(tl.int64) + o_token) * q_stride_token + head.to(tl.int64) * q_stride_head
+    b_q, b_q_tail = load_query(p_q[:, None], m_row, D, D_TAIL, D_V, WIDE)
     p_k = k + i_kv.to(tl.int64) * k_stride_head
     p_v = v + i_kv.to(tl.int64) * v_stride_head
     pages = page_table + i_request.to(tl.int64) * page_table_stride
@@ -191,7 +190,7 @@ def prefill(
         d_k, d_k_tail, d_v = descriptors(
             p_k, p_v, n_keys, k_stride_token, v_stride_token, D, D_TAIL, D_V, KEYS
         )
-    b_m, b_l, b_o = no_keys(ROWS, D_V)
+    b_m, b_l, b_o = no_keys(ROWS, D)
     b_m, b_l = begin_with_sinks(b_m, b_l, sinks, head, m_row, i_split)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,

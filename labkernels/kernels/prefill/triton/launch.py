@@ -25,7 +25,7 @@ def prepare(call: PackedCall) -> Step[Attention]:
 
 
 def _inputs(call: PackedCall) -> Inputs:
-    q, kv, head_dim = call.q, call.kv, call.choice.instance.head_dim
+    q, kv, head_dim = call.q, call.kv, call.choice.instance.width
     cu_seqlens_q, cu_seqlens_k, page_table, kv_len = _lengths(call)
     whole = head_dim & (head_dim - 1) == 0
     return Inputs(

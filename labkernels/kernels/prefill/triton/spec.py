@@ -37,14 +37,14 @@ class TritonPrefill(PrefillKernel):
         """
         if policy == CUDA_CORES:
             wide, few = PrefillTile(32, 32, 8, 1, 1), PrefillTile(16, 16, 8, 1, 2)
-            if shape.head_dim == 256:
+            if shape.width == 256:
                 return (few,)
         else:
             wide, few = (
-                WIDE[shape.head_dim],
-                PrefillTile(FEW_ROWS, 64 if shape.head_dim <= 128 else 32, 4, 2, 2),
+                WIDE[shape.width],
+                PrefillTile(FEW_ROWS, 64 if shape.width <= 128 else 32, 4, 2, 2),
             )
-            if shape.head_dim == 256 and "bias" in shape.variant.features:
+            if shape.width == 256 and "bias" in shape.variant.features:
                 wide = WIDE_WITH_BIAS
         return (wide, few) if shape.rows > FEW_ROWS else (few, wide)
 

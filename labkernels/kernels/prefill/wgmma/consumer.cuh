@@ -279,7 +279,7 @@ template <class C, class P> struct Consumer {
     const typename C::Work& work = smem.tile(i - 1).work;
     store_rows<C, P>(total(o), factor, p, work, row);
     if (work.live_splits > 1 && arrives_last(smem.is_last_split, p, work, ConsumerSync<C>{}, 128))
-      merge_splits<P, C::consumer_warps, C::dim_vo>(p, work, thread_x() / 32 - 4);
+      merge_splits<P, C::consumer_warps, head_channels<C::dim_vo>>(p, work, thread_x() / 32 - 4);
     consumer_release(smem.tile_ring, i - 1);
   }
   LAB_DEVICE void end(OnlineSoftmax& softmax, Sums& o, const Fragments<C>& probabilities) {

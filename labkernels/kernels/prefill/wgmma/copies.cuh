@@ -116,7 +116,8 @@ template <class C> struct Copier {
           cp_async_16((q % 2 == 0 ? upper : lower) +
                           (k / atom_rows * Tile::row_pitch + column * Tile::column_pitch) * 2,
                       source + column * atom_columns,
-                      k < keys && (!C::Variant::window || k >= hidden));
+                      k < keys && (!C::Variant::window || k >= hidden) &&
+                          in_head<Tile::columns>(column * atom_columns + c * chunk_elements));
       }
     }
   }

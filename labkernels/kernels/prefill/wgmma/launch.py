@@ -68,7 +68,10 @@ def _program(call: PackedCall) -> Program:
     of_rows = functools.partial(rows_map, tokens=tile_rows // group, heads=group)
     of_keys = functools.partial(rows_map, tokens=keys, heads=1)
     if call.kv.layout == "paged":
-        params.box_keys = box_keys = _box_keys(keys, k.shape[1])
+        # beyond the channels of a head, a box of a page would have those of the next head
+        padded_dims = call.choice.kernel.padded_dims
+        box_keys = 0 if k.shape[-1] in padded_dims else _box_keys(keys, k.shape[1])
+        params.box_keys = box_keys
         params.k_steps, params.v_steps = _page_steps(k), _page_steps(v)
         of_keys = functools.partial(_pages_map, box_keys=box_keys)
     maps = {"q": ("q", of_rows), "k": ("k", of_keys), "v": ("v", of_keys)}

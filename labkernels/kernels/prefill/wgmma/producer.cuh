@@ -22,11 +22,12 @@ template <class Params> LAB_DEVICE int next_work_tile(const Params& p) {
 template <class C, class P>
 LAB_DEVICE void store_nothing(const typename C::Problem& p, const typename C::Work& work) {
   if (is_idle(work)) return;
+  constexpr int channels = head_channels<C::dim_vo>;
   const int lane = thread_x() & 31;
   for (int row = 0; row < work.n_rows; ++row) {
     const i64 head = head_index(p, work, row);
-    for (int i = lane; i < C::dim_vo / 2; i += 32)
-      store2(static_cast<typename P::Out*>(p.out) + head * C::dim_vo + 2 * i, 0.f, 0.f);
+    for (int i = lane; i < channels / 2; i += 32)
+      store2(static_cast<typename P::Out*>(p.out) + head * channels + 2 * i, 0.f, 0.f);
     OnlineSoftmaxOf<ArrayRows<1, 0>> softmax;
     if constexpr (C::Variant::sinks) begin_with_sink(softmax, 0, p, query_head(p, work, row));
     if (lane == 0) store_lse2(p, head, softmax.m[0], softmax.l[0]);

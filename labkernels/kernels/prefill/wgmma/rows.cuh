@@ -108,11 +108,12 @@ LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, boo
         words.v[i] =
             pack2<Out>(o[4 * (n + i) + 2 * r] * factor, o[4 * (n + i) + 2 * r + 1] * factor);
       quad_transpose(words.v);
-      if (real) store_global(reinterpret_cast<u32x4*>(out + (n + t) * 8), words);
+      if (real && in_head<C::dim_vo>((n + t) * 8))
+        store_global(reinterpret_cast<u32x4*>(out + (n + t) * 8), words);
     }
   } else {
 #pragma unroll
-    for (int n = 0; n < C::dim_vo / 8; ++n)
+    for (int n = 0; n < head_channels<C::dim_vo> / 8; ++n)
       if (real)
         store2(out + n * 8 + 2 * t, o[4 * n + 2 * r] * factor, o[4 * n + 2 * r + 1] * factor);
   }
@@ -146,6 +147,7 @@ template <class C, class P>
 LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams& p,
                            const typename C::Work& work, int row) {
   using Out = typename P::Out;
+  constexpr int channels = head_channels<C::dim_vo>;
   const float others = shfl_xor(factor, 1);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -153,8 +155,8 @@ LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams
     const bool real = row + 8 * r < work.n_rows;
     const i64 head = head_index(p, work, row + 8 * r), slot = head * p.splits + work.split;
     if (work.live_splits <= 1)
-      store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, by, real);
-    else store_row<C>(p.partial_o + slot * C::dim_vo, o, r, C::codes ? by : 1.f, real);
+      store_row<C>(static_cast<Out*>(p.out) + head * channels, o, r, by, real);
+    else store_row<C>(p.partial_o + slot * channels, o, r, C::codes ? by : 1.f, real);
   }
 }
 

@@ -103,19 +103,20 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
         shaped = {"soft_cap", "alibi", "mask", "bias"} & set(shape.variant.features)
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
         plain = plain and shaped <= {"soft_cap"}
-        options = (tile_of(*numbers) for numbers in SHAPES[shape.head_dim])
+        options = (tile_of(*numbers) for numbers in SHAPES[shape.width])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
         of_short, of_copies = (
-            tuple(tile_of(*numbers) for numbers in shapes.get(shape.head_dim, ()))
+            tuple(tile_of(*numbers) for numbers in shapes.get(shape.width, ()))
             for shapes in (SHAPES_OF_SHORT, SHAPES_OF_COPIES)
         )
         tiles = (first, *others, *rest)
         if shaped:  # two softmaxes at a time leave ptxas too few registers for wide heads
-            wide = shape.head_dim > WIDE
+            wide = shape.width > WIDE
             tiles = tuple(sorted(tiles, key=lambda tile: wide and tile.overlap != "within"))
-        copied = shape.layout == "paged" and shape.page_size % ATOM_ROWS
+        boxes = shape.page_size % ATOM_ROWS == 0 and shape.width == shape.head_dim
+        copied = shape.layout == "paged" and not boxes
         short = bool(shaped) or (shape.rows <= SHORT_ROWS and not copied)
         tiles = (*of_short, *tiles) if short else (*tiles, *of_short)
         if shape.layout != "paged":
@@ -133,14 +134,14 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
         """Return the work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
         tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
         width = formats.named(instance.dtype).bytes
-        kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
+        kv_bytes = tile.keys * (instance.width + instance.width_v) * width
         # a warpgroup whose softmax overlaps with products counts as two streams
         halves = 1 if tile.overlap == "none" else 2
         return StepWork(
             flops=prefill_kernel.step_flops(instance),
             instruction="wgmma",
             exps=instance.rows * tile.keys,
-            smem_bytes=(consumers + 1) * kv_bytes + instance.rows * instance.head_dim * width,
+            smem_bytes=(consumers + 1) * kv_bytes + instance.rows * instance.width * width,
             lane_ops=prefill_kernel.softmax_ops(instance),
             streams=consumers * halves,
         )
@@ -168,7 +169,7 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
         output, scores = fragment(rows, of.dim_v), fragment(rows, of.keys)
         probabilities = fragment(rows, of.keys, bits=16)
         # where it fits, P of the next step is kept too: two_p_buffers of tile.cuh
-        others = OTHER_REGISTERS + instance.head_dim // 16
+        others = OTHER_REGISTERS + instance.width // 16
         room = CONSUMER_REGISTERS[instance.tile.warps] - others
         roomy = (
             instance.tile.overlap != "none"

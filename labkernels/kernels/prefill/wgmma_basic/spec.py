@@ -39,6 +39,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     parent = "prefill_mma"
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
+    padded_dims = ()
     layouts = ("ragged",)
     params = "prefill_wgmma_basic::Params"
     launch = ".launch"

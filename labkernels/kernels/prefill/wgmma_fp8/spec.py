@@ -47,6 +47,7 @@ class PrefillWgmmaFp8(TmaPrefill):
     idea = "Both products in 8 bits: P becomes e4m3 in place, and two warps transpose V for wgmma."
     parent = None
     head_dims = (128,)
+    padded_dims = ()
     layouts = ("ragged",)
     policies = tuple(
         NumericPolicy(p=p, accumulate=accumulate, out=out)

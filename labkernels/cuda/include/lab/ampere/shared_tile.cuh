@@ -1,6 +1,6 @@
 // A tile in shared memory has rows of D elements of 16 or 8 bits, in chunks of 16 bytes.
 #pragma once
-#include "lab/core/ptx.cuh"
+#include "lab/core/head.cuh"
 
 namespace lab {
 

@@ -103,7 +103,8 @@ LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64
     for (int far = 0; far < D / chunk_elements; far += 8)
       cp_async_16(other_chunk(place, far) + below * D * static_cast<int>(sizeof(T)),
                   source + below * stride + far * chunk_elements,
-                  row + below < n && (live == 0 || row + below >= live));
+                  row + below < n && (live == 0 || row + below >= live) &&
+                      in_head<D>((c + far) * chunk_elements));
   }
 }
 

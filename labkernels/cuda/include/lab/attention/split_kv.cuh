@@ -4,6 +4,7 @@
 // `head_index(p, work, r)` of out. The splits' semaphore is at `semaphore_index`.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
+#include "lab/core/head.cuh"
 
 namespace lab {
 
@@ -77,7 +78,7 @@ LAB_DEVICE void store_partial(const Params& p, i64 slot, float m, float l) {
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Params& p,
                             const Work& work) {
-  constexpr int quads = D / 4;  // a thread takes four channels
+  constexpr int channels = head_channels<D>, quads = channels / 4;  // a thread takes four
   for (int i = thread_x(); i < row_count(work) * quads; i += Threads) {
     const int row = i / quads, dim = i % quads * 4;
     float m = lowest_score(), l = 0.f;
@@ -92,10 +93,10 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Para
     }
     const i64 head = head_index(p, work, row), slot = head * p.splits + work.split;
     if (work.live_splits <= 1) {
-      store_out<typename P::Out, D>(p, head, dim, l, o[0]);
+      store_out<typename P::Out, channels>(p, head, dim, l, o[0]);
       if (dim == 0) store_lse2(p, head, m, l);
     } else {
-      store4(p.partial_o + slot * D + dim, o[0]);
+      store4(p.partial_o + slot * channels + dim, o[0]);
       if (dim == 0) store_partial(p, slot, m, l);
     }
   }
@@ -191,7 +192,7 @@ LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, cons
   sync_block();  // every warp's State is there, for every thread
   merge_warps<P, Threads>(states, p, work);
   if (work.live_splits > 1 && arrives_last(states.m[0][0], p, work))
-    merge_splits<P, Warps, D>(p, work);
+    merge_splits<P, Warps, head_channels<D>>(p, work);
 }
 
 }  // namespace lab
