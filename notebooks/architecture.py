@@ -41,7 +41,7 @@ ORIGIN = "computed on this machine, from the imports"
 # 3. An operation and a kernel have one front door each, `OPERATION` and `KERNEL`. What works on all of them (judge, benchmark, checksums, profiler, contract tests, command line) is written once, against these objects, and finds them by looking into the folders.
 # 4. Which attention is meant (`AttentionVariant`) and where a kernel may round (`NumericPolicy`) are said once, on the ground floor, and are read by kernels, schedules, oracle, error model and verdict alike.
 # 5. `numerics` is a stair of four steps, and each uses only those below it: truth, emulation, error, verdict.
-# 6. What is observed is of three kinds, with the same three words in `experiments`, `data` and `plots`: performance, accuracy, hardware.
+# 6. What is observed is of three kinds, which are the folders of `data`: performance, accuracy, hardware.
 #
 # ## Floors
 #
