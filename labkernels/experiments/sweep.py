@@ -16,7 +16,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options, Outcome
 from labkernels.experiments.files import Files
 from labkernels.experiments.harness import Found, checked_origin, measured, recording
 from labkernels.experiments.unfinished import Unfinished
-from labkernels.records import datapackage, provenance, store
+from labkernels.records import datapackage, parquet, provenance, store
 
 
 class Sweep:
@@ -139,6 +139,9 @@ def _check(experiment: Experiment, options: Options) -> None:
     check_place(experiment, options)
     if options.repeats < 2:
         raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
-    for name in experiment.tables:  # one that cannot be read is told before hours of measuring
-        if store.lying(options.out / name):
-            store.read(options.out / name)
+    try:
+        for name in experiment.tables:  # one that cannot be read is told before hours of measuring
+            if store.lying(options.out / name):
+                store.read(options.out / name)
+    except parquet.Missing as error:
+        raise ValueError(f"{error}; allowed: --out NEW FOLDER, and --gather it later") from None

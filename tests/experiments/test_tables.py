@@ -63,7 +63,7 @@ def test_without_pyarrow_the_rows_are_csv_until_they_are_gathered(
     assert lying(options.out) == ["toy.parquet", "toy_detection.parquet"]
     assert len(store.read(options.out / GROWS)) == len(store.read(options.out / RENEWED)) == 4
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match="pip install pyarrow"):
+    with pytest.raises(ValueError, match="pip install pyarrow; allowed: --out NEW FOLDER"):
         record(TOY, options)
 
 
