@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from labkernels import hardware
-from labkernels.cli.options import DONE, add_heads, add_scheduler
+from labkernels.cli.options import DONE, add_heads, add_scheduler, add_variant, variant_of
 from labkernels.hardware import Gpu
 from labkernels.units import format_time
 
@@ -31,6 +31,7 @@ examples:
   labkernels tune prefill_mma --no-gpu                  stop before the measuring
   labkernels tune prefill_mma --no-gpu --gpu a100       for another GPU
   labkernels tune prefill_mma --causal --seqlen 512 --batch 32 --top 20
+  labkernels tune prefill_mma --causal --window 1023 --head-dim 256 --heads 16/8   as in Gemma 3
 """
 
 Say = Callable[[str], None]
@@ -45,7 +46,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seqlen", type=int, default=4096, help="tokens per request (default 4096)")
     add_heads(sub, None, "query heads / KV heads (default: 2048 channels, as many KV heads)")
     sub.add_argument("--page-size", type=int, default=0, help="keys per page (default 0: ragged)")
-    sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")
+    add_variant(sub)
     sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
     sub.add_argument("--no-gpu", action="store_true", help="stop before the measuring")
     sub.add_argument("--gpu", default="", help="with --no-gpu: h200, a100, ... (default h200)")
@@ -57,6 +58,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, and print each stage."""
     from labkernels.kernels.prefill.workload import Prefill
+    from labkernels.measure.tuning import search
 
     heads = max(1, TUNED_CHANNELS // max(1, options.head_dim))
     q_heads, kv_heads = options.heads or (heads, heads)
@@ -67,9 +69,9 @@ def run(options: argparse.Namespace) -> int:
         q_heads,
         kv_heads,
         options.head_dim,
-        causal=options.causal,
         dtype=options.dtype,
         page_size=options.page_size or None,
+        variant=variant_of(options, search.tunable(options.kernel)),
     )
     from labkernels.experiments import workers
 

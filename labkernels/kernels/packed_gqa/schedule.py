@@ -9,6 +9,7 @@ import torch
 
 from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.packed_gqa.tile import PrefillTile
+from labkernels.kernels.workload import Tokens
 from labkernels.variant import AttentionVariant
 
 # The numbers of splits that are tried; from 4 on, each is up to a quarter more than the last.
@@ -123,6 +124,21 @@ def visible_keys(
     first, last = (np.minimum(row // group, n - 1) for row in rows)  # tokens
     begin = variant.begin(first, n, keys) // step_keys * step_keys
     return np.maximum(0, variant.end(last, n, keys) - begin)
+
+
+def lengths_of(work: Tokens) -> Lengths:
+    """Return the lengths of a workload's requests."""
+    return Lengths(np.array(work.q_lens), np.array(work.kv_lens))
+
+
+def steps_of_tiles(work: Tokens, q_rows: int, keys: int) -> np.ndarray:
+    """Return how many steps of `keys` keys each tile of rows takes, request by request."""
+    lengths = lengths_of(work)
+    tiles = -(-lengths.q * work.group // q_rows)
+    request = np.repeat(np.arange(work.batch), tiles)
+    tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    seen = visible_keys(lengths, request, tile, q_rows, work.group, work.variant, keys)
+    return -(-seen // keys)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
