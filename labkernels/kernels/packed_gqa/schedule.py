@@ -109,6 +109,21 @@ def _schedule(
     return Schedule(work[order], keys_per_split, splits, semaphores)
 
 
+def lengths_of(work: Tokens) -> Lengths:
+    """Return the lengths of a workload's requests."""
+    return Lengths(np.array(work.q_lens), np.array(work.kv_lens))
+
+
+def steps_of_tiles(work: Tokens, q_rows: int, keys: int) -> np.ndarray:
+    """Return how many steps of `keys` keys each tile of rows takes, request by request."""
+    lengths = lengths_of(work)
+    tiles = -(-lengths.q * work.group // q_rows)
+    request = np.repeat(np.arange(work.batch), tiles)
+    tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    seen = visible_keys(lengths, request, tile, q_rows, work.group, work.variant, keys)
+    return -(-seen // keys)
+
+
 def visible_keys(
     lengths: Lengths,
     request: np.ndarray,
@@ -124,21 +139,6 @@ def visible_keys(
     first, last = (np.minimum(row // group, n - 1) for row in rows)  # tokens
     begin = variant.begin(first, n, keys) // step_keys * step_keys
     return np.maximum(0, variant.end(last, n, keys) - begin)
-
-
-def lengths_of(work: Tokens) -> Lengths:
-    """Return the lengths of a workload's requests."""
-    return Lengths(np.array(work.q_lens), np.array(work.kv_lens))
-
-
-def steps_of_tiles(work: Tokens, q_rows: int, keys: int) -> np.ndarray:
-    """Return how many steps of `keys` keys each tile of rows takes, request by request."""
-    lengths = lengths_of(work)
-    tiles = -(-lengths.q * work.group // q_rows)
-    request = np.repeat(np.arange(work.batch), tiles)
-    tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    seen = visible_keys(lengths, request, tile, q_rows, work.group, work.variant, keys)
-    return -(-seen // keys)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
