@@ -1,6 +1,7 @@
 """The attention layers of a published model, by kind, and their workloads."""
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,31 +15,10 @@ from labkernels.variant import AttentionVariant
 
 KINDS = {"full_attention": "full", "sliding_attention": "window"}
 FORMATS = {"float16": "fp16", "bfloat16": "bf16"}
-# What a published file leaves to the model's type; a pattern of n has one full layer in n.
-BY_TYPE: dict[str, dict[str, Any]] = {
-    "gemma2": {"sliding_window_pattern": 2},
-    "gemma3_text": {"head_dim": 256, "sliding_window_pattern": 6},
-    "gpt_oss": {"sinks": True},
-}
-# Fields by the names of older types of models, and what these types leave to themselves.
-NAMES = {
-    "num_hidden_layers": ("n_layer", "n_layers", "num_decoder_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
-    "hidden_size": ("n_embd", "n_embed", "d_model"),
-    "head_dim": ("d_kv",),
-}
-BY_OLDER_TYPE: dict[str, dict[str, Any]] = {
-    "gpt2": {},
-    "gptj": {},
-    "gpt_bigcode": {"multi_query": True},
-    "falcon": {"multi_query": True},
-    "dbrx": {},
-    "bloom": {"alibi": True},
-    "mpt": {"alibi": True},
-    "t5": {"relative_attention_max_distance": 128},
-    "mt5": {"relative_attention_max_distance": 128},
-}
+_MODELS = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+BY_TYPE: dict[str, dict[str, Any]] = _MODELS["types"]  # what a file leaves to the model's type
+BY_OLDER_TYPE: dict[str, dict[str, Any]] = _MODELS["older_types"]
+NAMES: dict[str, list[str]] = _MODELS["names"]  # of fields, in files of older types
 
 
 @dataclass(frozen=True)

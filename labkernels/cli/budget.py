@@ -316,6 +316,7 @@ def steps(instance: Instance, workload: Any) -> int:
     """Return how many steps of a tile's keys, or rows in a backward pass, all blocks take."""
     from labkernels.kernels.backward.schedule import steps_of_keys
     from labkernels.kernels.packed_gqa.schedule import lengths_of, steps_of_tiles
+    from labkernels.measure import resources
 
     tile, work = instance.tile, workload
     if not hasattr(work, "q_lens"):
@@ -326,4 +327,7 @@ def steps(instance: Instance, workload: Any) -> int:
         return work.q_heads * sum(
             x.sum() for x in steps_of_keys(lengths_of(work), tile, work.variant)
         )
-    return work.kv_heads * steps_of_tiles(work, tile.q_rows, tile.keys).sum()
+    rows = tile.q_rows
+    if resources.find(instance.kernel).needs.alone:  # the TMA copies all heads of a token
+        rows = rows // work.group * work.group
+    return work.kv_heads * steps_of_tiles(work, rows, tile.keys).sum()
