@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from labkernels import hardware
 from labkernels.budget import compiler, published, roofline
@@ -281,11 +281,9 @@ def _grid(known: Resources, workload: Workload, cut: Plan) -> str:
 
 def _costs(plain: Resources, known: Resources, workload: Workload | None) -> str:
     """Return what a kernel takes without a variant and with it, side by side."""
-    works = [workload, workload]
-    if workload is not None:
-        plain_variant = replace(FULL, causal=workload.variant.causal)
-        works[0] = replace(cast("Any", workload), variant=plain_variant)
-    without, varied = map(_facts, (plain, known), works)
+    work: Any = workload
+    plain_work = work and replace(work, variant=replace(FULL, causal=work.variant.causal))
+    without, varied = _facts(plain, plain_work), _facts(known, work)
     rows = {"what the variant changes": "without"} | without
     width = max(map(len, rows.values()))
     lines = zip(rows.items(), ("with", *varied.values()), strict=True)
@@ -307,27 +305,25 @@ def _facts(known: Resources, workload: Workload | None) -> dict[str, str]:
     if workload is not None:
         cut = plan(instance, workload, known.gpu)
         facts["grid"] = f"{cut.blocks:,} blocks, {cut.splits} split(s)"
-        facts |= {"steps of all blocks": f"{steps(instance, workload):,}"}
+        facts["steps of all blocks"] = f"{steps(instance, workload):,}"
         facts["bytes to move"] = format_bytes(workload.bytes)
     return facts
 
 
-def steps(instance: Instance, workload: Any) -> int:
+def steps(instance: Instance, work: Any) -> int:
     """Return how many steps of a tile's keys, or rows in a backward pass, all blocks take."""
     from labkernels.kernels.backward.schedule import steps_of_keys
     from labkernels.kernels.packed_gqa.schedule import lengths_of, steps_of_tiles
     from labkernels.measure import resources
 
-    tile, work = instance.tile, workload
+    tile = instance.tile
     if not hasattr(work, "q_lens"):
         seen = (work.variant.seen(0, 1, length) for length in work.kv_lens)
         slices = -(-work.group // instance.rows)
         return work.kv_heads * slices * sum(-(-n // tile.keys) for n in seen)
     if not hasattr(work, "head_dim_v"):
-        return work.q_heads * sum(
-            x.sum() for x in steps_of_keys(lengths_of(work), tile, work.variant)
-        )
-    rows = tile.q_rows
-    if resources.find(instance.kernel).needs.alone:  # the TMA copies all heads of a token
-        rows = rows // work.group * work.group
+        taken = steps_of_keys(lengths_of(work), tile, work.variant)
+        return work.q_heads * sum(of.sum() for of in taken)
+    whole = resources.find(instance.kernel).needs.alone  # the TMA copies all heads of a token
+    rows = tile.q_rows // work.group * work.group if whole else tile.q_rows
     return work.kv_heads * steps_of_tiles(work, rows, tile.keys).sum()

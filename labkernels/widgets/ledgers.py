@@ -103,7 +103,7 @@ def data() -> dict[str, Any]:
     } | variants(discover()[name] for name in legends)
 
 
-def variants(kernels: Iterable[CudaKernel]) -> dict[str, Any]:
+def variants(kernels: Iterable[Any]) -> dict[str, Any]:
     """Return which kernels have windows, soft caps and sinks, and the rows of their blocks."""
     varied = [kernel for kernel in kernels if set(resources.VARIED) <= {*kernel.features}]
     decodes = [kernel for kernel in varied if kernel.operation == "decode"]

@@ -68,7 +68,7 @@ export function variant_rows(shape, entry, gpu, block, known) {
     row("bytes to move", (of) => work_of(of).bytes),
     row("exponentials, and tanh of a cap", (of) => work_of(of).exps),
     row("registers of a thread, as compiled", (of) => compiled[features_of(of)]?.[0]),
-    row("bytes that a thread spills", (of) => compiled[features_of(of)]?.[1]),
+    row("bytes of a thread that go to spills", (of) => compiled[features_of(of)]?.[1]),
     row("shared memory of a block, bytes", () => block.smem.total),
   ];
 }
