@@ -89,7 +89,7 @@ export function mount_budget(root, data) {
     status.textContent = "";
     results.replaceChildren();
     const block = lacks === "" ? tiled() : null;
-    shape.show(of, facts(), block, data);
+    shape.show(of, facts(), lacks === "", block, data);
     if (!block) return;
     asked.threads.limit({ max: facts().threads_per_block_max });
     asked.registers.limit({ max: facts().registers_per_thread_max });

@@ -73,11 +73,12 @@ export function shape_form() {
   const root = element("div", {}, title, form, of_variant, said, times);
   /**
    * @param {import("./budget.mjs").Variant} entry @param {import("./budget.mjs").Facts} gpu
-   * @param {import("./tile.mjs").Tiled | null} block  null if the GPU cannot run the kernel
+   * @param {boolean} runs  whether the GPU can run the kernel
+   * @param {import("./tile.mjs").Tiled | null} block  null if there is no such tile
    * @param {import("./variant.mjs").Known} known
    */
-  const show = (entry, gpu, block, known) => {
-    root.hidden = !block || !SHAPED.includes(entry.operation);
+  const show = (entry, gpu, runs, block, known) => {
+    root.hidden = !runs || !SHAPED.includes(entry.operation);
     said.textContent = "";
     times.replaceChildren();
     const decode = entry.operation === "decode", // which has one token of each request
@@ -91,7 +92,7 @@ export function shape_form() {
       given = numbers_of(others),
       n_tokens = decode ? 1 : tokens.number(),
       n_before = on("window") ? window.number() : Infinity;
-    if (root.hidden || !block || !given || n_tokens === null || n_before === null) return;
+    if (root.hidden || !given || n_tokens === null || n_before === null) return;
     if (given.q_heads % given.kv_heads !== 0)
       return entries.q_heads.refuse(
         `${given.q_heads} query heads are no multiple of the ${given.kv_heads} KV heads.`,
@@ -107,8 +108,7 @@ export function shape_form() {
     const { words, each } = least_of(shape, entry, gpu);
     said.textContent = words;
     times.append(table("Each alone at its peak", ["resource", "microseconds"], each));
-    if (!Object.keys(switches).some((name) => on(/** @type {keyof typeof switches} */ (name))))
-      return;
+    if (!block || !(on("window") || on("soft_cap") || on("sinks"))) return;
     const rows = variant_rows(shape, entry, gpu, block, known),
       caption = "What the variant changes";
     times.append(element("p", { class: "lab-title" }, caption));
