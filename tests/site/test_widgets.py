@@ -96,7 +96,7 @@ def test_a_window_and_sinks_change_what_a_call_takes(opened):
     assert form.get_by_role("table", name="What the variant changes").count() == 0
     before.fill("127")
     table = form.get_by_role("table", name="What the variant changes")
-    steps = table.get_by_role("row", name="steps of 16 keys, of all blocks")
+    steps = table.get_by_role("row", name="steps of 16 keys")
     playwright.expect(steps).to_contain_text("262,144")
     playwright.expect(steps).to_contain_text("4,096")
     check_at_top(page, "budget")

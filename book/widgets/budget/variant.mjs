@@ -62,13 +62,13 @@ export function variant_rows(shape, entry, gpu, block, known) {
   const grids = new Map(both.map((one) => [one, grid_of(one, entry, gpu, block, known)])),
     compiled = gpu.arch.startsWith(COMPILED_FOR) ? entry.compiled : {};
   return [
-    row("blocks of the grid", (of) => grids.get(of)?.blocks),
-    row("splits of a request's keys", (of) => grids.get(of)?.splits),
-    row(`steps of ${block.values.T} keys, of all blocks`, (of) => grids.get(of)?.steps),
+    row("blocks", (of) => grids.get(of)?.blocks),
+    row("splits of the keys", (of) => grids.get(of)?.splits),
+    row(`steps of ${block.values.T} keys`, (of) => grids.get(of)?.steps),
     row("bytes to move", (of) => work_of(of).bytes),
-    row("exponentials, and tanh of a cap", (of) => work_of(of).exps),
-    row("registers of a thread, as compiled", (of) => compiled[features_of(of)]?.[0]),
-    row("bytes of a thread that go to spills", (of) => compiled[features_of(of)]?.[1]),
-    row("shared memory of a block, bytes", () => block.smem.total),
+    row("exp and tanh", (of) => work_of(of).exps),
+    row("registers, compiled", (of) => compiled[features_of(of)]?.[0]),
+    row("spilled bytes", (of) => compiled[features_of(of)]?.[1]),
+    row("shared memory", () => block.smem.total),
   ];
 }
