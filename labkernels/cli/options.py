@@ -172,6 +172,6 @@ def _kernels_with(variant: AttentionVariant, operation: str) -> str:
     """Return which kernels of an operation compute a variant, in words."""
     from labkernels.kernels.registry import discover
 
-    kernels = [item for item in discover().values() if item.operation == operation]
-    names = [item.name for item in kernels if not item.lacks(variant)]
+    known = [item for item in discover().values() if item.operation == operation]
+    names = [item.name for item in known if item.language != "torch" and not item.lacks(variant)]
     return f"{variant.label}: {', '.join(names) or f'no kernel of {operation}'}"

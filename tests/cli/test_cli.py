@@ -105,7 +105,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "decode_mma", "--mask"), "with mask, allowed for decode_mma: window, soft_cap"),
         (
             ("budget", "prefill_wgmma_basic", "--sinks"),
-            "none; sinks: reference_prefill, prefill_f",
+            "none; sinks: prefill_fma, triton_prefill,",
         ),
         (("tune", "prefill_mma", "--no-gpu", "--causal", "--window", "8,8"), "with --causal: LEFT"),
         (("budget", "--published", "fa2", "--sinks"), "--published fa2 with sinks, allowed: none"),
