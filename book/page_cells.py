@@ -13,7 +13,7 @@ HIDDEN = "hide-input"
 _OFFERED = {  # what a reader can do with each widget
     "bits_and_sums": "Type numbers, and see what formats and tensor cores make of them.",
     "break_kernel": "Break `decode_mma`, and read what the checks of memory or the bounds say.",
-    "budget": "Change the tile or the GPU, and see what a block takes and what limits the blocks.",
+    "budget": "Change the tile, the GPU or the window, and see what a block and a call take.",
     "run_kernel": "Run the kernel in this page, with inputs of your own, and compare its bits.",
     "step_kernel": "Go through a block from barrier to barrier, forward and back.",
     "which_requests_part": "Choose a batch, a GPU and a library, and see which requests part.",

@@ -342,6 +342,7 @@ plots.table(trained, "gradients-beside", timed)
 
 # %% [markdown]
 # A window of 4,096, half of the context, gains a factor of {glue:text}`gradients_4096` and not of two: a causal row sees half of the keys anyway. The rest of a training step has no window.
+# FlexAttention has no row with sinks: its output gets them afterwards, in 16 bits, and these roundings take dq of the first rows beyond its bound.
 #
 # ### Errors: a window head beside a sink head
 #

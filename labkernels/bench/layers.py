@@ -1,6 +1,7 @@
 """The attention layers of a published model, by kind, and their workloads."""
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,10 @@ from labkernels.variant import AttentionVariant
 
 KINDS = {"full_attention": "full", "sliding_attention": "window"}
 FORMATS = {"float16": "fp16", "bfloat16": "bf16"}
-# What a published file leaves to the model's type; a pattern of n has one full layer in n.
-BY_TYPE: dict[str, dict[str, Any]] = {
-    "gemma2": {"sliding_window_pattern": 2},
-    "gemma3_text": {"head_dim": 256, "sliding_window_pattern": 6},
-    "gpt_oss": {"sinks": True},
-}
+_MODELS = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+BY_TYPE: dict[str, dict[str, Any]] = _MODELS["types"]  # what a file leaves to the model's type
+BY_OLDER_TYPE: dict[str, dict[str, Any]] = _MODELS["older_types"]
+NAMES: dict[str, list[str]] = _MODELS["names"]  # of fields, in files of older types
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,10 @@ def layers_of(
 ) -> dict[str, Layers]:
     """Return the layers of a configuration of transformers by kind: "full" and "window".
 
-    The workloads declare the variant: windows, soft caps and sinks. Latent attention (MLA) decodes
-    latent rows, and its prefill has the heads before absorption.
-    Raises: ValueError naming a kind of layer that has no workload; KeyError without a field.
+    The workloads declare the variant: windows, soft caps, sinks, slopes, and biases by distance.
+    Latent attention (MLA) decodes latent rows, and its prefill has the heads before absorption. The
+    layers of T5 are those of its decoder, which attend to the decoder's own tokens.
+    Raises: ValueError naming a field that is missing, or whose attention has no workload.
 
     >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
     >>> llama |= {"num_key_value_heads": 8, "torch_dtype": "bfloat16"}
@@ -48,26 +48,62 @@ def layers_of(
     """
     if not isinstance(config, Mapping):
         config = json.loads(Path(config).read_text(encoding="utf-8"))
-    config = config.get("text_config", config)
-    config = BY_TYPE.get(config.get("model_type"), {}) | dict(config)
+    config = _with_usual_names(config.get("text_config", config))
     found = {}
     for kind, count in Counter(_kinds(config)).items():
         if kind not in KINDS:
             raise ValueError(f"layer_types has {kind!r}, allowed: {', '.join(KINDS)}")
-        window = config["sliding_window"] if KINDS[kind] == "window" else None
+        window = _field(config, "sliding_window") if KINDS[kind] == "window" else None
         variant = AttentionVariant(
             window_left=None if window is None else window - 1,  # transformers counts the own key
             soft_cap=config.get("attn_logit_softcapping"),
             sinks=config.get("sinks", False),
+            alibi=bool(config.get("alibi")),
+            # of T5, whose buckets of distances end there
+            reach=config.get("relative_attention_max_distance"),
         )
         made = _workloads(config, variant, (kv_len,) * batch, (tokens,) * batch)
         found[KINDS[kind]] = Layers(count, window, *made)
     return found
 
 
+def _with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a configuration has or implies, by the names that Llama has.
+
+    Raises: ValueError if tokens of the model see keys after them.
+    """
+    kind = config.get("model_type")
+    of_type = (BY_TYPE | BY_OLDER_TYPE).get(kind, {})
+    given = of_type | dict(config.get("attn_config") or {}) | dict(config)
+    if given.get("prefix_lm"):
+        todo = "give Bench a Decode, and a Prefill whose variant has a mask"
+        raise ValueError(f"prefix_lm = True, allowed: False; {todo}")
+    if kind is None or kind in BY_OLDER_TYPE:
+        for name, others in NAMES.items():
+            values = [given[other] for other in (name, *others) if given.get(other) is not None]
+            given |= {name: values[0]} if values else {}
+    shared = given.get("multi_query") and not given.get("new_decoder_architecture")
+    if shared or given.get("attn_type") == "multiquery_attention":
+        given["num_key_value_heads"] = 1  # Falcon's own field says something else
+    return given
+
+
+def _field(config: Mapping[str, Any], name: str) -> Any:
+    """Return a field.
+
+    Raises: ValueError saying what to do without it.
+    """
+    if config.get(name) is None:
+        kind, older = config.get("model_type"), ", ".join(BY_OLDER_TYPE)
+        allowed = f"a configuration with {name}, or of {older} by their names"
+        todo = "add the field, or give Bench a Decode and a Prefill"
+        raise ValueError(f"{name} is missing, model_type = {kind!r}, allowed: {allowed}; {todo}")
+    return config[name]
+
+
 def _kinds(config: Mapping[str, Any]) -> list[str]:
     """Return the kind of each layer, by transformers' names."""
-    n, full = config["num_hidden_layers"], "full_attention"
+    n, full = _field(config, "num_hidden_layers"), "full_attention"
     if config.get("layer_types"):
         return config["layer_types"]
     if not config.get("sliding_window") or not config.get("use_sliding_window", True):
@@ -82,7 +118,7 @@ def _workloads(
     keys: tuple[int, ...],
     own: tuple[int, ...],
 ) -> tuple[Decode | MlaDecode, Prefill]:
-    heads = config["num_attention_heads"]
+    heads = _field(config, "num_attention_heads")
     name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     dtype = FORMATS.get(name, name)
     if "kv_lora_rank" in config:
@@ -91,6 +127,6 @@ def _workloads(
         decode = MlaDecode(keys, heads, config["kv_lora_rank"], rope, dtype=dtype)
         return decode, Prefill(own, own, heads, heads, dims, True, dtype, v_dim)
     kv_heads = config.get("num_key_value_heads") or heads
-    dims = config.get("head_dim") or config["hidden_size"] // heads
+    dims = config.get("head_dim") or _field(config, "hidden_size") // heads
     prefill = Prefill(own, own, heads, kv_heads, dims, True, dtype, variant=variant)
     return Decode(keys, heads, kv_heads, dims, dtype=dtype, variant=variant), prefill

@@ -3,6 +3,7 @@
 import ast
 import html
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def source(kernel: str, part: str) -> "Listing":
         raise ValueError(f"part = {part!r}, allowed for {kernel}: {allowed}")
     path, text = parts[part]
     return Listing(
-        f"{kernel}: {part}", _dedented(text), "c++" if path.suffix == ".cuh" else "python"
+        f"{kernel}: {part}", textwrap.dedent(text), "c++" if path.suffix == ".cuh" else "python"
     )
 
 
@@ -81,9 +82,3 @@ def _parts(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             yield node.name, "".join(lines[first - 1 : node.end_lineno])
-
-
-def _dedented(text: str) -> str:
-    lines = text.splitlines()
-    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    return "".join(f"{line[indent:]}\n" for line in lines)

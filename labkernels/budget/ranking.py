@@ -1,6 +1,7 @@
 """How well an expected order matches the measured one, and how soon it leads to the best."""
 
-import math
+import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 
@@ -9,14 +10,7 @@ def rank_correlation(expected: Sequence[float], measured: Sequence[float]) -> fl
 
     Raises: ValueError if the lengths differ, or either side has fewer than two different values.
     """
-    if len(expected) != len(measured):
-        raise ValueError(f"len(measured) = {len(measured)}, allowed: {len(expected)}, as expected")
-    left, right = _ranks(expected), _ranks(measured)
-    spreads = [sum(x * x for x in ranks) for ranks in (left, right)]
-    if not all(spreads):
-        raise ValueError("all values of one side are equal, allowed: two different ones or more")
-    product = sum(x * y for x, y in zip(left, right, strict=True))
-    return product / math.sqrt(spreads[0] * spreads[1])
+    return statistics.correlation(_ranks(expected), _ranks(measured))
 
 
 def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[float]:
@@ -39,11 +33,7 @@ def runs_to_reach(share: float, expected: Sequence[float], measured: Sequence[fl
     return next(run for run, reached in enumerate(found, 1) if reached >= share)
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks minus their mean; equal values share the mean of their ranks."""
+def _ranks(values: Sequence[float]) -> list[int]:
+    """Return twice the ranks; equal values share the mean of their ranks."""
     ordered = sorted(values)
-    first: dict[float, list[int]] = {}
-    for place, value in enumerate(ordered):
-        first.setdefault(value, []).append(place)
-    middle = (len(ordered) - 1) / 2
-    return [sum(first[value]) / len(first[value]) - middle for value in values]
+    return [bisect_left(ordered, value) + bisect_right(ordered, value) for value in values]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from labkernels.hardware import gpu
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.packed_gqa.schedule import Lengths, visible_keys
+from labkernels.kernels.packed_gqa.schedule import steps_of_tiles as steps
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
 from labkernels.variant import AttentionVariant
@@ -92,18 +92,6 @@ def prefill(
 def decode(length: int, window: int | None, heads: tuple[int, int, int], batch: int = 1) -> Decode:
     """Return a decode with a window, or without. heads: query heads, KV heads, head_dim."""
     return Decode((length,) * batch, *heads, variant=AttentionVariant(window_left=window))
-
-
-def steps(work: Prefill, q_rows: int, keys: int) -> np.ndarray:
-    """Return how many steps of `keys` keys each tile of a request takes, its tiles in order.
-
-    Only of the first request, since all requests are alike.
-    """
-    n = work.q_lens[0]
-    tiles = np.arange(-(-n * work.group // q_rows))
-    lengths = Lengths(np.array([n]), np.array([work.kv_lens[0]]))
-    seen = visible_keys(lengths, 0 * tiles, tiles, q_rows, work.group, work.variant, keys)
-    return -(-seen // keys)
 
 
 def scores(work: Prefill) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from labkernels import hardware
 from labkernels.budget import compiler, published, roofline
@@ -15,10 +16,12 @@ from labkernels.cli.options import (
     add_shape,
     add_tokens,
     head_dim_of,
+    variant_of,
     workload_of,
 )
 from labkernels.hardware import Gpu
 from labkernels.units import format_bytes, format_time, require_choice
+from labkernels.variant import FULL
 
 if TYPE_CHECKING:
     from labkernels.budget.compiler import Prediction
@@ -26,17 +29,23 @@ if TYPE_CHECKING:
     from labkernels.kernels.kernel import Instance
     from labkernels.kernels.workload import Workload
     from labkernels.measure.resources import Resources
+    from labkernels.variant import AttentionVariant
 
 HELP = "where a kernel's bytes and registers go"
 DESCRIPTION = """\
 Show what a CUDA kernel takes: every line of shared memory and registers, what the
-compiler says, the blocks that an SM holds, and, for a workload, its grid and waves. Needs no GPU.
+compiler says, the blocks that an SM holds, and, for a workload, its grid and waves. With a window,
+a soft cap, sinks, slopes or a mask, the last table has the same without them. Needs no GPU.
 
 examples:
   labkernels budget decode_mma --head-dim 128 --gpu h200
   labkernels budget decode_fma --heads 64/8 --arch sm_80   compile for another architecture
   labkernels budget decode_mma --batch 57 --kv-len 8192 with grid, waves and expected time
   labkernels budget prefill_wgmma --batch 4 --kv-len 4096 --heads 16/16 --causal
+  labkernels budget prefill_wgmma --causal --window 1023 --head-dim 256 --batch 2 --kv-len 8192
+                              Gemma 3's window of 1,024: a token's own key and 1,023 before it
+  labkernels budget decode_mma --window 127 --sinks --heads 64/8 --head-dim 64 --gpu h200
+                              GPT-OSS: 128 keys, and a sink of each head
   labkernels budget mla_wgmma --batch 64 --kv-len 4096 --heads 128/1
   labkernels budget decode_mma --tile 4x32x2x1          another tile; a wrong one lists them all
   labkernels budget --published fa2 --head-dim 64       FlashAttention-2's forward kernel
@@ -70,13 +79,17 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"kernel = {options.kernel!r}, allowed: a name, or --published and none")
     group = _group(options)
     if options.published:
+        if (variant := variant_of(options)).features:
+            raise ValueError(f"--published {options.published} with {variant.label}, allowed: none")
         print(_of_others(options, group))
         return DONE
-    known = _resources(options, group)
-    workload = None
-    if options.kv_len:
-        workload = workload_of(resources.find(options.kernel), options)
+    spec = resources.find(options.kernel)
+    variant = variant_of(options, spec)
+    known = _resources(options, group, variant)
+    workload = workload_of(spec, options) if options.kv_len else None
     print(text(known, workload))
+    if variant.features:
+        print(f"\n{_costs(_resources(options, group, FULL), known, workload)}")
     return DONE
 
 
@@ -115,7 +128,7 @@ def _of_others(options: argparse.Namespace, group: int) -> str:
     return f"{smem.table()}\n\n{needs.table()}\n\nregisters per thread, by ptxas: {words}"
 
 
-def _resources(options: argparse.Namespace, group: int) -> Resources:
+def _resources(options: argparse.Namespace, group: int, variant: AttentionVariant) -> Resources:
     """Return what the kernel takes; the GPU defaults to the first of arch, or to h200."""
     from labkernels.kernels.choice import missing
     from labkernels.measure import resources
@@ -124,7 +137,8 @@ def _resources(options: argparse.Namespace, group: int) -> Resources:
     spec = resources.find(options.kernel)
     if lacks := missing(spec, gpu):
         raise ValueError(f"{spec.name} {lacks}, this is {gpu.name} ({gpu.arch})")
-    shape = spec.shape(dtype=options.dtype, head_dim=head_dim_of(spec, options), group=group)
+    sizes = {"dtype": options.dtype, "head_dim": head_dim_of(spec, options), "group": group}
+    shape = spec.shape(**sizes, variant=variant)
     # a requested tile is shown even if it does not fit
     tile = options.tile or None
     instance = spec.instance(shape, tile=tile, gpu=None if tile else gpu)
@@ -265,3 +279,53 @@ def _grid(known: Resources, workload: Workload, cut: Plan) -> str:
             f"{format_time(floor.math_s)}, exponentials {format_time(floor.exp_s)}",
         ]
     )
+
+
+def _costs(plain: Resources, known: Resources, workload: Workload | None) -> str:
+    """Return what a kernel takes without a variant and with it, side by side."""
+    work: Any = workload
+    plain_work = work and replace(work, variant=replace(FULL, causal=work.variant.causal))
+    without, varied = _facts(plain, plain_work), _facts(known, work)
+    rows = {"what the variant changes": "without"} | without
+    width = max(map(len, rows.values()))
+    lines = zip(rows.items(), ("with", *varied.values()), strict=True)
+    return "\n".join(f"{name:<26}{each:<{width}}  {other}" for (name, each), other in lines)
+
+
+def _facts(known: Resources, workload: Workload | None) -> dict[str, str]:
+    """Return what a kernel takes, and how it cuts a workload, by name."""
+    compiled, instance = known.compiled, known.instance
+    registers = f"{known.predicted.registers} predicted"
+    if compiled is not None:
+        registers = f"{compiled.registers}, {compiled.spill_bytes} B spilled"
+    facts = {
+        "tile": instance.tile.label,
+        "registers per thread": registers,
+        "shared memory per block": format_bytes(known.smem.total),
+        "blocks per SM": str(known.occupancy.blocks_per_sm),
+    }
+    if workload is not None:
+        cut = plan(instance, workload, known.gpu)
+        facts["grid"] = f"{cut.blocks:,} blocks, {cut.splits} split(s)"
+        facts["steps of all blocks"] = f"{steps(instance, workload):,}"
+        facts["bytes to move"] = format_bytes(workload.bytes)
+    return facts
+
+
+def steps(instance: Instance, work: Any) -> int:
+    """Return how many steps of a tile's keys, or rows in a backward pass, all blocks take."""
+    from labkernels.kernels.backward.schedule import steps_of_keys
+    from labkernels.kernels.packed_gqa.schedule import lengths_of, steps_of_tiles
+    from labkernels.measure import resources
+
+    tile = instance.tile
+    if not hasattr(work, "q_lens"):
+        seen = (work.variant.seen(0, 1, length) for length in work.kv_lens)
+        slices = -(-work.group // instance.rows)
+        return work.kv_heads * slices * sum(-(-n // tile.keys) for n in seen)
+    if not hasattr(work, "head_dim_v"):
+        taken = steps_of_keys(lengths_of(work), tile, work.variant)
+        return work.q_heads * sum(of.sum() for of in taken)
+    whole = resources.find(instance.kernel).needs.alone  # the TMA copies all heads of a token
+    rows = tile.q_rows // work.group * work.group if whole else tile.q_rows
+    return work.kv_heads * steps_of_tiles(work, rows, tile.keys).sum()

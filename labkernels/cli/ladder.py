@@ -30,16 +30,19 @@ def run(options: argparse.Namespace) -> int:
     Raises: ValueError naming the rungs, if none has the name.
     """
     from labkernels import hardware
-    from labkernels.measure import ladder
+    from labkernels.measure import ladder, resources
 
     if options.show:
         print(_shown(ladder.rungs(options.operation), options.show))
         return DONE
     print(f"{'rung':24}{'lines':>9}  {'shared memory':>14}{'registers':>11}  idea")
-    for step in ladder.steps(options.operation, hardware.gpu(options.gpu)):
-        lines = f"+{step.difference.added} -{step.difference.removed}" if step.difference else "–"
-        smem, registers = format_bytes(step.smem_bytes), step.registers or "–"
-        print(f"{step.rung.name:24}{lines:>9}  {smem:>14}{registers!s:>11}  {step.rung.idea}")
+    for rung in ladder.rungs(options.operation):
+        known = resources.resources(rung.instance, gpu=hardware.gpu(options.gpu))
+        found = ladder.difference(rung)
+        lines = f"+{found.added} -{found.removed}" if found else "–"
+        smem = format_bytes(known.smem.total)
+        registers = known.compiled.registers if known.compiled else "–"
+        print(f"{rung.name:24}{lines:>9}  {smem:>14}{registers!s:>11}  {rung.idea}")
     return DONE
 
 

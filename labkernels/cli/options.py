@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import threading
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
+
+from labkernels.variant import AttentionVariant
 
 if TYPE_CHECKING:
     from labkernels.kernels.kernel import Kernel
@@ -91,7 +94,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
     from labkernels.kernels.kernel import head_dim_v
     from labkernels.kernels.operation import operations
 
-    kind = operations()[spec.operation].workload
+    kind, variant = operations()[spec.operation].workload, variant_of(options, spec)
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)
     head_dim = head_dim_of(spec, options)
@@ -107,12 +110,68 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
         "page_size": options.page_size if "paged" in spec.layouts else None,
         "dtype": options.dtype,
         "causal": options.causal,
+        "variant": variant,
     }
     return kind(**{name: value for name, value in asked.items() if name in known})
 
 
 def add_tokens(sub: argparse.ArgumentParser) -> None:
-    """Add query tokens and the mask, which a decode does not have."""
+    """Add query tokens, which a decode does not have, and which attention they ask for."""
     tokens = "tokens per request (default: of a prefill, all; else 1)"
     sub.add_argument("--q-len", type=int, default=0, help=tokens)
-    sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")
+    add_variant(sub)
+
+
+def window(text: str) -> tuple[int | None, int | None]:
+    """Return the keys before and after a token of an option such as 1023 or 511,512."""
+    found = re.fullmatch(r"([0-9]{1,9})?(?:,([0-9]{1,9}))?", text)
+    if not text or found is None:
+        words = f"{text!r}, allowed: keys before a token, or before and after, such as 1023 or 8,8"
+        raise argparse.ArgumentTypeError(words)
+    left, right = (None if n is None else int(n) for n in found.groups())
+    return left, right
+
+
+def add_window(sub: argparse.ArgumentParser, how: str = "") -> None:
+    """Add the causal mask, the window and the soft cap; how: the first word of their help."""
+    causal, ends = "each token sees the keys up to its own", "keys before a token, and after it"
+    sub.add_argument("--causal", action="store_true", help=f"{how}{causal}")
+    of_window = {"type": window, "metavar": "LEFT[,RIGHT]", "help": f"{how}{ends}"}
+    sub.add_argument("--window", default=(None, None), **of_window)
+    sub.add_argument("--soft-cap", type=float, help=f"{how}cap of the scores, such as 50")
+
+
+def add_variant(sub: argparse.ArgumentParser) -> None:
+    """Add which attention is computed."""
+    add_window(sub)
+    sub.add_argument("--sinks", action="store_true", help="a logit beside the keys of each head")
+    sub.add_argument("--alibi", action="store_true", help="scores fall with distance, by head")
+    sub.add_argument("--mask", action="store_true", help="a bit for each token and key")
+
+
+def variant_of(options: argparse.Namespace, spec: Kernel | None = None) -> AttentionVariant:
+    """Return the variant of the options of `add_variant`, or of `add_window`.
+
+    Raises: ValueError naming options that do not go together, or what a kernel does not compute.
+    """
+    (left, right), cap = options.window, options.soft_cap
+    one_token = spec is not None and spec.operation == "decode"
+    if right is not None and (options.causal or one_token):
+        why = "--causal" if options.causal else f"the one token of a {spec.operation}"
+        raise ValueError(f"--window has RIGHT = {right}, allowed with {why}: LEFT alone")
+    if cap is not None and not 0 < cap < math.inf:
+        raise ValueError(f"--soft-cap = {cap:g}, allowed: a positive number")
+    on = {name: getattr(options, name, False) for name in ("sinks", "alibi", "mask")}
+    variant = AttentionVariant(options.causal, left, right, cap, **on)
+    if spec is not None and (reason := spec.lacks(variant)):
+        raise ValueError(f"{reason}; {_kernels_with(variant, spec.operation)}")
+    return variant
+
+
+def _kernels_with(variant: AttentionVariant, operation: str) -> str:
+    """Return which kernels of an operation compute a variant, in words."""
+    from labkernels.kernels.registry import discover
+
+    known = [item for item in discover().values() if item.operation == operation]
+    names = [item.name for item in known if item.language != "torch" and not item.lacks(variant)]
+    return f"{variant.label}: {', '.join(names) or f'no kernel of {operation}'}"

@@ -30,6 +30,8 @@ examples:
   labkernels run prefill_mma --batch 2 --kv-len 256 --causal
   labkernels run mla_mma --head-dim 576 --heads 16/1 --kv-len 300
   labkernels run backward_mma --batch 2 --kv-len 64 --heads 8/8
+  labkernels run decode_mma --window 1023 --head-dim 256 --heads 16/8    Gemma 3: 1,024 keys
+  labkernels run prefill_mma --causal --window 127 --sinks --head-dim 64 --heads 64/8    GPT-OSS
   labkernels run decode_mma --cpu --checks              with races and uninitialised reads reported
 """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from labkernels import hardware
-from labkernels.cli.options import DONE, add_heads, add_scheduler
+from labkernels.cli.options import DONE, add_heads, add_scheduler, add_variant, variant_of
 from labkernels.hardware import Gpu
 from labkernels.units import format_time
 
@@ -31,9 +32,10 @@ examples:
   labkernels tune prefill_mma --no-gpu                  stop before the measuring
   labkernels tune prefill_mma --no-gpu --gpu a100       for another GPU
   labkernels tune prefill_mma --causal --seqlen 512 --batch 32 --top 20
+  labkernels tune prefill_mma --causal --window 1023 --head-dim 256 --heads 16/8   as in Gemma 3
 """
 
-Say = Callable[[str], None]
+say = partial(print, flush=True)
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
@@ -45,7 +47,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seqlen", type=int, default=4096, help="tokens per request (default 4096)")
     add_heads(sub, None, "query heads / KV heads (default: 2048 channels, as many KV heads)")
     sub.add_argument("--page-size", type=int, default=0, help="keys per page (default 0: ragged)")
-    sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")
+    add_variant(sub)
     sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
     sub.add_argument("--no-gpu", action="store_true", help="stop before the measuring")
     sub.add_argument("--gpu", default="", help="with --no-gpu: h200, a100, ... (default h200)")
@@ -55,76 +57,56 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, and print each stage."""
-    from labkernels.kernels.prefill.workload import Prefill
-
-    heads = max(1, TUNED_CHANNELS // max(1, options.head_dim))
-    q_heads, kv_heads = options.heads or (heads, heads)
-    lengths = (options.seqlen,) * options.batch
-    workload = Prefill(
-        lengths,
-        lengths,
-        q_heads,
-        kv_heads,
-        options.head_dim,
-        causal=options.causal,
-        dtype=options.dtype,
-        page_size=options.page_size or None,
-    )
-    from labkernels.experiments import workers
-
-    with workers.executor(options.scheduler, alone=False) as pool:
-        found = tune(
-            options.kernel,
-            workload,
-            gpu=options.gpu,
-            top=0 if options.no_gpu else options.top,
-            repeats=options.repeats,
-            seed=options.seed,
-            say=lambda line: print(line, flush=True),
-            pool=pool,
-        )
-    print(f"\n{found}")
-    return DONE
-
-
-def tune(
-    kernel: str,
-    workload: Prefill,
-    *,
-    gpu: str,
-    top: int,
-    repeats: int,
-    seed: int,
-    say: Say,
-    pool: Executor,
-) -> str:
-    """Search a kernel's tiles for a workload, and measure the `top` best unless top is 0.
-
-    pool: compiles, and has the GPU to measure on.
+    """Search, and print each stage.
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     from labkernels.experiments import workers
+    from labkernels.kernels.prefill.workload import Prefill
     from labkernels.measure.tuning import search
 
+    spec = search.tunable(options.kernel)
+    heads = max(1, TUNED_CHANNELS // max(1, options.head_dim))
+    lengths = (options.seqlen,) * options.batch
+    workload = Prefill(
+        lengths,
+        lengths,
+        *(options.heads or (heads, heads)),
+        options.head_dim,
+        dtype=options.dtype,
+        page_size=options.page_size or None,
+        variant=variant_of(options, spec),
+    )
+    with workers.executor(options.scheduler, alone=False) as pool:
+        print(f"\n{_search(options, spec, workload, pool)}")
+    return DONE
+
+
+def _search(options: argparse.Namespace, spec: Any, workload: Prefill, pool: Executor) -> str:
+    """Return the tables of a search, and measure the `top` best tiles unless there is no GPU.
+
+    pool: compiles, and has the GPU to measure on.
+    """
+    from labkernels.experiments import workers
+    from labkernels.measure.tuning import search
+
+    top = 0 if options.no_gpu else options.top
     if top < 0:
         raise ValueError(f"top = {top}, allowed: 0 or more")
-    spec = search.tunable(kernel)
-    target = _target(gpu, pool, measured=top > 0)
+    target = _target(options.gpu, pool, measured=top > 0)
     if not spec.needs.include(target.arch):
         raise ValueError(f"gpu = {target.key!r} is {target.arch}, allowed: {spec.needs}")
     listed = search.space(spec, workload)
     say(f"{spec.name} for {target.name}: {workload.label}\n{len(listed)} tiles in its space")
     fitting, rejected = search.by_ledger(listed, target)
     say(f"{len(rejected)} rejected by the ledger{_causes(rejected)}")
-    candidates = _compile(fitting, target, say, pool)
+    candidates = _compile(fitting, target, pool)
     expected = search.ranked(candidates, workload, target)
     runs = []
     if top and expected:
         chosen = [item.candidate for item in expected[:top]]
-        say(f"{len(chosen)} tiles are timed in {repeats} turns")
-        how = {"repeats": repeats, "seed": seed}
+        say(f"{len(chosen)} tiles are timed in {options.repeats} turns")
+        how = {"repeats": options.repeats, "seed": options.seed}
         runs = pool.submit(workers.alone, search.measure, chosen, workload, **how).result()
     return "\n\n".join(_tables(expected, runs, workload, search.in_list(spec, workload)))
 
@@ -143,7 +125,7 @@ def _target(gpu: str, pool: Executor, *, measured: bool) -> Gpu:
     return live
 
 
-def _compile(fitting: list, gpu: Gpu, say: Say, pool: Executor) -> list[Candidate]:
+def _compile(fitting: list, gpu: Gpu, pool: Executor) -> list[Candidate]:
     from labkernels.measure.tuning import search
 
     candidates, rejected = [], []

@@ -169,13 +169,19 @@ class Kernel(Protocol):
         if shape.of_blocks and shape.dtype not in self.block_dtypes:
             of, allowed = "with scales of blocks of keys", ", ".join(self.block_dtypes)
             return f"dtype = {shape.dtype} {of}, allowed for {self.name}: {allowed}"
-        for feature in shape.variant.features:
-            if feature not in self.features:
-                allowed = ", ".join(self.features) or "none"
-                return f"a variant with {feature}, allowed for {self.name}: {allowed}"
+        if (lacks := self.lacks(shape.variant)) is not None:
+            return lacks
         if shape.head_dim_v != head_dim_v(shape.head_dim):
             allowed = f"{head_dim_v(shape.head_dim)} with head_dim {shape.head_dim}"
             return f"head_dim_v = {shape.head_dim_v}, allowed for {self.name}: {allowed}"
+        return None
+
+    def lacks(self, variant: AttentionVariant) -> str | None:
+        """Return None for a variant that the kernel computes, else the feature that it lacks."""
+        for feature in variant.features:
+            if feature not in self.features:
+                allowed = ", ".join(self.features) or "none"
+                return f"a variant with {feature}, allowed for {self.name}: {allowed}"
         return None
 
     def yields(self, shape: Shape) -> str | None:

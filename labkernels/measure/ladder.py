@@ -9,11 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkernels.budget.ledger import Line
-from labkernels.hardware import Gpu
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.registry import discover
-from labkernels.measure import resources
 from labkernels.measure.implementation import with_tile
 
 HEAD_DIM, DECODE_GROUP = 128, 8
@@ -77,21 +74,6 @@ class Difference:
     text: str
 
 
-@dataclass(frozen=True)
-class RungCosts:
-    """A rung and its resources: the largest line of shared memory, and the compiler's numbers.
-
-    registers, spill_bytes: None where nothing was recorded and there is no compiler.
-    """
-
-    rung: Rung
-    difference: Difference | None
-    line: Line
-    smem_bytes: int
-    registers: int | None
-    spill_bytes: int | None
-
-
 def _rung(passages: Iterable[str] = (), **facts: Any) -> Rung:
     return Rung(**facts, passages=tuple(passages))
 
@@ -139,21 +121,6 @@ def difference(rung: Rung) -> Difference | None:
         parent.source, rung.source, parent.name, rung.name, n=2, lineterm=""
     )
     return Difference(signs.count("+"), signs.count("-"), "\n".join(shown))
-
-
-def steps(operation: str, gpu: Gpu) -> Iterator[RungCosts]:
-    """Yield each rung of an operation with its difference from its parent and its resources."""
-    for rung in rungs(operation):
-        found = resources.resources(rung.instance, gpu=gpu)
-        compiled = found.compiled
-        yield RungCosts(
-            rung,
-            difference(rung),
-            max(found.smem.lines, key=lambda line: line.amount),
-            found.smem.total,
-            compiled.registers if compiled else None,
-            compiled.spill_bytes if compiled else None,
-        )
 
 
 @cache

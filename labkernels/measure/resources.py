@@ -16,8 +16,10 @@ from labkernels.kernels import registry as specs
 from labkernels.kernels.kernel import Instance
 from labkernels.records import store
 from labkernels.records.store import Row
+from labkernels.variant import AttentionVariant
 
 RECORDED = store.path_of("compiler_reports")
+VARIED, VARIED_HEAD_DIMS = ("window", "soft_cap", "sinks"), (64, 128, 256)  # in bf16, for sm_90a
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,16 @@ def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
             yield from dict.fromkeys(i for shape in shapes for i in spec.instances(shape))
 
 
+def with_variants() -> Iterator[Instance]:
+    """Yield each kernel's preferred tile with windows, soft caps and sinks, alone and together."""
+    kernels = (spec for spec in cuda_kernels().values() if set(VARIED) <= {*spec.features})
+    for spec, head_dim in product(kernels, VARIED_HEAD_DIMS):
+        for window, cap, sinks in product((None, 1023), (None, 50.0), (False, True)):
+            variant = AttentionVariant(window_left=window, soft_cap=cap, sinks=sinks)
+            if variant.features:
+                yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
+
+
 def compiler_row(instance: Instance, *, arch: str, started_utc: str) -> Row:
     """Compile an instance for an architecture; return its row of the table compiler_reports.
 
@@ -162,7 +174,7 @@ def recorded(instance: Instance, *, arch: str, path: Path = RECORDED) -> Row | N
 
     Raises: ValueError if a row of the file does not fit the table.
     """
-    if instance.features or not store.lying(path):  # reports are of plain attention
+    if not store.lying(path):
         return None
     found = store.select(store.read(path), _identity(instance, arch))
     return found[-1] if found else None
@@ -177,6 +189,7 @@ def recorded_as(instance: Instance) -> Row:
         "group": instance.rows,
         "dtype": instance.dtype,
         "kv": instance.layout,
+        "features": "+".join(instance.features),
     }
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.hardware import GPUS, Gpu
 from labkernels.kernels.choice import missing
 from labkernels.kernels.cuda_kernel import CudaKernel
-from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.kernel import HOPPER, Instance, Kernel
 from labkernels.kernels.registry import discover
+from labkernels.measure import resources
+from labkernels.records import store
+from labkernels.records.store import Row
 
 DTYPE = "fp16"  # bf16 has the same bytes and registers
 LIMITS = (
@@ -34,6 +39,8 @@ RATES = (
     "tensor_fp16_flops",
     "mufu_per_clk_per_sm",
 )
+COMPILED_FOR = "sm_90a"
+GROUPS = [1 << i for i in range(11)]  # query heads of a KV head, of which a page takes up to 1,024
 # Symbols that a reader may change, and the fields of a tile that they stand for. FREE_KERNELS have
 # the same lines for every such tile, which test_budget.py of tests/widgets checks.
 FREE = {"W": "warps", "T": "keys", "d": "stages"}
@@ -75,6 +82,7 @@ def data() -> dict[str, Any]:
     Tiles have many rows in common, so that a page loads each row once.
     """
     entries, legends, rows = [], {}, dict[str, int]()
+    reports = [row for row in store.read("compiler_reports") if row["arch"] == COMPILED_FOR]
     for kernel in discover().values():
         if kernel.language != "cuda":
             continue
@@ -84,14 +92,34 @@ def data() -> dict[str, Any]:
                 if (head_dim, instance.tile.label) not in seen:
                     seen.add((head_dim, instance.tile.label))
                     legends[kernel.name] = instance.tile.legend
-                    entries.append(_with_places(entry(kernel, instance), rows))
+                    made = _with_places(entry(kernel, instance), rows)
+                    entries.append(made | {"compiled": compiled(instance, reports)})
     return {
         "gpus": [limits(gpu) for gpu in GPUS.values()],
         "entries": entries,
         "legends": legends,
         "lacks": {name: lacks(discover()[name]) for name in legends},
         "rows": [json.loads(row) for row in rows],
+    } | variants(discover()[name] for name in legends)
+
+
+def variants(kernels: Iterable[Any]) -> dict[str, Any]:
+    """Return which kernels have windows, soft caps and sinks, and the rows of their blocks."""
+    varied = [kernel for kernel in kernels if set(resources.VARIED) <= {*kernel.features}]
+    decodes = [kernel for kernel in varied if kernel.operation == "decode"]
+    return {
+        "varied": [kernel.name for kernel in varied],
+        "whole_tokens": [kernel.name for kernel in varied if kernel.needs == HOPPER],
+        "decode_rows": {each.name: [each.rows(group) for group in GROUPS] for each in decodes},
     }
+
+
+def compiled(instance: Instance, reports: Iterable[Row]) -> dict[str, list[int]]:
+    """Return recorded registers and spilled bytes of a tile in bf16, by a variant's features."""
+    named = resources.recorded_as(replace(instance, dtype="bf16"))
+    del named["features"]
+    found = [row for row in reports if named.items() <= row.items()]
+    return {row["features"]: [row["registers"], row["spill_bytes"]] for row in found}
 
 
 def lacks(kernel: Kernel) -> dict[str, str]:

@@ -56,6 +56,8 @@ MODULES = (
     "budget/roofline",
     "budget/tile",
     "budget/block",
+    "budget/grid",
+    "budget/variant",
     "budget/shape",
     "budget/budget",
     "run/chart",

@@ -18,10 +18,10 @@ LLAMA = CONFIGS["Llama 3.1 8B"]
 SIZES = {"batch": 2, "kv_len": 4096, "tokens": 2048}
 
 
-def pair(heads, kv_heads, dim, **variant):
+def pair(heads, kv_heads, dim, dtype="bf16", **variant):
     own, asked = (2048,) * 2, AttentionVariant(**variant)
-    decode = Decode((4096,) * 2, heads, kv_heads, dim, variant=asked)
-    return decode, Prefill(own, own, heads, kv_heads, dim, True, variant=asked)
+    decode = Decode((4096,) * 2, heads, kv_heads, dim, dtype=dtype, variant=asked)
+    return decode, Prefill(own, own, heads, kv_heads, dim, True, dtype, variant=asked)
 
 
 LATENT = (
@@ -46,6 +46,15 @@ LAYERS = {
         "full": Layers(21, None, *pair(16, 8, 256, soft_cap=50.0)),
     },
     "DeepSeek-V3": {"full": Layers(61, None, *LATENT)},
+    "GPT-2": {"full": Layers(12, None, *pair(12, 12, 64))},
+    "BLOOM": {"full": Layers(70, None, *pair(112, 112, 128, alibi=True))},
+    "BLOOM 7B1": {"full": Layers(30, None, *pair(32, 32, 128, "fp16", alibi=True))},
+    "MPT 7B": {"full": Layers(32, None, *pair(32, 32, 128, alibi=True))},
+    "Falcon 7B": {"full": Layers(32, None, *pair(71, 1, 64))},
+    "Falcon 40B": {"full": Layers(60, None, *pair(128, 8, 64))},
+    "Falcon RW 1B": {"full": Layers(24, None, *pair(32, 32, 64, alibi=True))},
+    "DBRX": {"full": Layers(40, None, *pair(48, 8, 128))},
+    "T5 11B": {"full": Layers(24, None, *pair(128, 128, 128, reach=128))},
 }
 
 
@@ -70,3 +79,39 @@ def test_a_window_of_every_layer_and_other_kinds():
         layers_of(LLAMA | {"layer_types": ["linear_attention"]}, **SIZES)
     with pytest.raises(ValueError, match=r"^dtype = 'float8', allowed: "):
         layers_of(LLAMA | {"torch_dtype": "float8"}, **SIZES)
+
+
+MPT = CONFIGS["MPT 7B"]
+
+
+def test_slopes_and_shared_keys_as_mpt_says():
+    def variant(**attn):
+        return layers_of(MPT | {"attn_config": attn}, **SIZES)["full"].decode
+
+    assert variant().variant.alibi  # as MptAttentionConfig has by default
+    assert not variant(alibi=False).variant.alibi
+    assert variant(attn_type="multiquery_attention").kv_heads == 1
+    with pytest.raises(ValueError, match="^prefix_lm = True, allowed: False; give Bench a Decode"):
+        variant(prefix_lm=True)
+
+
+def test_a_missing_field_is_named_with_what_to_do():
+    for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
+        lacks = {field: value for field, value in LLAMA.items() if field != name}
+        with pytest.raises(ValueError, match=f"^{name} is missing, model_type = 'llama', allow"):
+            layers_of(lacks, **SIZES)
+    with pytest.raises(ValueError, match="^sliding_window is missing.* field, or give Bench a Dec"):
+        layers_of(LLAMA | {"layer_types": ["sliding_attention"]}, **SIZES)
+    # ChatGLM has some of these names, and shares keys among heads by a field of its own
+    own = {"num_layers": 28, "multi_query_attention": True, "multi_query_group_num": 2}
+    with pytest.raises(ValueError, match="is missing, model_type = 'chatglm'.* or of gpt2, gptj, "):
+        layers_of(own | {"model_type": "chatglm"}, **SIZES)
+
+
+@pytest.mark.parametrize(("model", "word"), [("BLOOM 7B1", "slopes"), ("T5 11B", "biases to 128")])
+def test_a_bench_runs_slopes_and_biases(model, word):
+    (bench,) = Bench.from_config(CONFIGS[model], batch=2, kernels=["decode_fma"]).values()
+    ran = bench.run()
+    assert word in bench.workloads[0].label
+    assert list(ran.kernel) == ["decode_fma"]
+    assert not ran.note.str.contains("allowed").any()

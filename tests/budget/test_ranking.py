@@ -19,7 +19,7 @@ def test_the_model_gets_no_credit_for_an_order_it_does_not_give():
 
 
 def test_what_has_no_order_is_refused():
-    with pytest.raises(ValueError, match=r"len\(measured\) = 1, allowed: 2"):
+    with pytest.raises(ValueError, match="same number of data points"):
         rank_correlation([1, 2], [1])
-    with pytest.raises(ValueError, match="all values of one side are equal"):
+    with pytest.raises(ValueError, match="constant"):
         rank_correlation([1, 1], [1, 2])

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from labkernels import cli, experiments, hardware
@@ -22,6 +23,7 @@ from labkernels.kernels.registry import discover
 from labkernels.measure import ladder, resources
 from labkernels.records import scoreboard
 from labkernels.units import format_time
+from labkernels.variant import AttentionVariant
 
 COMMANDS = tuple(cli.commands())
 
@@ -95,6 +97,18 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("tune", "prefill_mma", "--top", "-1"), "top = -1, allowed: 0 or more"),
         (("tune", "prefill_mma", "--no-gpu", "--gpu", "gtx"), "gpu = 'gtx', allowed: t4, a100"),
         (("tune", "prefill_mma", "--no-gpu", "--batch", "0"), "q_lens"),
+        (("run", "decode_mma", "--window", "9,2"), "RIGHT = 2, allowed with the one token of a d"),
+        (("run", "prefill_mma", "--causal", "--window", "9,2"), "= 2, allowed with --causal: LEFT"),
+        (("run", "decode_mma", "--soft-cap", "-1"), "--soft-cap = -1, allowed: a positive number"),
+        (("run", "mla_mma", "--window", "9"), "window, allowed for mla_mma: none; window 9: no ke"),
+        (("run", "append", "--sinks"), "a variant with sinks, allowed for append: none; sinks: no"),
+        (("budget", "decode_mma", "--mask"), "with mask, allowed for decode_mma: window, soft_cap"),
+        (
+            ("budget", "prefill_wgmma_basic", "--sinks"),
+            "none; sinks: prefill_fma, triton_prefill,",
+        ),
+        (("tune", "prefill_mma", "--no-gpu", "--causal", "--window", "8,8"), "with --causal: LEFT"),
+        (("budget", "--published", "fa2", "--sinks"), "--published fa2 with sinks, allowed: none"),
         (("audit", "/no/such.npz"), "/no/such.npz: no such file"),
         (("run", "triton_decode", "--checks"), "checks = True, allowed: a CUDA kernel; triton_dec"),
         (("budget", "mla_mma", "--head-dim", "128"), "head_dim = 128, allowed for mla_mma: 576"),
@@ -182,6 +196,49 @@ def test_budget_counts_a_latent_cache_once_and_all_its_heads(capsys):
     assert f"memory {format_time(memory_s)}" in out
 
 
+def test_budget_says_what_a_variant_changes(capsys):
+    shape = ("--batch", "64", "--kv-len", "8192", "--heads", "64/8", "--head-dim", "64")
+    code, out, _ = call(capsys, "budget", "decode_mma", *shape, "--window", "127", "--sinks")
+    table = out.partition("what the variant changes")[2].splitlines()[1:]
+    rows = {line[:26].strip(): re.split(r"\s{2,}", line[26:]) for line in table}
+    assert code == 0
+    assert "64 x 8192, 64/8, d64, page 16, bf16, window 127, sinks" in out
+    assert rows["steps of all blocks"] == [f"{64 * 8 * n // 16:,}" for n in (8192, 128)]
+    (plain, varied), slopes = rows["bytes to move"], 64 * 4
+    assert int(plain.split()[0].replace(",", "")) == Decode((8192,) * 64, 64, 8, 64).bytes
+    assert int(varied.split()[0].replace(",", "")) == (
+        Decode((128,) * 64, 64, 8, 64).bytes + slopes
+    )
+    assert {len(pair) for pair in rows.values()} == {2}
+    _, out, _ = call(capsys, "budget", "decode_mma", "--alibi")
+    assert "grid" not in out.partition("what the variant changes")[2]
+    assert "blocks per SM" in out.partition("what the variant changes")[2]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "causal", "window"),
+    [("prefill_mma", True, (99, None)), ("backward_mma", False, (9, 9))],
+)
+def test_steps_of_a_variant_are_those_that_hold_a_key_that_is_seen(kernel, causal, window):
+    """A tile of rows or of keys skips the steps in which none of its pairs counts."""
+    variant = AttentionVariant(causal, *window)
+    kind = operations()[discover()[kernel].operation].workload
+    work = kind((200,), (300,), 4, 2, 64, variant=variant)
+    spec = discover()[kernel]
+    instance = spec.instance(spec.shape(head_dim=64, group=2, variant=variant))
+    tile, tokens = instance.tile, np.arange(200)
+    seen = np.zeros((200, 300), bool)
+    for token in tokens:
+        seen[token, variant.begin(token, 200, 300) : variant.end(token, 200, 300)] = True
+    packed = seen.repeat(2, axis=0) if kernel == "prefill_mma" else seen
+    cells = [
+        packed[i : i + tile.q_rows, j : j + tile.keys].any()
+        for i in range(0, len(packed), tile.q_rows)
+        for j in range(0, 300, tile.keys)
+    ]
+    assert budget.steps(instance, work) == sum(cells) * (2 if kernel == "prefill_mma" else 4)
+
+
 def test_budget_compiles_for_another_architecture_or_says_so(capsys):
     code, out, _ = call(capsys, "budget", "decode_fma", "--arch", "sm_120", "--heads", "64/8")
     assert code == 0
@@ -205,11 +262,19 @@ RUN = [
     ("backward_mma", "40", ("bound  worst errors over their bounds: dq", "passed")),
     ("append", "40", ("1 x 1 after 1 x 40", "bit for bit: passed")),
     ("decode_mma", "40 --checks", ("checks races, uninitialised reads",)),
+    (
+        "decode_fma",
+        "40 --window 7 --soft-cap 5 --sinks --alibi",
+        ("window 7, soft cap 5", "passed"),
+    ),
+    ("prefill_mma", "40 --window 7,9 --mask", ("bf16, window 7/9, bit mask", "passed")),
 ]
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("kernel", "options", "words"), RUN, ids=[name for name, *_ in RUN])
+@pytest.mark.parametrize(
+    ("kernel", "options", "words"), RUN, ids=[" ".join(case[:2]) for case in RUN]
+)
 def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
     capsys, kernel, options, words
 ):

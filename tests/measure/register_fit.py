@@ -70,7 +70,7 @@ class Reports:
 
 
 def reports() -> Reports:
-    """Every recorded report of a tile that its kernel still has."""
+    """Every recorded report, without a variant, of a tile that its kernel still has."""
     instances = {_key(resources.recorded_as(i)): i for i in resources.all_instances()}
     gpus = {arch: hardware.by_arch(arch)[0] for arch in hardware.ARCHS}
     rows, columns, answers = [], [], []
@@ -171,4 +171,4 @@ def _loss(known: Reports, habits: np.ndarray, chosen: np.ndarray) -> float:
 
 
 def _key(row: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(row[n] for n in ("kernel", "tile", "head_dim", "group", "dtype", "kv"))
+    return tuple(row[n] for n in ("kernel", "tile", "head_dim", "group", "dtype", "kv", "features"))

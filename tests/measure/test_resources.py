@@ -74,7 +74,8 @@ def test_slopes_are_a_line_and_variants_are_predicted_near_the_compilers_number(
     known = resources.resources(asked, gpu=H200)
     assert known.registers.total == spec.registers(plain).total + slopes
     assert abs(known.predicted.registers / known.compiled.registers - 1) <= BAND
-    assert resources.recorded(asked, arch="sm_90a") is None  # though it is for the plain kernel
+    row = resources.recorded(asked, arch="sm_90a")  # not that of the plain kernel
+    assert row is None or row["registers"] == known.compiled.registers
 
 
 def test_every_instance_is_listed_once():

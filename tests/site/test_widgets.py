@@ -82,6 +82,29 @@ def test_a_kernel_that_a_gpu_cannot_run_is_refused_with_the_reason(opened):
     assert not page.wrong
 
 
+def test_a_window_and_sinks_change_what_a_call_takes(opened):
+    page = opened(LAB)
+    form = widget(page, "budget")
+    before = form.get_by_label("Keys before a token that it sees")
+    playwright.expect(before).to_be_hidden()
+    form.get_by_label("head_dim").select_option("64")
+    form.get_by_label("Query heads").fill("64")
+    form.get_by_label("Window", exact=True).select_option(label="some keys before a token")
+    form.get_by_label("Sinks").select_option(label="one of each query head")
+    before.fill("-1")
+    playwright.expect(before).to_have_attribute("aria-invalid", "true")
+    assert form.get_by_role("table", name="What the variant changes").count() == 0
+    before.fill("127")
+    table = form.get_by_role("table", name="What the variant changes")
+    steps = table.get_by_role("row", name="steps of 16 keys")
+    playwright.expect(steps).to_contain_text("262,144")
+    playwright.expect(steps).to_contain_text("4,096")
+    check_at_top(page, "budget")
+    form.get_by_label("Kernel", exact=True).select_option("prefill_wgmma_basic")
+    playwright.expect(form.get_by_label("Window", exact=True)).to_be_hidden()
+    assert not page.wrong
+
+
 def test_one_number_is_one_number(opened):
     page = opened(LAB)
     form = widget(page, "bits")

@@ -1,5 +1,5 @@
-// The calculator: a block's budget and occupancy, with tiles of the reader's own, and the least
-// time of a shape.
+// The calculator: a block's budget and occupancy, with tiles of the reader's own, the least time of
+// a shape, and what a variant of attention changes.
 import { choice, element, keep_options, options_of } from "../elements.mjs";
 import { Entry, message_at, numbers_of } from "../form/entry.mjs";
 import { FIELDS } from "../form/fields.mjs";
@@ -13,10 +13,12 @@ import { NoSuchTile, block_of } from "./tile.mjs";
  * @typedef {{rows: number[], total: number}} Places  of the rows of a ledger
  * @typedef {{kernel: string, head_dim: number, tile: string, threads: number, promised: number,
  *   operation: string, rows: number, tensor_cores: boolean, values: Record<string, number>, free:
- *   Record<string, string>, smem: Places, thread: Places}} Variant
- *   values: of the symbols in its formulas; free: what the symbols mean that a reader may change
+ *   Record<string, string>, smem: Places, thread: Places, compiled: Record<string, number[]>}}
+ *   Variant  values: of the symbols in its formulas; free: what the symbols mean that a reader may
+ *   change; compiled: registers and spilled bytes by the features of a variant, where recorded
  * @typedef {{gpus: Facts[], entries: Variant[], legends: Record<string, string>,
- *   lacks: Record<string, Record<string, string>>, rows: import("./formula.mjs").Row[]}} Data
+ *   lacks: Record<string, Record<string, string>>, rows: import("./formula.mjs").Row[]} &
+ *   import("./variant.mjs").Known} Data
  *   lacks: what a kernel needs that a GPU has not, by kernel and GPU
  */
 
@@ -86,8 +88,8 @@ export function mount_budget(root, data) {
     refuse_gpu(lacks && `${of.kernel} ${lacks}; the ${facts().name} is ${facts().arch}.`);
     status.textContent = "";
     results.replaceChildren();
-    shape.show(of, facts(), lacks === "");
     const block = lacks === "" ? tiled() : null;
+    shape.show(of, facts(), lacks === "", block, data);
     if (!block) return;
     asked.threads.limit({ max: facts().threads_per_block_max });
     asked.registers.limit({ max: facts().registers_per_thread_max });

@@ -45,6 +45,7 @@ export const FIELDS = {
   keys: whole("Keys of each", "keys", 1, 2 ** 24),
   q_heads: whole("Query heads", "heads", 1, 1024),
   kv_heads: whole("KV heads", "heads", 1, 1024),
+  window: whole("Keys before a token that it sees", "keys", 0, 2 ** 24),
   number: real("A number"),
   sum: real("A sum", MOST_TERMS),
   row: real("A row of A", MOST_TERMS),

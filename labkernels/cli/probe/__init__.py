@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from labkernels.cli.options import USAGE, add_heads
-from labkernels.variant import FULL, AttentionVariant
+from labkernels.cli.options import USAGE, add_heads, add_window, variant_of
+from labkernels.variant import FULL
 
 if TYPE_CHECKING:
     from labkernels.probing.targets import Target
@@ -26,7 +26,7 @@ file.py:function. The function takes tensors of torch and returns out, or (out, 
   paged_prefill q [T, Hq, D], k, v, page_table, kv_lens as above, cu_q [B + 1]
   mla           q_nope [B, H, 512], q_pe [B, H, 64], ckv, kpe [pages, page_size, 512 or 64],
                 page_table, kv_lens
-Without --causal, --window-left and their like, the probe finds out which attention the kernel
+Without --causal, --window and their like, the probe finds out which attention the kernel
 computes. With them, what differs from what you declare is a defect.
 
 examples:
@@ -50,9 +50,8 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     add_heads(sub, None, "query heads / KV heads (default: what each experiment needs)")
     sub.add_argument("--head-dim", type=int, default=64, help="channels of a head (default 64)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
-    sub.add_argument("--causal", action="store_true", help="declared: causal, aligned to the end")
+    add_window(sub, "declared: ")
     sub.add_argument("--full", action="store_true", help="declared: every query sees every key")
-    add_variant(sub, "declared: ")
     sub.add_argument("--scale", type=float, help="default 1 / sqrt(head_dim)")
     sub.add_argument("--gradients", action="store_true", help="probe dq, dk and dv, too")
     sub.add_argument("--quick", action="store_true", help="the defects alone, without all facts")
@@ -128,19 +127,6 @@ def switches_of(options: argparse.Namespace) -> dict[str, Any]:
         if len(values) > 1:
             raise ValueError(f"--with {name} has {len(values)} values, allowed: 1")
     return {name: value for name, (value,) in found.items()}
-
-
-def add_variant(sub: argparse.ArgumentParser, how: str = "") -> None:
-    """Add the window and the soft cap; how: the first word of their help."""
-    sub.add_argument("--window-left", type=int, help=f"{how}keys before a query")
-    sub.add_argument("--window-right", type=int, help=f"{how}keys after a query")
-    sub.add_argument("--soft-cap", type=float, help=f"{how}cap of the scores")
-
-
-def variant_of(options: argparse.Namespace) -> AttentionVariant:
-    """Return the variant of --causal and of the options of `add_variant`."""
-    names = ("causal", "window_left", "window_right", "soft_cap")
-    return AttentionVariant(**{name: getattr(options, name) for name in names})
 
 
 def knobs_of(given: list[str], option: str = "--knob") -> dict[str, list]:

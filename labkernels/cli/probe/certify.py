@@ -5,8 +5,8 @@ import json
 import sys
 from dataclasses import asdict
 
-from labkernels.cli.options import USAGE, add_heads
-from labkernels.cli.probe import add_switches, add_variant, say, switches_of, target_of, variant_of
+from labkernels.cli.options import USAGE, add_heads, add_window, variant_of
+from labkernels.cli.probe import add_switches, say, switches_of, target_of
 
 HELP = "whether the batch changes a request's bits, for any kernel"
 DESCRIPTION = """\
@@ -19,7 +19,7 @@ examples:
   labkernels certify decode_mma_n8                            the plan that looks at the batch
   labkernels certify decode_mma_n8 --with batch_invariant=true
   labkernels certify prefill_wgmma --causal --queries 64 --with batch_invariant=true
-  labkernels certify decode_mma --window-left 1023 --with batch_invariant=true
+  labkernels certify decode_mma --window 1023 --with batch_invariant=true
   labkernels certify flashinfer:fa2 --layout paged_decode --with disable_split_kv=true
   labkernels certify torch:flash --keys 512,8192 --batches 2,8,64
   labkernels certify my_kernel.py:attention --layout ragged --causal
@@ -41,8 +41,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--queries", type=int, default=None, help="query tokens of each request")
     add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--head-dim", type=int, default=128, help="channels of a head (default 128)")
-    sub.add_argument("--causal", action="store_true", help="with a causal mask, and in chunks")
-    add_variant(sub)
+    add_window(sub)
     add_switches(sub, "an option that the kernel is called with")
     sub.add_argument("--json", action="store_true", help="print the findings as JSON lines")
 

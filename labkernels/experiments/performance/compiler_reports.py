@@ -1,6 +1,7 @@
 """The compiler's report on every CUDA kernel and tile for every architecture; needs no GPU."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from labkernels import hardware
 from labkernels.cuda.compiler import nvrtc
@@ -15,9 +16,12 @@ DATA_FILE = "performance/compiler_reports.parquet"
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield every instance of every CUDA kernel; `quick` keeps the first of each kernel."""
+    """Yield every instance of every CUDA kernel, then those with variants of attention.
+
+    `quick` keeps the first of each kernel.
+    """
     seen = set()
-    for instance in resources.all_instances():
+    for instance in chain(resources.all_instances(), resources.with_variants()):
         if not (options.quick and instance.kernel in seen):
             seen.add(instance.kernel)
             yield Cell(label_of(instance), instance)
@@ -26,13 +30,15 @@ def cells(options: Options) -> Iterator[Cell]:
 def label_of(instance: Instance) -> str:
     """Return the label of an instance: decode_mma/bf16/d128/paged, 16 rows, tile 4x16x3x4."""
     name = f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}/{instance.layout}"
-    return f"{name}, {instance.rows} rows, tile {instance.tile.label}"
+    label = f"{name}, {instance.rows} rows, tile {instance.tile.label}"
+    return ", ".join((label, *instance.features))
 
 
 def archs(instance: Instance) -> tuple[str, ...]:
-    """Return the architectures that have the instance's instructions."""
+    """Return the architectures that have the instance's instructions; of variants, only Hopper."""
     spec = resources.find(instance.kernel)
-    return tuple(arch for arch in hardware.ARCHS if spec.needs.include(arch))
+    listed = ("sm_90a",) if instance.features else hardware.ARCHS
+    return tuple(arch for arch in listed if spec.needs.include(arch))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
@@ -40,7 +46,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     found = _compiled(cell.of, recording.origin["started_utc"])
     left_out = [arch for arch in hardware.ARCHS if arch not in archs(cell.of)]
     recording.tell(f"{len(found)} architectures")
-    if left_out:
+    if left_out and not cell.of.features:
         needs = resources.find(cell.of.kernel).needs
         recording.tell(f"not {', '.join(left_out)}: it needs {needs}")
     yield from ((DATA_FILE, row) for row in found)

@@ -9,6 +9,7 @@ import torch
 
 from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.packed_gqa.tile import PrefillTile
+from labkernels.kernels.workload import Tokens
 from labkernels.variant import AttentionVariant
 
 # The numbers of splits that are tried; from 4 on, each is up to a quarter more than the last.
@@ -106,6 +107,21 @@ def _schedule(
     order = _launch_order(work, steps, slots, (cached_keys or MAX_CACHED_KEYS) // tile.keys)
     semaphores = (int(rows.sum()) // tile_rows + len(rows)) * kv_heads
     return Schedule(work[order], keys_per_split, splits, semaphores)
+
+
+def lengths_of(work: Tokens) -> Lengths:
+    """Return the lengths of a workload's requests."""
+    return Lengths(np.array(work.q_lens), np.array(work.kv_lens))
+
+
+def steps_of_tiles(work: Tokens, q_rows: int, keys: int) -> np.ndarray:
+    """Return how many steps of `keys` keys each tile of rows takes, request by request."""
+    lengths = lengths_of(work)
+    tiles = -(-lengths.q * work.group // q_rows)
+    request = np.repeat(np.arange(work.batch), tiles)
+    tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    seen = visible_keys(lengths, request, tile, q_rows, work.group, work.variant, keys)
+    return -(-seen // keys)
 
 
 def visible_keys(

@@ -1,4 +1,13 @@
-"""FlexAttention: torch compiles a variant's changes of the scores, and skips blocks of keys."""
+"""FlexAttention: torch compiles a variant's changes of the scores, and skips blocks of keys.
+
+It has no sinks. As transformers does, `attend` multiplies its output by the sigmoid of LSE - sink,
+through which autograd takes the gradient of the sink. This is right in exact numbers, but the
+output is rounded to 16 bits before the product and after it, and dO times the sigmoid is rounded
+too, which a kernel that knows the sink does not do. The first rows see few keys, so that dS is a
+small difference there: their dq exceeds its bound (recorded: 18.7 times), while dk, dv and dsinks
+keep theirs. In an emulation of 1,024 tokens dq reaches 4.1 of its bound, and 0.73 without these
+roundings. An output that fails has no time in the table.
+"""
 
 from collections.abc import Callable
 

@@ -18,7 +18,6 @@ from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.packed_gqa import schedule
-from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
@@ -130,10 +129,8 @@ def ranked(candidates: Iterable[Candidate], workload: Prefill, gpu: Gpu) -> list
 
 def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime:
     """Return the model's time of a candidate: a step's time, times the busiest SM's steps."""
-    import numpy as np
-
     instance, variant = candidate.instance, workload.variant
-    lengths = Lengths(np.array(workload.q_lens), np.array(workload.kv_lens))
+    lengths = schedule.lengths_of(workload)
     made = schedule.schedule(
         lengths,
         instance.tile,

@@ -12,15 +12,18 @@ import pytest
 from labkernels import hardware
 from labkernels.budget.occupancy import occupancy, registers_allowed
 from labkernels.budget.roofline import least_time
+from labkernels.cli import budget
 from labkernels.hardware import GPUS
 from labkernels.kernels.choice import missing
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
+from labkernels.measure import resources
+from labkernels.variant import AttentionVariant
 from labkernels.widgets import ledgers
 
 HERE = Path(__file__).parent
-SEED, N_BLOCKS, N_SHAPES = 20, 2000, 500
+SEED, N_BLOCKS, N_SHAPES, N_GRIDS = 20, 2000, 500, 200
 LIMITS = {
     "requests": (1, 65536), "tokens": (1, 2**20), "keys": (1, 2**24),
     "q_heads": (1, 1024), "kv_heads": (1, 1024),
@@ -153,15 +156,21 @@ def random_shape(draw):
         "q_heads": kv_heads * draw.choice((1, 3, 4, 16)),
         "kv_heads": kv_heads,
         "head_dim": draw.choice((64, 128, 256)),
+        "window": draw.choice((None, 0, draw.randint(1, 8192))),
+        "soft_cap": draw.random() < 0.5,
+        "sinks": draw.random() < 0.5,
     }
 
 
 def workload_of(shape):
     heads = (shape["q_heads"], shape["kv_heads"], shape["head_dim"])
     keys = (shape["keys"],) * shape["requests"]
+    cap = 50.0 if shape["soft_cap"] else None
+    of = {"window_left": shape["window"], "soft_cap": cap, "sinks": shape["sinks"]}
+    variant = AttentionVariant(shape["tokens"] > 1, **of)
     if shape["tokens"] == 1:
-        return Decode(keys, *heads)
-    return Prefill((shape["tokens"],) * shape["requests"], keys, *heads, causal=True)
+        return Decode(keys, *heads, variant=variant)
+    return Prefill((shape["tokens"],) * shape["requests"], keys, *heads, variant=variant)
 
 
 def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
@@ -182,10 +191,68 @@ def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
         assert page["least"]["time"] == pytest.approx(right.time_s, rel=1e-14)
 
 
+def grid_cases():
+    """Yield kernel, shape, the preferred instance and its workload, small enough to plan here."""
+    draw, names = random.Random(SEED), ledgers.data()["varied"]
+    for _ in range(N_GRIDS):
+        kernel = discover()[draw.choice([name for name in names if "backward" not in name])]
+        decode = kernel.operation == "decode"
+        most = {"requests": draw.randint(1, 16), "keys": draw.choice((1, 70, 1000, 9000, 70_000))}
+        shape = random_shape(draw) | most | {"tokens": 1 if decode else draw.randint(2, 3000)}
+        work = replace(workload_of(shape), dtype=ledgers.DTYPE)
+        if not decode and "paged" in kernel.layouts:
+            work = replace(work, page_size=16)
+        of = {"dtype": ledgers.DTYPE, "head_dim": shape["head_dim"], "group": work.group}
+        shaped = kernel.shape(**of, variant=work.variant)
+        yield kernel, shape, next(iter(kernel.instances(shaped))), work
+
+
+def test_grid_and_steps_in_a_page_are_those_of_the_plan(needs_node):
+    cases, gpu = list(grid_cases()), hardware.gpu("h200")
+    known = {name: ledgers.data()[name] for name in ("varied", "whole_tokens", "decode_rows")}
+    given = [
+        {"shape": shape, "gpu": ledgers.limits(gpu), "known": known}
+        | {"entry": ledgers.entry(kernel, instance) | {"compiled": {}}}
+        for kernel, shape, instance, _ in cases
+    ]
+    found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"grids": given})["grids"]
+    for (kernel, shape, instance, work), page in zip(cases, found, strict=True):
+        plan = budget.plan(instance, work, gpu)
+        grid = {"blocks": plan.blocks, "splits": plan.splits}
+        grid["steps"] = int(budget.steps(instance, work))
+        assert page["grid"] == grid, (kernel.name, shape)
+        assert page["rows"][0][2] == f"{plan.blocks:,}"
+
+
+def test_what_was_compiled_for_a_variant_is_that_of_the_recording(needs_node):
+    data, gpu = ledgers.data(), hardware.gpu("h200")
+    entries = {(e["kernel"], e["head_dim"], e["tile"]): e for e in data["entries"]}
+    for instance in resources.with_variants():
+        row = resources.recorded(instance, arch="sm_90a")
+        entry = entries[instance.kernel, instance.head_dim, instance.tile.label]
+        kept = entry["compiled"]["+".join(instance.features)]
+        assert kept == [row["registers"], row["spill_bytes"]]
+    assert set(data["varied"]) == {i.kernel for i in resources.with_variants()}
+    entry = entries["decode_mma", 64, "4x16x3x4"]
+    of = {
+        name: [data["rows"][place] for place in entry[name]["rows"]] for name in ("smem", "thread")
+    }
+    entry = entry | {name: entry[name] | {"rows": rows} for name, rows in of.items()}
+    shape = {"requests": 64, "tokens": 1, "keys": 8192, "q_heads": 64, "kv_heads": 8}
+    shape |= {"head_dim": 64, "window": 127, "soft_cap": False, "sinks": True}
+    case = {"shape": shape, "entry": entry, "gpu": ledgers.limits(gpu), "known": data}
+    (page,) = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"grids": [case]})["grids"]
+    rows = {name: numbers for name, *numbers in page["rows"]}
+    assert rows["steps of 16 keys"] == ["262,144", "4,096"]
+    both = [entry["compiled"][name][0] for name in ("", "window+sinks")]
+    assert rows["registers, compiled"] == [str(n) for n in both]
+
+
 def test_extreme_shapes_give_plain_positive_numbers(needs_node):
     corners = itertools.product(*({low, high} for low, high in LIMITS.values()))
     shapes = [dict(zip(LIMITS, corner, strict=True)) for corner in corners]
-    shapes = [s | {"head_dim": 128} for s in shapes if s["q_heads"] % s["kv_heads"] == 0]
+    plain = {"head_dim": 128, "window": None, "soft_cap": False, "sinks": False}
+    shapes = [s | plain for s in shapes if s["q_heads"] % s["kv_heads"] == 0]
     entries = [
         {"operation": operation, "rows": rows, "tensor_cores": cores}
         for operation, rows in (("decode", 1), ("decode", 16), ("prefill", 1))

@@ -10,6 +10,7 @@ class ReferenceMla(TorchKernel, MlaKernel):
 
     name = "reference_mla"
     idea = "torch.matmul and softmax over latent rows, one request at a time: float64 or 16 bits."
+    features = ()  # as the verb
     whole = PrefillTile(1, 1, 1, 1, 1)
 
 

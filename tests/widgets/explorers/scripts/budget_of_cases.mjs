@@ -8,9 +8,10 @@ import {
 import { least_time, work_of } from "../../../../book/widgets/budget/roofline.mjs";
 import { least_of } from "../../../../book/widgets/budget/shape.mjs";
 import { NoSuchTile, block_of } from "../../../../book/widgets/budget/tile.mjs";
+import { grid_of, variant_rows } from "../../../../book/widgets/budget/variant.mjs";
 
 const given = JSON.parse(fs.readFileSync(0, "utf8")),
-  { blocks = [], tiles = [], shapes = [], extremes = [] } = given;
+  { blocks = [], tiles = [], shapes = [], extremes = [], grids = [] } = given;
 const found = {
   blocks: blocks.map(({ gpu, block, blocks: n }) => ({
     ...occupancy(gpu, block),
@@ -30,6 +31,13 @@ const found = {
     work: work_of(shape),
     least: least_time(work_of(shape), gpu, how),
   })),
+  grids: grids.map(({ shape, entry, gpu, known }) => {
+    const block = block_of(entry, { smem: entry.smem.rows, thread: entry.thread.rows }, gpu, {});
+    return {
+      grid: grid_of(shape, entry, gpu, block, known),
+      rows: variant_rows(shape, entry, gpu, block, known),
+    };
+  }),
   extremes: extremes.map(({ shape, entry, gpu }) => least_of(shape, entry, gpu).words),
 };
 process.stdout.write(JSON.stringify(found));
