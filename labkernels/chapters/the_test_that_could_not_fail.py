@@ -3,93 +3,50 @@
 Source: github.com/flashinfer-ai/flashinfer, tests/attention/test_deepseek_mla.py.
 """
 
-import itertools
-import math
-from dataclasses import dataclass, replace
 from typing import Any
 
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import ExactNormal
-from labkernels.numerics.truth.problem import Problem
 
 # Of the test in February 2025 (K all zeros), of the test since then (V too), and better ones.
 INPUTS = ("K = 0", "K = V = 0", "random")
+HEAD_DIM_V = 128
 
 
-@dataclass(frozen=True)
-class RaggedTest:
-    """Requests of equal length, one behind the other; 192 channels of Q and K, 128 of V.
+def ragged_test(
+    causal: bool, dtype: str, *, batch: int = 2, q_len: int = 37, kv_len: int = 177
+) -> Prefill:
+    """Return a shape of the test: equal requests, 192 channels of Q and K, 128 of V.
 
-    The defaults are one of the test's shapes.
+    By default it is shorter than FlashInfer's, so that a laptop's CPU build runs it at once.
     """
-
-    causal: bool
-    dtype: str
-    batch: int = 12
-    q_len: int = 377
-    kv_len: int = 544
-    heads: int = 4
-    head_dim: int = 192
-    head_dim_v: int = 128
-
-    def of_length(self, kv_len: int) -> "RaggedTest":
-        """Return the same test on two short requests, which a laptop's CPU build runs at once."""
-        return replace(self, batch=2, q_len=min(37, kv_len), kv_len=kv_len)
+    lengths = (q_len,) * batch, (kv_len,) * batch
+    return Prefill(*lengths, 4, 4, 192, causal=causal, dtype=dtype, head_dim_v=HEAD_DIM_V)
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Tensors of a test, as `ops.prefill` takes them, and the float64 problem they pose.
-
-    Shapes: q [batch * q_len, heads, 192]; kv a RaggedKV; cu_seqlens_q [batch + 1]
-    """
-
-    test: RaggedTest
-    q: Any
-    kv: Any
-    cu_seqlens_q: Any
-    scale: float
-
-    @property
-    def dtype(self) -> str:
-        """The format of q, K and V."""
-        return self.test.dtype
-
-    def problem(self) -> Problem:
-        """Return the same inputs in float64."""
-        arrays = (x.double().cpu().numpy() for x in (self.q, self.kv.k, self.kv.v))
-        return Problem.packed(
-            *arrays,
-            self.kv.cu_seqlens.cpu().numpy(),
-            scale=self.scale,
-            cu_seqlens_q=self.cu_seqlens_q.cpu().numpy(),
-            causal=self.test.causal,
-        )
-
-
-def draw(test: RaggedTest, inputs: str, *, seed: int, device: str = "cpu") -> Drawn:
+def draw(test: Prefill, inputs: str, *, seed: int) -> PrefillInputs:
     """Return nearly normal inputs, the same on every machine; `inputs` says which are zero.
 
     Raises: ValueError naming the inputs that exist.
     """
     if inputs not in INPUTS:
         raise ValueError(f"inputs = {inputs!r}, allowed: {', '.join(INPUTS)}")
-    import torch
+    drawn = prefill_inputs(test, ExactNormal(seed))
+    _clear(drawn.kv, inputs)
+    return drawn
 
-    from labkernels.kernels.caches.ragged import RaggedKV
 
-    source = ExactNormal(seed, device)
-    q = source.tensor(test.dtype, test.batch * test.q_len, test.heads, test.head_dim)
-    k = source.tensor(test.dtype, test.batch * test.kv_len, test.heads, test.head_dim)
-    v = source.tensor(test.dtype, test.batch * test.kv_len, test.heads, test.head_dim_v)
+def _clear(keys: RaggedKV | PagedKV, inputs: str) -> None:
+    """Set to zero what `inputs` names."""
     if inputs != "random":
-        k.zero_()
+        keys.k.zero_()
     if inputs == "K = V = 0":
-        v.zero_()
-    ends = [
-        torch.tensor([0, *itertools.accumulate([n] * test.batch)], dtype=torch.int32).to(device)
-        for n in (test.q_len, test.kv_len)
-    ]
-    return Drawn(test, q, RaggedKV(k, v, ends[1]), ends[0], 1 / math.sqrt(test.head_dim))
+        keys.v.zero_()
 
 
 # Bugs of a decode like the ten of the prefill: each stands in the kernels with tensor cores and
@@ -110,18 +67,12 @@ LENGTH, SPLIT_KEYS = 177, 128  # keys of a request, the last step not full; keys
 PAIRS = {"prefill": ("prefill_fma", "prefill_mma"), "decode": ("decode_fma", "decode_mma")}
 
 
-def small_inputs(operation: str, inputs: str, *, dtype: str = "bf16"):
+def small_inputs(operation: str, inputs: str) -> PrefillInputs | DecodeInputs:
     """Return two requests of 177 keys, random but for the zeros that `inputs` names."""
     if operation == "prefill":
-        return draw(RaggedTest(causal=True, dtype=dtype).of_length(LENGTH), inputs, seed=0)
-    from labkernels.kernels.decode.inputs import decode_inputs
-    from labkernels.kernels.decode.workload import Decode
-
-    drawn = decode_inputs(Decode((LENGTH,) * 2, 4, 2, 128, 16, dtype), ExactNormal(0))
-    if inputs != "random":
-        drawn.cache.k.zero_()
-    if inputs == "K = V = 0":
-        drawn.cache.v.zero_()
+        return draw(ragged_test(True, "bf16"), inputs, seed=0)
+    drawn = decode_inputs(Decode((LENGTH,) * 2, 4, 2, 128, 16, "bf16"), ExactNormal(0))
+    _clear(drawn.cache, inputs)
     return drawn
 
 
@@ -150,17 +101,14 @@ def tried(operation: str, inputs: str, *, tolerances: tuple[float, ...]) -> list
     run: Any
     how: dict[str, Any]
     truth, lse2 = oracle.attention(given.problem())
-    truth = rounding.round_to(truth, given.dtype)
+    truth = rounding.round_to(truth, given.workload.dtype)
+    run, how = ops.decode, {"keys_per_split": SPLIT_KEYS}
     if operation == "prefill":
         run, how = ops.prefill, {"causal": True}
-        args = given.q, given.kv, given.cu_seqlens_q
-    else:
-        run, how = ops.decode, {"keys_per_split": SPLIT_KEYS}
-        args = given.arguments
     for kernel, on in zip(PAIRS[operation], ("off", "on"), strict=True):
         wrong = {name: bug.spec(kernel) for name, bug in bugs(operation).items()}
         for name, spec in {"": kernel, **wrong}.items():
-            done = run(*args, kernel=spec, scale=given.scale, **how)
+            done = run(*given.arguments, kernel=spec, scale=given.scale, **how)
             pairs = {"out": (done.out, truth), "lse": (done.lse2, lse2)}
             for limit in tolerances:
                 told: dict[str, Any] = {"inputs": inputs, "kernel": kernel, "tensor_cores": on}

@@ -1,12 +1,13 @@
 """Each kind of inputs of the ragged test shows certain bugs to a rule, as was recorded."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from labkernels import ops
-from labkernels.chapters.the_test_that_could_not_fail import INPUTS, RaggedTest, draw
+from labkernels.chapters.the_test_that_could_not_fail import INPUTS, draw, ragged_test
 from labkernels.kernels.registry import discover
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, VERDICT, Criteria
 from labkernels.measure.mutants.prefill import MUTANTS
@@ -19,11 +20,15 @@ THE_TEST = {"the test, 1e-3": 1e-3, "the test, 1e-2": 1e-2}  # one limit for out
 RULES = (*THE_TEST, "FA 2x", "PyTorch fudge", "cosine", VERDICT)
 
 
+def criteria_of(drawn):
+    return Criteria(SimpleNamespace(dtype=drawn.workload.dtype, problem=drawn.problem))
+
+
 @functools.cache
 def answers(inputs: str, kernel: str = "prefill_fma"):
     """Return {(mutant, rule): answer} on one causal test in bf16, on the CPU build."""
-    drawn = draw(RaggedTest(True, "bf16").of_length(177), inputs, seed=0)
-    judge, policy, found = Criteria(drawn), discover()[kernel].policies[0], {}
+    drawn = draw(ragged_test(True, "bf16"), inputs, seed=0)
+    judge, policy, found = criteria_of(drawn), discover()[kernel].policies[0], {}
     wrong = {name: mutant.spec(kernel) for name, mutant in MUTANTS.items()}
     for name, spec in {"": kernel, **wrong}.items():
         args = (drawn.q, drawn.kv, drawn.cu_seqlens_q)
@@ -49,13 +54,13 @@ def refused_by(rule: str, found) -> set[str]:
 
 def test_inputs_are_zero_where_they_say():
     for inputs in INPUTS:
-        drawn = draw(RaggedTest(True, "bf16").of_length(17), inputs, seed=0)
+        drawn = draw(ragged_test(True, "bf16", q_len=17, kv_len=17), inputs, seed=0)
         assert (not drawn.kv.k.any()) == (inputs != "random")
         assert (not drawn.kv.v.any()) == (inputs == "K = V = 0")
         assert drawn.q.any()
         assert drawn.problem().out_shape == (34, 4, 128)
     with pytest.raises(ValueError, match="inputs = 'K', allowed: K = 0, K = V = 0, random"):
-        draw(RaggedTest(True, "bf16"), "K", seed=0)
+        draw(ragged_test(True, "bf16"), "K", seed=0)
 
 
 def test_without_keys_no_rule_sees_a_bug_of_the_keys():
@@ -68,9 +73,9 @@ def test_without_keys_no_rule_sees_a_bug_of_the_keys():
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_queries_that_are_one_computation_count_once(dtype):
     """With equal keys and a full mask every query of a head has the same output and error."""
-    drawn = draw(RaggedTest(False, dtype).of_length(177), "K = 0", seed=0)
+    drawn = draw(ragged_test(False, dtype), "K = 0", seed=0)
     done = ops.prefill(drawn.q, drawn.kv, drawn.cu_seqlens_q, kernel="prefill_mma")
-    judge, policy = Criteria(drawn), discover()["prefill_mma"].policies[0]
+    judge, policy = criteria_of(drawn), discover()["prefill_mma"].policies[0]
     assert judge.verdict(done.out, policy, done.lse2).answer == ROUNDING
     wrong = done.out * 1.004  # an ulp of bf16, and eight of fp16
     named = dtype == "bf16"  # the search for the name takes ten times as long as the rest
