@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,94 +16,10 @@ _PLACE = re.compile(rf"(?:[\w./-]*/)?{re.escape(ANSWER)}:(\d+)")
 _IN_PRIMER = re.compile(rf"(?<![\w/])(?:(?:{FOLDER.name}|kernels|labkernels)/)?(\w+\.cuh):(\d+)")
 _COMPILE = re.compile(rf"{re.escape(ANSWER)}:(\d+):(\d+): error: ([^\n]*)")
 _COMPILE_BESIDE = re.compile(r"((?:[\w-]+/)*\w+\.cuh:\d+):\d+: error: ([^\n]*)")
-# The name of each machine error, words by which its message is known, and its meaning.
-_FAULTS = {
-    "race": (
-        ("race:",),
-        "A race: two threads touch the same byte, one of them writes, and no barrier orders them.",
-    ),
-    "fence": (
-        ("no fence_async_shared",),
-        "A missing fence: wgmma and the TMA see stores only after the thread's fence_async_shared.",
-    ),
-    "product in flight": (
-        ("no wgmma_wait lies between", "with a wgmma in flight"),
-        "The registers of a product are used before a wgmma_wait says that it is done.",
-    ),
-    "in flight": (
-        ("in flight",),
-        "A copy is used before it has landed: no wait came first.",
-    ),
-    "unwritten": (
-        ("which no thread wrote",),
-        "An uninitialised read: no thread has written that byte of shared memory.",
-    ),
-    "index": (
-        ("out of bounds of its dimension",),
-        "An index outside of its dimension: C forbids it, even where the array goes on there.",
-    ),
-    "bounds": (
-        ("out of bounds", "is not memory", "read-only", "which this launch may write"),
-        "An access outside of the memory that this kernel was given.",
-    ),
-    "alignment": (("is not a multiple of",), "An address that the instruction cannot take."),
-    "barrier": (
-        ("not all threads reach", "diverged"),
-        "A divergent barrier: some threads wait where others never come.",
-    ),
-    "arrivals": (
-        ("and this is one more", "comes to barrier"),
-        "Too many arrivals at a barrier: some threads come again before its phase has ended.",
-    ),
-    "bytes": (
-        ("they were not announced",),
-        "The TMA brings bytes that the barrier does not expect.",
-    ),
-    "deadlock": (
-        ("deadlock",),
-        "A deadlock: every thread that is left waits for something that will never come.",
-    ),
-    "endless": (
-        ("does not end",),
-        "A loop without an end: what it waits for never comes, or its condition never changes.",
-    ),
-    "stack": (
-        ("overflows the stack",),
-        "The variables of your lines are too large: a thread has room for a few KiB of its own.",
-    ),
-    "wordless": (
-        ("without a word of the vocabulary",),
-        "Global memory is read and written only by load_constant, load_global and store_global.",
-    ),
-}
-# What has no place in a kernel's lines, and why.
-_REFUSED = (
-    (r"\b__shared__\b", "shared memory is the kernel's `smem`, and your lines declare no more."),
-    (
-        r"(?m)^[ \t]*#(?!\s*pragma\s+(no)?unroll\b)",
-        "of the lines that begin with #, your answer may have `#pragma unroll` alone.",
-    ),
-    (
-        r"\bstatic\b(?!\s+(const|constexpr|inline|LAB_DEVICE)\b)",
-        "a static variable is one for all threads: keep what a thread needs in its own variables.",
-    ),
-)
+_SAID = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _NO_PRINTF = "printf has no place here: `check` shows what is wrong."
 _SHOWN = 12  # lines of printf
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# Words of CUDA that the lab's kernels do not have, and the lab's own.
-_LAB_WORDS = {
-    **dict.fromkeys(("fmaxf", "max"), "maximum(a, b)"),
-    "INFINITY": "minus_infinity()",
-    "exp2f": "ex2_approx(x)",
-    "fmaf": "fma_rn(a, b, c)",
-    "__syncthreads": "sync_block()",
-    "__syncwarp": "sync_warp()",
-    "__shfl_xor_sync": "shfl_xor(x, mask)",
-    "threadIdx": "thread_x()",
-    "blockIdx": "block_x()",
-    "__device__": "LAB_DEVICE",
-}
 _UNKNOWN = re.compile(
     r".(\w+). was not declared|undeclared identifier '(\w+)'|.(\w+). does not name a type"
 )
@@ -145,8 +62,8 @@ def fault_of(message: str) -> str:
     """Return the name of a machine error: "compile" for a compiler's, "" for an unknown one."""
     if _COMPILE.search(message):
         return "compile"
-    found = (name for name, (words, _) in _FAULTS.items() if any(w in message for w in words))
-    return next(found, "")
+    faults = _SAID["faults"].items()
+    return next((name for name, of in faults if any(w in message for w in of["words"])), "")
 
 
 def in_readers_words(message: str) -> list[str]:
@@ -165,7 +82,7 @@ def in_readers_words(message: str) -> list[str]:
     what = _IN_PRIMER.sub(_quoted, _PLACE.sub(r"line \1 of your answer", what.strip()))
     lines = what.splitlines()
     if name := fault_of(message):
-        lines = [_FAULTS[name][1], *lines] if name in _FAULTS else lines
+        lines = [_SAID["faults"][name]["says"], *lines] if name in _SAID["faults"] else lines
     return lines
 
 
@@ -174,7 +91,7 @@ def _with_lab_word(line: str) -> str:
     found = _UNKNOWN.search(line)
     if "inlining failed" in line:
         return f"{line}. Functions are inlined, so that none may call itself, even by another one"
-    lab = _LAB_WORDS.get(next(filter(None, found.groups()))) if found else None
+    lab = _SAID["lab_words"].get(next(filter(None, found.groups()))) if found else None
     return _HOST_WORD.sub("", line) + (f"; the lab's word is `{lab}`" if lab else "")
 
 
@@ -193,10 +110,10 @@ def refused(answer: str, *, prints: bool = True) -> str:
     prints: whether the lines may use printf.
     """
     code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), answer)
-    no_printf = () if prints else ((r"printf\b", _NO_PRINTF),)
-    for words, why in (*_REFUSED, *no_printf):
-        if found := re.search(words, code):
-            return f"Line {_line(code, found.start())}: {why}"
+    no_printf = [] if prints else [{"pattern": r"printf\b", "why": _NO_PRINTF}]
+    for each in _SAID["refused"] + no_printf:
+        if found := re.search(each["pattern"], code):
+            return f"Line {_line(code, found.start())}: {each['why']}"
     functions = [*_FUNCTION.finditer(code)]
     for one, after in zip(functions, [*functions[1:], None], strict=False):
         body = code[one.end() : after.start() if after else None]
