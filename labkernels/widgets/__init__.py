@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "Place",
     "Widget",
     "bits_and_sums",
     "break_kernel",
@@ -50,82 +51,45 @@ class Widget:
         return self.words
 
 
-def run_kernel(kernel: str = "decode_mma") -> Widget:
-    """Place the widget that runs a CUDA kernel in the reader's browser, bit for bit.
-
-    >>> run_kernel()
-    In the published book a form stands here, which runs decode_mma in the browser.
-    """
-    words = f"In the published book a form stands here, which runs {kernel} in the browser."
-    return Widget("run_kernel", kernel, words)
-
-
-def break_kernel() -> Widget:
-    """Place the widget that breaks decode_mma and shows what the checks and the errors say.
-
-    >>> break_kernel()
-    In the published book a form stands here, which breaks decode_mma.
-    """
-    words = "In the published book a form stands here, which breaks decode_mma."
-    return Widget("break_kernel", "decode_mma", words)
-
-
-def step_kernel(kernel: str = "decode_mma") -> Widget:
-    """Place the widget that goes through a block of a kernel from barrier to barrier.
-
-    >>> step_kernel("prefill_wgmma")
-    In the published book a stepper stands here, which goes through a block of prefill_wgmma.
-    """
-    does = f"goes through a block of {kernel}"
-    words = f"In the published book a stepper stands here, which {does}."
-    return Widget("step_kernel", kernel, words)
-
-
-def budget(kernel: str = "decode_mma") -> Widget:
-    """Place the calculator of a block's shared memory, registers and occupancy.
+@dataclass(frozen=True)
+class Place:
+    """Places a widget where a chapter calls it. stands: what its words say of it, by its kernel.
 
     >>> budget("prefill_mma")
     In the published book a calculator stands here, which shows what a block of prefill_mma takes.
     """
-    does = f"shows what a block of {kernel} takes"
-    return Widget(
-        "budget", kernel, f"In the published book a calculator stands here, which {does}."
-    )
+
+    name: str
+    stands: str
+    kernel: str = ""
+
+    def __call__(self, *kernel: str) -> Widget:
+        """Return the widget, of another kernel than the usual one if it is given."""
+        (of,) = kernel or (self.kernel,)
+        return Widget(self.name, of, f"In the published book {self.stands.format(kernel=of)}.")
 
 
-def bits_and_sums() -> Widget:
-    """Place the explorer of number formats, and of sums in these formats and in tensor cores.
-
-    >>> bits_and_sums()
-    In the published book an explorer of number formats stands here.
-    """
-    return Widget("bits", "", "In the published book an explorer of number formats stands here.")
-
-
-def tolerance() -> Widget:
-    """Place the explorer of tolerances: which wrong outputs atol, rtol and the rules in use accept.
-
-    >>> tolerance()
-    In the published book an explorer of tolerances stands here.
-    """
-    words = "In the published book an explorer of tolerances stands here."
-    return Widget("tolerance", "", words)
-
-
-def which_requests_part() -> Widget:
-    """Place the explorer of batches: how libraries cut them, and which requests may change bits.
-
-    >>> which_requests_part()
-    In the published book an explorer of batches stands here.
-    """
-    return Widget("batches", "", "In the published book an explorer of batches stands here.")
-
-
-def write() -> Widget:
-    """Place the small language model, which writes with tensor cores on and off, side by side.
-
-    >>> write()
-    In the published book a language model stands here, which writes with tensor cores on and off.
-    """
-    does = "writes with tensor cores on and off"
-    return Widget("write", "", f"In the published book a language model stands here, which {does}.")
+# Runs a CUDA kernel in the reader's browser, bit for bit.
+run_kernel = Place(
+    "run_kernel", "a form stands here, which runs {kernel} in the browser", "decode_mma"
+)
+# Breaks the kernel, and shows what the checks and the errors say.
+break_kernel = Place("break_kernel", "a form stands here, which breaks {kernel}", "decode_mma")
+# Goes through a block of a kernel from barrier to barrier.
+step_kernel = Place(
+    "step_kernel", "a stepper stands here, which goes through a block of {kernel}", "decode_mma"
+)
+# Calculates the shared memory, the registers and the occupancy of a block.
+budget = Place(
+    "budget",
+    "a calculator stands here, which shows what a block of {kernel} takes",
+    "decode_mma",
+)
+# Explores number formats, and sums in these formats and in tensor cores.
+bits_and_sums = Place("bits", "an explorer of number formats stands here")
+# Explores which wrong outputs atol, rtol and the rules in use accept.
+tolerance = Place("tolerance", "an explorer of tolerances stands here")
+# Explores how libraries cut batches, and which requests may change bits.
+which_requests_part = Place("batches", "an explorer of batches stands here")
+# The small language model, which writes with tensor cores on and off, side by side.
+write = Place("write", "a language model stands here, which writes with tensor cores on and off")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from labkernels.places import WIDGETS
@@ -12,70 +13,7 @@ from labkernels.widgets import batches, bits, editing, ledgers, small, tolerance
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
-# In an order in which each module comes after those that it imports.
-MODULES = (
-    "machine/formats",
-    "machine/random",
-    "machine/machine",
-    "machine/own",
-    "machine/launches",
-    "machine/attention",
-    "machine/trace",
-    "machine/jobs",
-    "elements",
-    "form/fields",
-    "form/entry",
-    "form/own_form",
-    "form/runner",
-    "form/address",
-    "guess",
-    "compile/pack",
-    "wasi/folders",
-    "wasi/system",
-    "python/python",
-    "python/session",
-    "ask/answer",
-    "ask/progress",
-    "ask/question",
-    "ask/editor",
-    "step/smem_map",
-    "step/fragments",
-    "step/tables",
-    "step/meanings",
-    "step/stepper",
-    "ask/step_answer",
-    "ask/assignment",
-    "ask/audit",
-    "bits/arithmetic",
-    "bits/numbers",
-    "bits/board",
-    "bits/products",
-    "bits/bits",
-    "budget/occupancy",
-    "budget/formula",
-    "budget/roofline",
-    "budget/tile",
-    "budget/block",
-    "budget/grid",
-    "budget/variant",
-    "budget/shape",
-    "budget/budget",
-    "run/chart",
-    "run/result",
-    "run_kernel",
-    "step/step_kernel",
-    "break_kernel",
-    "run/first_run",
-    "read/figure",
-    "read/sort",
-    "read/histogram",
-    "read/tolerance",
-    "read/batches",
-    "write/model",
-    "write/choice",
-    "write/write",
-    "book",
-)
+LAST = "book"  # the module that a page begins with
 # The functions that make the assets other than the kernels of "Run this kernel".
 OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "batches": batches.data,
@@ -88,9 +26,23 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
     **{each.asset_name: each.asset for each in small.OFFERED},
 }
-_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
+_IMPORT = re.compile(
+    r'^import (\{[^}]*\}) from "(\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs)";$', re.MULTILINE
+)
 _COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE)
+
+
+def modules(last: Path = WIDGETS / f"{LAST}.mjs") -> list[Path]:
+    """Return the files of the program, each after those that it imports.
+
+    >>> [path.stem for path in modules()][-1]
+    'book'
+    """
+    found: dict[Path, None] = {}
+    for _, path, _ in _IMPORT.findall(last.read_text()):
+        found |= dict.fromkeys(modules((last.parent / path).resolve()))
+    return [*found, last]
 
 
 def module(offers: tuple[Offer, ...]) -> str:
@@ -100,21 +52,20 @@ def module(offers: tuple[Offer, ...]) -> str:
 
 def program(offers: tuple[Offer, ...]) -> str:
     """Return all modules as a JavaScript function that returns the exports of the last one."""
-    body = "".join(_module(name, (WIDGETS / f"{name}.mjs").read_text()) for name in MODULES)
+    body = "".join(_module(path.stem, path.read_text()) for path in modules())
     steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
     steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
     known = {"offers": [_row(offer) for offer in offers], "steps": steps}
     data = json.dumps(known | {"writing": {"mb": writing.MB, "prompt": writing.PROMPT}})
     head = f'function lab_bundle() {{\n"use strict";\nconst lab_data = {data};\n'
-    return f"{head}{body}return book_module;\n}}"
+    return f"{head}{body}return {LAST}_module;\n}}"
 
 
 def _module(name: str, text: str) -> str:
     """Return a module as a JavaScript function that is called once and returns its exports."""
-    name = name.split("/")[-1]
     text = _COMMENT.sub("", text)  # a page carries no more than it runs
     exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
-    inside = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = \2_module;", text))
+    inside = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = \3_module;", text))
     return f"const {name}_module = (() => {{\n{inside}return {{ {exports} }};\n}})();\n"
 
 

@@ -68,7 +68,7 @@ def test_types_of_the_modules_agree():
     command = ["tsc", "--allowJs", "--checkJs", "--noEmit", "--strict", "--target", "es2022"]
     command += ["--module", "esnext", "--moduleResolution", "bundler"]
     command += ["--lib", "dom,dom.iterable,es2023"]
-    files = [node.PAGE / f"{name}.mjs" for name in program.MODULES] + [node.PAGE / "bundle.d.ts"]
+    files = [*program.modules(), node.PAGE / "bundle.d.ts"]
     files += [path for room in ("compile", "edit") for path in (node.PAGE / room).glob("*.mjs")]
     answer = subprocess.run([*command, *files], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout
