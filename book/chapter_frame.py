@@ -8,8 +8,6 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from labkernels.plots.primers.locator import PARTS
-
 DATA = Path(__file__).with_name("chapters.toml")
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 ANSWER = ":::{admonition} Answer"
@@ -17,7 +15,8 @@ LOOK = ":class: important"
 WORDS_A_MINUTE, MINUTES_A_FIGURE = 200, 1
 DOTS = {1: "●○○", 2: "●●○", 3: "●●●"}
 # The columns of the picture in primer 0, which each later chapter points into.
-LAUNCHED, RUNS_ON = PARTS[: PARTS.index("SM")], PARTS[PARTS.index("SM") :]
+LAUNCHED = ("grid", "thread block", "warp", "lane")
+RUNS_ON = ("SM", "shared memory", "registers", "L2 cache", "global memory")
 PICTURE = "your_first_kernel.html#gpu-locator"
 
 

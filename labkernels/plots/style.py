@@ -14,8 +14,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-ENGINES, LIBRARIES, NAMES = (_TABLES[name] for name in ("engines", "libraries", "names"))
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ENGINES, LIBRARIES, NAMES = (TABLES[name] for name in ("engines", "libraries", "names"))
 # Colours of an engine's variants, which figures show beside the engine.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
 # Colours of lines that do not stand for a kernel.
@@ -29,7 +29,7 @@ ORIGIN_LETTERS_PER_INCH = 18  # of text of 7.5 points
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under this style: @plt.rc_context(style.HOUSE).
-HOUSE = {**_TABLES["house"], "axes.prop_cycle": plt.cycler(color=LINE_COLOURS)}
+HOUSE = {**TABLES["house"], "axes.prop_cycle": plt.cycler(color=LINE_COLOURS)}
 
 
 def colour(kernel: str) -> str:

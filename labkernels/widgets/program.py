@@ -26,9 +26,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
     **{each.asset_name: each.asset for each in small.OFFERED},
 }
-_IMPORT = re.compile(
-    r'^import (\{[^}]*\}) from "(\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs)";$', re.MULTILINE
-)
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "(\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs)";$', re.MULTILINE)
 _COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE)
 

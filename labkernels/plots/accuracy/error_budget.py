@@ -17,17 +17,7 @@ from matplotlib.patches import Patch
 from labkernels.plots import style
 
 TOTAL, BIAS = "total", "bias"
-SOURCES = {  # names, and colours of Okabe and Ito
-    "scores": ("scores Q Kᵀ", "#e69f00"),
-    "exp2": ("exp2", "#a08c00"),
-    "p": ("P to 16 bits", "#0072b2"),
-    "denominator": ("sum l", "#cc79a7"),
-    "accumulation": ("sum P V", "#009e73"),
-    "merge": ("merge", "#56b4e9"),
-    "store": ("output", "#d55e00"),
-    BIAS: ("bias", "#2b2b2b"),
-    TOTAL: ("all", "#8b95a1"),
-}
+SOURCES = style.TABLES["sources"]
 _SURE = 4.0  # least ratio of a squared mean to its squared standard error, for a bias to count
 _ALLOWED = 0.15  # largest distance of the spread from 1 that numerics.error.budget promises
 

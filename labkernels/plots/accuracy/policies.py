@@ -8,14 +8,7 @@ from matplotlib.figure import Figure
 from labkernels.plots import style
 
 _WORKLOAD = ["batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size", "dtype"]
-_WORDS = {
-    "p=fp32": "P and sums in fp32",
-    "p=input_x2": "P = hi + lo",
-    "denominator=rounded": "l of rounded P",
-    "exp2=poly3": "exp2 of degree 3",
-    "exp2=poly5": "exp2 of degree 5",
-    "accumulate=promoted": "promoted sums",
-}
+_WORDS = style.TABLES["policies"]
 
 
 def in_words(policy: str) -> str:

@@ -11,17 +11,7 @@ from matplotlib.lines import Line2D
 
 from labkernels.plots import style
 
-# Families of terms, each with one colour in every figure; the first pattern that fits is taken.
-FAMILIES = {
-    "K and V": (r"K|V|Q and K|places|sum of 16 keys", "#009e73"),
-    "Q": (r"Q", "#56b4e9"),
-    "O, dK, dV, dQ": (r"O\b|States: o|dK|dQ|merge of O|moved|factors of O", "#0072b2"),
-    "S and P": (r"S\b|P\b|dS|scores|dot products", "#e69f00"),
-    "m, l and lse": (r"m and l|States: m|maxima|lse2", "#cc79a7"),
-    "addresses": (r"addresses|copies", "#d55e00"),
-    "added by the compiler": (r"kept|loaded ahead|shuffles|.*widened", "#8b95a1"),
-    "others": (r"", "#d5dae1"),
-}
+FAMILIES = style.TABLES["families"]
 MOST_REGISTERS = 255  # per thread, by the encoding of an instruction
 UNITS = {"registers per thread": 1, "shared memory per block, bytes": 1024}
 

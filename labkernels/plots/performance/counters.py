@@ -7,28 +7,7 @@ from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
-STALLS = {  # reasons with their colours and counters, in the order of drawing
-    "issuing": ("#0072b2", "selected"),
-    "ready, not its turn": ("#56b4e9", "not_selected"),
-    "a busy pipe": ("#009e73", "math_pipe_throttle"),
-    "wgmma": ("#7fbf9b", "gmma"),
-    "the instruction before": ("#a08c00", "wait"),
-    "shared memory, exp2": ("#e69f00", "short_scoreboard", "mio_throttle"),
-    "memory": ("#d55e00", "long_scoreboard"),
-    "other warps": ("#cc79a7", "barrier"),
-    "asleep, and the rest": ("#8b95a1", "sleeping", "dispatch_stall", "no_instruction"),
-}
-PARTS = {
-    "tensor\npipe": "tensor_pipe",
-    "exp2": "mufu",
-    "FMA": "fma",
-    "ALU": "alu",
-    "issue": "issue",
-    "shared\nmemory": "smem",
-    "L2": "l2",
-    "DRAM": "dram",
-    "warps": "occupancy",
-}
+STALLS, PARTS = style.TABLES["stalls"], style.TABLES["parts"]
 _CALL = ["kernel", "tile", "head_dim", "kv_len"]
 
 
