@@ -81,21 +81,15 @@ def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
     return done
 
 
-def _decode(q: torch.Tensor, *cache: torch.Tensor, **options: Any) -> tuple[Any, ...]:
-    return tuple(_outputs(decode(q, PagedKV(*cache), **options), q))
+def _cached(verb: Callable[..., Any], kind: type, begin: int = 1) -> Callable[..., tuple[Any, ...]]:
+    """Return a verb that takes the four tensors of its cache one by one, from `begin` on."""
 
+    def run(*given: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+        cache = kind(*given[begin : begin + 4])
+        step = verb(*given[:begin], cache, *given[begin + 4 :], **options)
+        return tuple(_outputs(step, given[0]))
 
-def _mla_decode(
-    q_nope: torch.Tensor, q_pe: torch.Tensor, *more: torch.Tensor, **options: Any
-) -> tuple[Any, ...]:
-    *cache, cu_seqlens_q = more
-    step = mla_decode(q_nope, q_pe, LatentKV(*cache), cu_seqlens_q, **options)
-    return tuple(_outputs(step, q_nope))
-
-
-def _prefill_paged(q: torch.Tensor, *more: torch.Tensor, **options: Any) -> tuple[Any, ...]:
-    *cache, cu_seqlens_q = more
-    return tuple(_outputs(prefill(q, PagedKV(*cache), cu_seqlens_q, **options), q))
+    return run
 
 
 def _prefill(*given: torch.Tensor, deterministic: bool = False, **options: Any) -> tuple[Any, ...]:
@@ -116,10 +110,6 @@ def _append(*given: torch.Tensor, **options: Any) -> None:
     append(PagedKV(*given[:4]), *given[4:], **options)
 
 
-def _with_kvcache(q: torch.Tensor, *more: torch.Tensor, **options: Any) -> tuple[Any, ...]:
-    return tuple(_outputs(with_kvcache(q, PagedKV(*more[:4]), *more[4:], **options), q))
-
-
 def _prefilled(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,21 +121,21 @@ _operator(
     "decode",
     f"Tensor q, Tensor k, Tensor v, {PAGES}",
     f"float? scale=None, {KEYS}, SymInt[]? kv_lens=None, {SLOPES}, {SINKS}, {BIAS}, {OPTIONS}",
-    _decode,
+    _cached(decode, PagedKV),
     _attended,
 )
 _operator(
     "mla_decode",
     f"Tensor q_nope, Tensor q_pe, Tensor ckv, Tensor kpe, {PAGES}, Tensor? cu_seqlens_q",
     PACKED.replace("causal=False", "causal=True"),
-    _mla_decode,
+    _cached(mla_decode, LatentKV, begin=2),
     _attended,
 )
 _operator(
     "prefill_paged",
     f"Tensor q, Tensor k, Tensor v, {PAGES}, Tensor cu_seqlens_q",
     f"{PACKED}, {VARIANT}",
-    _prefill_paged,
+    _cached(prefill, PagedKV),
     _prefilled,
 )
 _operator(
@@ -162,7 +152,7 @@ _operator(
     "with_kvcache",
     f"Tensor q, {GROWING}, Tensor cu_seqlens_q",
     PACKED.replace("causal=False", "causal=True") + f", {ROTARY}, {VARIANT}",
-    _with_kvcache,
+    _cached(with_kvcache, PagedKV),
     _prefilled,
     writes=WRITTEN,
 )
