@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkernels.cuda.host.build import ex2_coefficients
-from labkernels.cuda.wasm import compiler
 from labkernels.experiments.accuracy import bits
 from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.operation import BitCase, operations
 from labkernels.kernels.registry import discover
 from labkernels.records import store
-from labkernels.widgets.launches import page_launch, rounding
+from labkernels.widgets.launches import module, page_launch, rounding
 
 # Each takes a few seconds to compile, and prefill_wgmma takes half a minute.
 _DECODES = (("fp16", 64), ("fp16", 128), ("bf16", 128))
@@ -82,15 +79,10 @@ class Offer:
         launches = {name: page_launch(case) for name, case in self.cases()}
         specializations = {launch.specialization for launch in launches.values()}
         (made,) = specializations
-        module = compiler.build(made)
         how = rounding(self.recorded.instance)
         sums = {RECORDED: self.checksum}
         return {
-            "module": {
-                "wasm": base64.b64encode(module.wasm).decode(),
-                "ex2": base64.b64encode(ex2_coefficients().tobytes()).decode(),
-                "places": dict(module.places),
-            },
+            "module": module(made),
             "cases": {
                 name: {**launch.plan, "rounding": how, "sha256": sums.get(name)}
                 for name, launch in launches.items()

@@ -10,7 +10,9 @@ from typing import Any
 from labkernels import formats
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.gpu.tensor_map import TensorMap
+from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.launch import Collected, collected, span_bytes
+from labkernels.cuda.wasm import compiler
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.operation import BitCase, operations
 from labkernels.kernels.random_inputs import ExactNormal
@@ -75,6 +77,21 @@ def planned(listed: Collected) -> PageLaunch:
     return PageLaunch(made, plan)
 
 
+def module(specialization: Specialization, **how: bool) -> dict[str, Any]:
+    """Return a kernel as WebAssembly, with the table of exp2; the first call compiles for seconds.
+
+    how: options of `compiler.build`. places: source lines of a checked build's accesses, by number.
+    """
+    made = compiler.build(specialization, **how)
+    ex2 = in_base64(ex2_coefficients().tobytes())
+    return {"wasm": in_base64(made.wasm), "ex2": ex2, "places": dict(made.places)}
+
+
+def in_base64(numbers: bytes) -> str:
+    """Return bytes as a page's data has them."""
+    return base64.b64encode(numbers).decode()
+
+
 def _attention(inputs, case: BitCase) -> dict[str, Any]:
     """Return the attention that the launch computes, by the names of a Problem."""
     w, instance = case.workload, case.instance
@@ -130,7 +147,7 @@ class _Memory:
         if entry["written"]:
             return entry | {"filled": 0 if self._counts(name) else 0xFF}
         data = self._tensors[name].contiguous().view(-1).numpy().tobytes()
-        return entry | {"data": base64.b64encode(data).decode()}
+        return entry | {"data": in_base64(data)}
 
     def _counts(self, name: str) -> bool:
         """Return whether a tensor is in the workspace's counters, which are 0 between launches."""

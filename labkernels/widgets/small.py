@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,10 +11,8 @@ import numpy as np
 
 from labkernels.chapters.primers import fragments, machine, pipeline, small_attention
 from labkernels.chapters.primers.machine import SmallKernel
-from labkernels.cuda.host.build import ex2_coefficients
-from labkernels.cuda.wasm import compiler
 from labkernels.widgets import ledgers
-from labkernels.widgets.launches import rounding
+from labkernels.widgets.launches import in_base64, module, rounding
 
 REQUEST = small_attention.Request("of the page", 200, 3, 2, 2, causal=True)
 _DRAWN = {"q": "q", "k_pool": "k", "v_pool": "v"}
@@ -69,7 +66,7 @@ class Small:
             "kv_lens": [1],
         }
         a |= {"q_heads": 1, "kv_heads": 1, "head_dim": width, "head_dim_v": width}
-        return made | {"attention": a, "right": base64.b64encode(result.tobytes()).decode()}
+        return made | {"attention": a, "right": in_base64(result.tobytes())}
 
     def _content(self, name: str, value: np.ndarray) -> dict[str, Any]:
         """Return what a tensor holds at first: drawn numbers, drawn pages, or these."""
@@ -77,16 +74,12 @@ class Small:
             return {"drawn": _DRAWN[name]}
         if name == "page_table":
             return {"columns": value.size}
-        return {"data": base64.b64encode(value.tobytes()).decode()}
+        return {"data": in_base64(value.tobytes())}
 
     def asset(self) -> dict[str, Any]:
         """Return all that a page needs to run the unchanged kernel."""
-        module = compiler.build(self.kernel.made((machine.FOLDER,)))
-        wasm, ex2 = (base64.b64encode(of).decode() for of in (module.wasm, ex2_coefficients()))
-        return {
-            "module": {"wasm": wasm, "ex2": ex2, "places": {}},
-            "cases": {"recorded": self.plan()},
-        }
+        made = module(self.kernel.made((machine.FOLDER,)))
+        return {"module": made, "cases": {"recorded": self.plan()}}
 
     def entry(self) -> dict[str, Any]:
         """Return what the editor knows of the kernel; see `editing`."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.launch import collected
-from labkernels.cuda.wasm import compiler
 from labkernels.experiments.training import generation, weights
 from labkernels.experiments.training.model import Gpt, turns
 from labkernels.records import store
-from labkernels.widgets.launches import planned
+from labkernels.widgets.launches import in_base64, module, planned
 
 NAME = "writing"  # of the asset
 MB = 0.8  # of the asset, which a page loads by a click
@@ -31,12 +28,12 @@ def data() -> dict[str, Any]:
     """
     size, (model, _) = weights.SMALL.size, weights.load()
     with np.load(store.path_of("weights.npz")) as file:
-        kept = {name: _base64(file[name]) for name in file.files if file[name].ndim}
+        kept = {name: in_base64(file[name].tobytes()) for name in file.files if file[name].ndim}
     angles = turns(size.context, size.head_dim, model.norm.device)
     return {
         "size": asdict(size),
         "eps": float(np.finfo(np.float32).eps),  # of rms_norm
-        "weights": kept | {"turns": _base64(angles.numpy())},
+        "weights": kept | {"turns": in_base64(angles.numpy().tobytes())},
         "ways": {name: _decode(model, way) for name, way in WAYS.items()},
     }
 
@@ -47,13 +44,5 @@ def _decode(model: Gpt, way: str) -> dict[str, Any]:
     with collected() as launches:
         cache = generation.Cache(model, 1, options, alone=alone)
     made = planned(launches[0])
-    return {
-        "kernel": cache.steps[0][0].plan.kernel,
-        "wasm": base64.b64encode(compiler.build(made.specialization).wasm).decode(),
-        "ex2": _base64(ex2_coefficients()),
-        "plan": made.plan,
-    }
-
-
-def _base64(numbers: np.ndarray) -> str:
-    return base64.b64encode(numbers.tobytes()).decode()
+    kernel = cache.steps[0][0].plan.kernel
+    return {"kernel": kernel, "plan": made.plan, **module(made.specialization)}

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkernels.cuda.compiler import cache
-from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
-from labkernels.cuda.wasm import compiler
 from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.operation import BitCase
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mutant import Edit
-from labkernels.widgets.launches import page_launch, rounding
+from labkernels.widgets.launches import module, page_launch, rounding
 from labkernels.widgets.steps import smem_map
 from labkernels.widgets.steps.softmax_rows import (
     Row,
@@ -76,14 +73,9 @@ class Stepped:
     def asset(self, case: BitCase) -> dict[str, Any]:
         """Return the checked module, its launch, its shared memory, its rows and its sources."""
         launch = page_launch(case)
-        module = compiler.build(launch.specialization, checks=True, trace=True)
         plan = {**launch.plan, "rounding": rounding(case.instance), "sha256": None}
         return {
-            "module": {
-                "wasm": base64.b64encode(module.wasm).decode(),
-                "ex2": base64.b64encode(ex2_coefficients().tobytes()).decode(),
-                "places": dict(module.places),
-            },
+            "module": module(launch.specialization, checks=True, trace=True),
             "kernel": self.kernel,
             "cases": {"recorded": plan},
             "maps": smem_map.maps(case.instance),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +24,8 @@ _LINE_MAX = 400  # a compiler's first complaint
 class Step:
     """A kernel to write: its launch, its inputs, the array that it must fill, and with what.
 
-    uses: a word that the kernel must contain. asks: what is wrong with the counts of its accesses.
+    uses: a word that the kernel must contain. asks: which counts of its accesses must be right,
+    "sectors" or "lanes".
     """
 
     call: str
@@ -31,7 +34,7 @@ class Step:
     expected: np.ndarray
     passed: str
     uses: str = ""
-    asks: Callable[[pd.DataFrame], str] | None = None
+    asks: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,63 +66,28 @@ def _lanes(counts: pd.DataFrame) -> str:
 
 def _steps() -> dict[str, Step]:
     x = (np.arange(1024, dtype=np.float32) * 7) % 31
-    i, pairs = np.arange(256, dtype=np.int32), np.indices((6, 20), dtype=np.int32)
-    few, rows = x[:200].copy(), {"rows": 6, "columns": 20}
-    half = {"x": x[:128].copy()}
-    kinds = np.where(i % 2 == 0, x[:256] * x[:256], -x[:256])
-    left = half["x"] - np.concatenate([[0], half["x"][:63], [0], half["x"][64:127]])
-    sums = half["x"].reshape(1, 128).sum(axis=1)
-    turned = half["x"].reshape(2, 64)[:, ::-1].ravel()
-    flat = (10 * pairs[0] + pairs[1]).ravel()
-    two = "fill<<<dim3(2, 2), dim3(16, 4)>>>(b, rows, columns)"
-    turns = "each thread block turned its 64 numbers in its own shared memory."
+    i, (row, column) = np.arange(256, dtype=np.int32), np.indices((6, 20), dtype=np.int32)
+    few, half, some = x[:200].copy(), x[:128].copy(), x[:256].copy()
+    left = half - np.concatenate([[0], half[:63], [0], half[64:127]])
+    of_each: dict[str, tuple] = {
+        "index": ({}, i),
+        "guard": ({"x": few, "y": few, "n": 200}, 2 * few),
+        "two_dimensions": ({"rows": 6, "columns": 20}, (10 * row + column).ravel()),
+        "shared_memory": ({"x": half}, half.reshape(2, 64)[:, ::-1].ravel()),
+        "barrier": ({"x": half}, left),
+        "reduction": ({"x": half}, half.reshape(1, 128).sum(axis=1)),
+        "coalescing": ({"x": x}, x),
+        "divergence": ({"x": some}, np.where(i % 2 == 0, some * some, -some)),
+    }
+    told = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return {
-        "index": Step("fill<<<4, 64>>>(y)", {}, "y", i, "256 threads wrote 256 numbers."),
-        "guard": Step(
-            "add<<<(n + 63) / 64, 64>>>(x, y, z, n)",
-            {"x": few, "y": few, "n": 200},
-            "z",
-            2 * few,
-            "256 threads ran, and 200 of them had something to do.",
-        ),
-        "two_dimensions": Step(two, rows, "b", flat, "each thread found its row and its column."),
-        "shared_memory": Step("reverse<<<2, 64>>>(x, y)", half, "y", turned, turns, "__shared__"),
-        "barrier": Step(
-            "difference<<<2, 64>>>(x, y)",
-            half,
-            "y",
-            left,
-            "no thread reads the array before all threads have written it.",
-            "__shared__",
-        ),
-        "reduction": Step(
-            "add_up<<<1, 128>>>(x, y)",
-            half,
-            "y",
-            sums,
-            "128 numbers became one in seven turns.",
-            "__syncthreads",
-        ),
-        "coalescing": Step(
-            "copy<<<2, 64>>>(x, y)",
-            {"x": x},
-            "y",
-            x,
-            "each warp wants 128 bytes at a time, and memory moves no others.",
-            asks=_sectors,
-        ),
-        "divergence": Step(
-            "mix<<<4, 64>>>(x, y)",
-            {"x": x[:256].copy()},
-            "y",
-            kinds,
-            "every line serves all 32 lanes of a warp.",
-            asks=_lanes,
-        ),
+        name: Step(inputs=of_each[name][0], expected=of_each[name][1], **given)
+        for name, given in told.items()
     }
 
 
 STEPS = _steps()
+_ASKS = {"": lambda counts: "", "sectors": _sectors, "lanes": _lanes}
 
 
 def check(name: str, source: str) -> Found:
@@ -152,7 +120,7 @@ def check(name: str, source: str) -> Found:
         return Found(False, said)
     if step.uses not in re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL):
         return Found(False, f"the numbers are right, but this step is to use {step.uses}.")
-    if step.asks and (complaint := step.asks(counts)):
+    if complaint := _ASKS[step.asks](counts):
         return Found(False, f"the numbers are right, but {complaint}.")
     return Found(True, step.passed)
 
