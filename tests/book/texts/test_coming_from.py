@@ -2,12 +2,15 @@
 
 import inspect
 import math
+import operator
 import re
 
 import pytest
 import torch
 
 import labkernels
+from labkernels.kernels.decode.api import DecodeOptions
+from labkernels.kernels.packed_gqa.call import PackedOptions
 from labkernels.measure.peers.flashinfer import page_lists
 from tests.repo.files import ROOT
 
@@ -138,3 +141,33 @@ def test_every_operation_but_the_append_has_a_triton_kernel():
     folders = (ROOT / "labkernels/kernels").glob("*/operation.py")
     without = [p.parent.name for p in folders if not (p.parent / "triton/kernel.py").is_file()]
     assert without == ["append"]
+
+
+ROWS = [
+    right
+    for title in ("FlashInfer", "flash-attn")
+    for right in re.findall(
+        r"^\| `.*? \| (.*) \|$", PAGE.partition(f"## {title}\n")[2].partition("```")[0], re.M
+    )
+]
+ROLE = r"{func}`labkernels\.(.*?)`"
+THEIRS = {"not is_neox"}  # words of another library that stand right
+
+
+def arguments():
+    """Return the arguments, options and outputs of the verbs that the rows name."""
+    verbs = [labkernels.attention, labkernels.merge_states, labkernels.PagedKV]
+    verbs += [labkernels.with_kvcache, labkernels.ops.append, labkernels.ops.prefill_step]
+    names = {name for verb in verbs for name in inspect.signature(verb).parameters}
+    return names | {*PackedOptions.__optional_keys__, *DecodeOptions.__optional_keys__, "lse2"}
+
+
+def test_what_stands_right_in_the_tables_is_the_labs():
+    known = arguments()
+    assert len(ROWS) > 20
+    for row in ROWS:
+        for name in re.findall(ROLE, row):
+            assert callable(operator.attrgetter(name)(labkernels)), row
+        for word in set(re.findall("`(.*?)`", re.sub(ROLE, "", row))) - THEIRS:
+            name = word.partition("=")[0].rpartition(".")[2]
+            assert name in known or hasattr(labkernels, name), word
