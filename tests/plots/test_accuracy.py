@@ -8,21 +8,6 @@ from labkernels import plots
 from tests.plots.conftest import ORIGIN, draw, error_rows
 
 
-@pytest.mark.parametrize(("samples", "shape"), [(8, (3, 1)), (57, (1, 3))])
-def test_maps_share_one_scale(samples, shape):
-    figure = draw(
-        plots.error_maps(error_rows(samples=samples, heads=32), origin=ORIGIN, label="rmse")
-    )
-    *maps, bar = figure.axes
-    limits = {axes.images[0].get_clim() for axes in maps}
-    assert len(limits) == 1
-    grid = maps[0].get_gridspec()
-    assert (grid.nrows, grid.ncols) == shape
-    titles = [axes.get_title(loc="left").replace("\n", ", ") for axes in maps]
-    assert titles == ["decode_fma, off", "decode_mma, on", "torch SDPA"]
-    assert bar.get_ylabel() == "rmse"
-
-
 def test_map_shows_a_cell_where_it_is():
     cells = error_rows(samples=5, heads=4)
     cells.loc[(cells["sample"] == 3) & (cells["head"] == 1), "rmse"] = 1.0
@@ -53,53 +38,6 @@ def test_shares_have_the_bias_squared_and_a_sum():
     assert shares.measured_share["bias"] == pytest.approx(4 * 1.05**2)
     assert shares.predicted_share["total"] == pytest.approx(5.0)
     assert shares.measured_share["total"] == pytest.approx(1.1 + 4 * 1.05**2)
-
-
-def test_a_waterfall_steps_from_source_to_source():
-    figure = draw(plots.error_waterfall(budget_rows(), origin=ORIGIN))
-    steps, sizes = figure.axes
-    predicted = steps.patches[: len(SHARES) - 1]
-    assert [bar.get_x() for bar in predicted] == pytest.approx([0, 1e-3, 0.5, 0.6])
-    assert [bar.get_width() for bar in predicted] == pytest.approx([1e-3, 0.499, 0.1, 0.4])
-    names = [label.get_text() for label in steps.get_yticklabels()]
-    assert names == ["scores Q Kᵀ", "P to 16 bits", "sum P V", "output", "bias", "all"]
-    assert steps.patches[5].get_x() == 0
-    assert "share" in steps.get_xlabel()
-    assert sizes.get_xscale() == "log"
-    assert any(bar.get_hatch() for bar in steps.patches)
-
-
-def test_groups_are_stacked_predicted_beside_measured():
-    samples = budget_rows("sample", 5)
-    figure = draw(plots.budget_by_group(budget_rows(), samples, origin=ORIGIN))
-    heads, below = figure.axes
-    assert heads.get_xlabel() == "query head"
-    assert below.get_xlabel() == "request"
-    tops = {}
-    for bar in below.patches:
-        place = round(bar.get_x() + bar.get_width() / 2, 2)
-        tops[place] = max(tops.get(place, 0), bar.get_y() + bar.get_height())
-    assert len(tops) == 10
-    assert tops[-0.2] == pytest.approx(1.0)
-    assert tops[0.2] == pytest.approx(1.1)
-
-
-def test_calibration_shows_a_point_a_head_and_every_sure_bias():
-    common = {"other_policy": "", "dtype": "fp16"}
-    rows = pd.concat(
-        budget_rows(family=family, tensor_cores=on, **common)
-        for family in ("normal", "peaky")
-        for on in ("on", "off")
-    )
-    rows.loc[rows.tensor_cores == "off", "bias_noise"] = 1.0
-    spreads, biases = draw(plots.calibration(rows, origin=ORIGIN)).axes
-    points = np.concatenate(
-        [line.get_xdata() for line in spreads.lines if line.get_marker() in "os"]
-    )
-    assert points == pytest.approx(np.full(12, np.sqrt(1.1)))
-    assert [label.get_text() for label in spreads.get_yticklabels()] == ["normal", "peaky"]
-    assert sum(line.get_xdata().size for line in biases.lines if line.get_marker() == ".") == 6
-    assert biases.get_xscale() == biases.get_yscale() == "log"
 
 
 LABEL = "p={},denominator={},exp2={},accumulate={},out={}"
@@ -172,20 +110,3 @@ def test_matrix_says_each_share_of_all_runs_and_rounds_none_to_all_or_nothing():
     assert np.array_equal(above.collections[0].get_array(), wrong)
     with pytest.raises(ValueError, match="rules of right"):
         plots.detection_matrix(wrong, wrong[["cosine"]], origin=ORIGIN)
-
-
-def cells():
-    kinds, lengths, heads = ("predicted", "found"), (300, 129, 100), range(2)
-    rows = [(kind, n, head) for kind in kinds for n in lengths for head in heads]
-    frame = pd.DataFrame(rows, columns=["kind", "kv_len", "head"])
-    return frame.assign(different=np.arange(len(frame)) % 5, marked=frame["head"] == 1)
-
-
-def test_maps_write_every_count_where_it_is_and_frame_what_is_marked():
-    figure = draw(plots.road_maps(cells(), origin=ORIGIN))
-    left, right = figure.axes
-    assert [axes.get_title(loc="left") for axes in (left, right)] == ["predicted", "found"]
-    texts = {tuple(int(x) for x in text.get_position()): text.get_text() for text in left.texts}
-    assert texts == {(0, 0): "=", (1, 0): "1", (0, 1): "2", (1, 1): "3", (0, 2): "4", (1, 2): "="}
-    assert len(left.patches) == 3
-    assert [label.get_text() for label in left.get_yticklabels()] == ["300", "129", "100"]

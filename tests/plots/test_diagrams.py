@@ -7,8 +7,7 @@ import pandas as pd
 
 from labkernels import plots
 from labkernels.plots.accuracy.seen import seen
-from labkernels.plots.curves import curves
-from labkernels.plots.primers import attention, fragments, locator, machine, motion
+from labkernels.plots.primers import attention, fragments, machine, motion
 from tests.plots.conftest import ORIGIN, draw
 
 
@@ -25,38 +24,10 @@ def test_an_sm_is_filled_by_the_blocks_that_fit():
     assert "3 × 100 of 350 registers" in words(figure)
 
 
-def test_a_walk_has_the_maximum_of_each_step():
-    steps = {"first": [0, 2], "last": [2, 4], "m": [1.0, 3.0], "l": [1, 2], "rescale": [0, 0.25]}
-    figure = attention.walk(np.array([0.0, 1, 2, 3]), pd.DataFrame(steps), origin="here")
-    stairs = figure.axes[0].patches[-1].get_data()
-    assert stairs.values.tolist() == [1.0, 3.0]
-
-
 def test_a_page_is_joined_to_its_entry():
     figure = attention.page_table({"a": [2, 0], "b": [3]}, 5, origin="here")
     ends = [tuple(float(x) for x in line.get_xdata()) for line in figure.axes[0].lines]
     assert ends == [(0.5, 2.5), (1.5, 0.5), (4.5, 3.5)]
-
-
-def test_a_merge_says_its_factors():
-    states = pd.DataFrame({"keys": ["x", "y"], "m": [1.0, 3.0], "l": [2.0, 1.0]})
-    figure = attention.split_and_merge(states, (3.0, 1.5), origin="here")
-    assert {"× 0.25", "× 1.00", "all keys", "m = 3.00, l = 1.50"} <= set(words(figure))
-
-
-def test_a_walk_numbers_the_blocks_that_its_tile_sees():
-    pairs = [(0, 0, "some"), (0, 1, "none"), (1, 0, "all"), (1, 1, "some")]
-    blocks = pd.DataFrame(pairs, columns=["tile", "block", "seen"])
-    for walker, steps in ((0, ["1"]), (1, ["1", "2"])):
-        figure = attention.tile_walk(blocks, walker, origin="here")
-        assert [text for text in words(figure) if text.isdigit()] == steps
-
-
-def test_owners_are_written_into_their_places():
-    matrix = np.zeros((2, 2, 2), int)
-    matrix[1] = (31, 2), (31, 3)
-    figure = fragments.owners({"D": matrix}, origin="here")
-    assert words(figure) == ["0·0", "31·2,3"]
 
 
 def test_numbers_can_be_read_on_every_colour():
@@ -118,16 +89,6 @@ def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def test_a_curve_stands_for_each_kind():
-    rows = pd.DataFrame({"kind": ["a", "a", "b"], "x": [1, 10, 1], "y": [2.0, 3.0, 4.0]})
-    figure = curves(rows, labels=("keys", "time, ms"), log="x", at=(3,), origin=ORIGIN)
-    (axes,) = figure.axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
-    assert axes.lines[0].get_ydata().tolist() == [2.0, 3.0]
-    assert figure.get_supxlabel() == ORIGIN
-
-
 def test_a_bug_is_seen_where_more_is_off_than_of_the_right_kernel():
     rows = [
         ("decode", bug, "K = 0", "off", out, lse)
@@ -154,19 +115,3 @@ def test_alignment_cuts_each_term_at_the_last_place_kept():
         row = round(bar.get_y() + bar.get_height() / 2)
         bars.setdefault(row, []).append((bar.get_x(), bar.get_x() + bar.get_width()))
     assert bars == {0: [(0, 5)], 1: [(-1, 2), (-3, -1)], 2: [(-5, -2)]}
-
-
-def test_the_exponential_unit_shows_all_segments_and_the_first_four():
-    error = np.zeros(1 << 23)
-    error[: 1 << 17] = 1.0
-    whole, some = draw(plots.exponential_unit(error, origin=ORIGIN)).axes
-    assert whole.get_xlim() == (0, 64)
-    assert some.get_xlim() == (0, 4)
-    assert whole.lines[0].get_ydata().max() == 1
-    assert np.mean(some.lines[0].get_ydata()) == 0.25
-
-
-def test_a_locator_names_what_is_launched_and_what_runs_it():
-    words = " ".join(text.get_text() for text in locator.locator(origin=ORIGIN).axes[0].texts)
-    for part in ("grid", "thread block", "warp", "lane", "SM", "shared memory", "registers"):
-        assert part in words

@@ -58,16 +58,6 @@ def test_timing_leaves_simulations_out_and_draws_the_floors():
     assert [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 2] == [0.3, 0.6]
 
 
-def test_occupancy_draws_the_blocks_that_fit_and_says_what_one_more_would_take():
-    row = {"gpu": "h200", "kernel": "a", "limit": "registers", "blocks_per_sm": 3}
-    row |= {"one_more": "160 registers"}
-    lacking = {"gpu": "h200", "kernel": "b"}
-    figure = draw(bench.occupancy(pd.DataFrame([row, lacking]), origin="here"))
-    (axes,) = figure.axes
-    assert [patch.get_width() for patch in axes.patches] == [3]
-    assert [text.get_text() for text in axes.texts] == ["+1 at 160 registers"]
-
-
 def error_figure(*kinds, shape=(2, 4), elements=50):
     """Return the figure of errors of kinds (kernel, switch, size, tensor, note)."""
     rng, frames = np.random.default_rng(0), []
