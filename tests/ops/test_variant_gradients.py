@@ -11,6 +11,7 @@ from labkernels.ops import attention
 
 Q_LENS, KV_LENS, GROUP = (3, 20, 33), (9, 40, 33), 2
 VARIANTS = [
+    {},
     {"window_left": 6},
     {"window_left": 4, "window_right": 5},
     {"soft_cap": 0.8},

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import http.server
-import json
 import re
 import shutil
 import threading
@@ -168,26 +167,6 @@ def test_a_first_question_is_answered_wrong_and_then_right_by_keyboard(
     page.keyboard.press("Enter")
     page.get_by_text("You have answered 0 of ").wait_for()
     assert not page.wrong
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_says_what_the_check_says_to_numbers_and_names(opened, width):
-    page = opened("book/assignments.html", width)
-    ledger, stages, turns, bug = page.locator("[data-lab-widget=question]").all()
-    bug.get_by_label("Your answer").select_option("page")
-    for box, parts, given in (
-        (ledger, ["148"], "148"),
-        (stages, ["4", "3", "2"], "4, 3, 2"),
-        (turns, ["8", "4", "1"], (8, 4, 1)),
-        (bug, [], "page"),
-    ):
-        for field, part in zip(box.locator("input").all(), parts, strict=True):
-            field.fill(part)
-        box.get_by_role("button", name="Check").click()
-        name = json.loads(box.get_attribute("data-question"))["name"]
-        lines = box.locator("[aria-live]").first.locator("p")
-        playwright.expect(lines).to_have_text(["Not yet.", *exercises.check(name, given).lines])
-    check(page, within="[data-lab-widget=question]")
 
 
 def test_table_of_a_chapter_is_ordered_by_its_reader(opened):

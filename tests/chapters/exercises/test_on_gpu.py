@@ -7,7 +7,6 @@ from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.graders import hopper
 from labkernels.chapters.primers import machine
-from labkernels.cuda.compiler import nvrtc
 
 
 @pytest.fixture
@@ -81,20 +80,3 @@ def test_a_hopper_kernel_asks_for_its_architecture(monkeypatch):
     monkeypatch.setattr(machine, "has_gpu", lambda arch="": asked.append(arch))
     assert exercises.check("wgmma_mask", solution("wgmma_mask"))
     assert asked == ["sm_90"]
-
-
-@pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
-@pytest.mark.parametrize(
-    ("header", "kernel"),
-    [
-        ("attention.cuh", "small_attention::attend"),
-        ("attention.cuh", "small_attention::merge_splits"),
-        ("fragments.cuh", "fragments::two_products"),
-        ("fragments.cuh", "fragments::swizzled"),
-        ("pipeline.cuh", "small_pipeline::sum_up"),
-    ],
-)
-def test_the_kernels_compile_for_a_gpu(header, kernel):
-    nvrtc.compile_kernel(
-        header, instance=kernel, defines={}, arch="sm_80", include_dirs=(machine.FOLDER,)
-    )

@@ -96,17 +96,3 @@ def test_titles_of_gradients_do_not_overlap():
     boxes = [t.get_window_extent() for t in texts]
     assert len(boxes) == 3
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-
-
-def test_maps_of_errors_number_heads_and_requests_where_they_end():
-    """Numbers stand below the lowest map of each column, and left of the first map of each row."""
-    kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
-    figure = error_figure(*((*kernel, 1e-4, "out", "") for kernel in kernels), shape=(2, 16))
-    maps = [axes for axes in figure.findobj(Axes) if axes.get_title("left")][:3]
-    even = [str(head) for head in range(0, 16, 2)]
-    numbers = [[text.get_text() for text in axes.get_xticklabels()] for axes in maps]
-    assert numbers == [[], even, even]
-    numbers = [[text.get_text() for text in axes.get_yticklabels()] for axes in maps]
-    assert numbers == [["0", "1"], [], ["0", "1"]]
-    many = error_figure(("decode_mma", "on", 1e-4, "out", ""), shape=(57, 4), elements=2)
-    assert many.get_figheight() < 9  # no longer than a screen
