@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from labkernels.cuda.compiler import cache
@@ -25,9 +27,7 @@ from labkernels.widgets.steps.softmax_rows import (
 )
 
 HEAD_DIM, DTYPE, GROUP = 64, "fp16", 4
-_DECODE = Decode((200,), 2 * GROUP, 2, HEAD_DIM, 16, DTYPE)
-_SPLITS, _SOFTMAX = "lab/attention/split_kv.cuh", "lab/attention/online_softmax.cuh"
-_DECODES = ("decode/pipeline.cuh", "decode/problem.cuh", _SOFTMAX, _SPLITS)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _TOLD = (
     r"\g<0> extern void told(const float*, const float*, const float*) "
     r'__asm__("lab_softmax"); '
@@ -97,11 +97,6 @@ class Stepped:
         return made
 
 
-def _of(kernel: str, *others: str) -> tuple[str, ...]:
-    operation, _, name = kernel.partition("_")
-    return (f"{operation}/{name}/kernel.cuh", *others)
-
-
 def _rows_of_each(warps: range, *, has_o: bool = True) -> list[Row]:
     """Return the 16 rows of each of some warps, which share no row."""
     return [
@@ -111,92 +106,45 @@ def _rows_of_each(warps: range, *, has_o: bool = True) -> list[Row]:
     ]
 
 
-DECODE_MMA = Stepped(
-    "decode_mma",
-    _DECODE,
-    _of("decode_mma", *_DECODES),
-    Edit(
-        "decode/mma/kernel.cuh",
-        r"accumulate<C, P>\(o, s, pipeline\.v\(\)\);",
-        f"{_TOLD}told(softmax.m, softmax.l, o[0]);",
-    ),
-    lambda: accumulator_rows(GROUP, (0, 1, 2, 3), group=GROUP),
-)
+def _stepped(
+    kernel: str,
+    workload: Decode | Prefill,
+    rows: Callable[[], Sequence[Row]],
+    tile: Callable[[Any], bool] = lambda tile: True,
+) -> Stepped:
+    of = _TABLE[kernel]
+    told = Edit(of["file"], of["pattern"], f"{_TOLD}{of['told']}")
+    return Stepped(kernel, workload, tuple(of["read"]), told, rows, tile)
+
+
+def _four_warps() -> list[Row]:
+    return accumulator_rows(GROUP, (0, 1, 2, 3), group=GROUP)
+
+
+def _two_warpgroups() -> list[Row]:
+    return _rows_of_each(range(4, 12), has_o=False)
+
+
+_DECODE = Decode((200,), 2 * GROUP, 2, HEAD_DIM, 16, DTYPE)
+_PREFILL = Prefill((32,), (300,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE)
+DECODE_MMA = _stepped("decode_mma", _DECODE, _four_warps)
 _OTHERS = (
-    Stepped(
-        "decode_mma_n8",
-        _DECODE,
-        _of("decode_mma_n8", *_DECODES),
-        Edit(
-            "decode/mma_n8/kernel.cuh",
-            r"accumulate<C, P>\(o, s, pipeline\.v\(\)\);",
-            f"{_TOLD}told(softmax[0].m, softmax[0].l, o[0][0]);",
-        ),
-        lambda: accumulator_columns(GROUP, (0, 1, 2, 3)),
-    ),
-    Stepped(
-        "decode_fma",
-        _DECODE,
-        _of("decode_fma", *_DECODES),
-        Edit(
-            "decode/fma/kernel.cuh",
-            r"accumulate<C>\(o, smem\.loop\.p\[warp\], pipeline\.v\(\)\);",
-            f"{_TOLD}const float m[] = {{softmax.m[0], 0.f}}, l[] = {{softmax.l[0], 0.f}}; "
-            "const float two[] = {o[0][0], o[0][1], o[1][0], o[1][1], "
-            "o[2][0], o[2][1], o[3][0], o[3][1]}; told(m, l, two);",
-        ),
-        lambda: cuda_core_rows(GROUP, HEAD_DIM, (0, 1, 2, 3)),
-    ),
-    Stepped(
+    _stepped("decode_mma_n8", _DECODE, lambda: accumulator_columns(GROUP, (0, 1, 2, 3))),
+    _stepped("decode_fma", _DECODE, lambda: cuda_core_rows(GROUP, HEAD_DIM, (0, 1, 2, 3))),
+    _stepped(
         "prefill_mma",
-        Prefill((16,), (200,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
-        _of("prefill_mma", "prefill/pipeline.cuh", "packed_gqa/rows.cuh", _SOFTMAX, _SPLITS),
-        Edit(
-            "prefill/mma/kernel.cuh",
-            r"at\.v \+ pipeline\.stage \* pipeline\.v_stage_bytes\);",
-            f"{_TOLD}told(softmax[0].m, softmax[0].l, o[0][0]);",
-        ),
+        replace(_PREFILL, q_lens=(16,), kv_lens=(200,)),
         lambda: _rows_of_each(range(4)),
         lambda tile: (tile.q_rows, tile.keys) == (64, 64),
     ),
-    Stepped(
+    _stepped(
         "prefill_wgmma",
-        Prefill((32,), (300,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
-        (
-            "prefill/wgmma/kernel.cuh",
-            *(f"prefill/wgmma/{name}.cuh" for name in ("consumer", "producer", "keys", "rows")),
-            *(f"lab/hopper/{name}.cuh" for name in ("pipeline", "tile")),
-            _SOFTMAX,
-            _SPLITS,
-        ),
-        Edit(
-            "prefill/wgmma/consumer.cuh",
-            r"rescale = softmax\.template update<P, T>\(s, .*\);",
-            f"{_TOLD}const float none[8] = {{}}; told(softmax.m, softmax.l, none);",
-        ),
-        lambda: _rows_of_each(range(4, 12), has_o=False),
+        _PREFILL,
+        _two_warpgroups,
         lambda tile: (tile.q_rows, tile.overlap) == (128, "between"),
     ),
 )
-
-
-BASIC = Stepped(
-    "prefill_wgmma_basic",
-    Prefill((32,), (300,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
-    (
-        "prefill/wgmma_basic/kernel.cuh",
-        "prefill/warpgroup_rows.cuh",
-        *(f"lab/hopper/{name}.cuh" for name in ("pipeline", "tile")),
-        _SOFTMAX,
-        _SPLITS,
-    ),
-    Edit(
-        "prefill/wgmma_basic/kernel.cuh",
-        r"const Rescale rescale = softmax\.update<P, T>\(s, p\.scale_log2\);",
-        f"{_TOLD}const float none[8] = {{}}; told(softmax.m, softmax.l, none);",
-    ),
-    lambda: _rows_of_each(range(4, 12), has_o=False),
-)
+BASIC = _stepped("prefill_wgmma_basic", _PREFILL, _two_warpgroups)
 OTHERS = {of.kernel: of for of in _OTHERS}
 
 
