@@ -16,10 +16,9 @@ from labkernels.plots.accuracy.errors import (
     error_maps,
     relative_difference,
 )
-from labkernels.plots.accuracy.heads import errors_by_heads
-from labkernels.plots.accuracy.lengths import errors_by_length
 from labkernels.plots.accuracy.policies import in_words, policies, policy_costs
 from labkernels.plots.accuracy.roads import batch_map, gap_by_length, position_sweep, road_maps
+from labkernels.plots.accuracy.shapes import errors_by_heads, errors_by_length
 from labkernels.plots.accuracy.spread import error_spread
 from labkernels.plots.accuracy.verdict import verdict_figure, verdict_page
 from labkernels.plots.architecture import rooms_by_layer

@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
@@ -12,18 +13,7 @@ from matplotlib.figure import Figure
 from labkernels.plots import style
 
 _SHOWN_SIGMAS = 8.0
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>labkernels: {answer}</title>
-<style>:root {{ color-scheme: light dark; --ground: #fff; --ink: #16202a; --panel: #f4f6f8 }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ground: #14181d; --ink: #e3e8ee; --panel: #1f262e }}
-}}
-body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
-  background: var(--ground); color: var(--ink) }}
-pre {{ overflow-x: auto; background: var(--panel); padding: 1em; font-size: 13px }}
-img {{ max-width: 100%; background: #fff }}</style></head>
-<body><h1>{answer}</h1><p>{why}</p><pre>{summary}</pre>{picture}</body></html>
-"""
+_PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
 
 
 @plt.rc_context(style.HOUSE)

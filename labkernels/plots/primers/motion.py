@@ -7,25 +7,13 @@ reader who asks for reduced motion, they do not move.
 import hashlib
 import html
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 TURN_S = 1.2
 COLOURS = ("#0072b2", "#c44e00", "#007a59", "#b0487f", "#8a5a00")
-_STYLE = """
-.lab-motion { margin: 0.5rem 0 1rem; max-width: 40rem; }
-.lab-motion svg { display: block; height: auto; width: 100%; }
-.lab-motion text { fill: currentColor; font: 18px system-ui, sans-serif; }
-.lab-motion .frame { fill: none; stroke: currentColor; stroke-opacity: 0.5; }
-.lab-motion label { cursor: pointer; font-size: 0.9rem; }
-.lab-motion .moves { transform-box: fill-box; transform-origin: bottom; }
-.lab-motion:has(input:checked) svg * { animation-play-state: paused !important; }
-@media print { .lab-motion .moves, .lab-motion label { display: none; } }
-@media (prefers-reduced-motion: reduce) {
-  .lab-motion .moves, .lab-motion label { display: none; }
-  .lab-motion svg * { animation: none !important; }
-}
-"""
+_STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class Motion:
         picture = f'<svg viewBox="{box}" role="img" aria-label="{said}">'
         picture += f"{''.join(self.shapes)}{origin}</svg>"
         pause = '<label><input type="checkbox"> Pause</label>'
-        return f'<div class="lab-motion"><style>{_STYLE}</style>{picture}{pause}</div>'
+        return f'<div class="lab-motion"><style>\n{_STYLE}</style>{picture}{pause}</div>'
 
     def __repr__(self) -> str:
         return self.still
