@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkernels.budget import Ledger, Line, array_bytes, fragment
+from labkernels.budget import Line, array_bytes, fragment
 from labkernels.chapters.primers import machine
 
 HEADER = "fragments.cuh"
@@ -13,14 +13,8 @@ BANKS, BANK_BYTES, PHASE_LANES = 32, 4, 8  # an access of 16 bytes serves 8 lane
 
 def _kernel(name: str, registers: tuple[Line, ...], *tile: int) -> machine.SmallKernel:
     """Return a kernel of one warp; tile: rows and columns of 16-bit numbers in shared memory."""
-    stored = (Line("the tile", array_bytes(*tile, dtype="fp16")),) if tile else ()
-    return machine.SmallKernel(
-        HEADER,
-        f"fragments::{name}",
-        32,
-        Ledger("Registers per thread", "registers", registers),
-        Ledger("Shared memory of a block", "bytes", stored),
-    )
+    stored = [Line("the tile", array_bytes(*tile, dtype="fp16"))] if tile else []
+    return machine.SmallKernel.of(HEADER, f"fragments::{name}", 32, registers, *stored)
 
 
 _A, _B = Line("A", fragment(16, 16, bits=16)), Line("B", fragment(16, 8, bits=16))

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from labkernels.budget import Ledger
+from labkernels.budget import Ledger, Line
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host import build as host
 
@@ -39,6 +39,15 @@ class SmallKernel:
     threads: int
     registers: Ledger
     smem: Ledger
+
+    @classmethod
+    def of(
+        cls, header: str, instance: str, threads: int, registers: tuple[Line, ...], *smem: Line
+    ) -> "SmallKernel":
+        """Return a kernel by the lines of its ledgers."""
+        thread = Ledger("Registers per thread", "registers", registers)
+        block = Ledger("Shared memory of a block", "bytes", smem)
+        return cls(header, instance, threads, thread, block)
 
     @property
     def name(self) -> str:

@@ -4,21 +4,17 @@ from pathlib import Path
 
 import numpy as np
 
-from labkernels.budget import Ledger, Line, array_bytes
+from labkernels.budget import Line, array_bytes
 from labkernels.chapters.primers import machine
 
 HEADER = "pipeline.cuh"
 TILE, THREADS, STAGES = 256, 64, 2
-SUM_UP = machine.SmallKernel(
+SUM_UP = machine.SmallKernel.of(
     HEADER,
     "small_pipeline::sum_up",
     THREADS,
-    Ledger("Registers per thread", "registers", (Line("the sum", 1),)),
-    Ledger(
-        "Shared memory of a block",
-        "bytes",
-        (Line("the stages", array_bytes(STAGES, TILE, dtype="fp32")),),
-    ),
+    (Line("the sum", 1),),
+    Line("the stages", array_bytes(STAGES, TILE, dtype="fp32")),
 )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from labkernels.budget import Ledger, Line, array_bytes, number
+from labkernels.budget import Line, array_bytes, number
 from labkernels.chapters.primers import machine
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -16,36 +16,21 @@ from labkernels.units import LOG2_E
 HEADER = "attention.cuh"
 DIM, KEYS, ROWS = 32, 32, 4
 _STATE = number(3, "numbers of a state")
-ATTEND = machine.SmallKernel(
+ATTEND = machine.SmallKernel.of(
     HEADER,
     "small_attention::attend",
     32 * ROWS,
-    Ledger(
-        "Registers per thread",
-        "registers",
-        (Line("m, l and o", _STATE), Line("the score and its weight", 2)),
-    ),
-    Ledger(
-        "Shared memory of a block",
-        "bytes",
-        (
-            Line("q", array_bytes(ROWS, DIM, dtype="fp32")),
-            Line("K, padded against bank conflicts", array_bytes(KEYS, DIM + 1, dtype="fp32")),
-            Line("V", array_bytes(KEYS, DIM, dtype="fp32")),
-            Line("P", array_bytes(ROWS, KEYS, dtype="fp32")),
-        ),
-    ),
+    (Line("m, l and o", _STATE), Line("the score and its weight", 2)),
+    Line("q", array_bytes(ROWS, DIM, dtype="fp32")),
+    Line("K, padded against bank conflicts", array_bytes(KEYS, DIM + 1, dtype="fp32")),
+    Line("V", array_bytes(KEYS, DIM, dtype="fp32")),
+    Line("P", array_bytes(ROWS, KEYS, dtype="fp32")),
 )
-MERGE = machine.SmallKernel(
+MERGE = machine.SmallKernel.of(
     HEADER,
     "small_attention::merge_splits",
     32,
-    Ledger(
-        "Registers per thread",
-        "registers",
-        (Line("the states of two splits", number(2, "states") * _STATE),),
-    ),
-    Ledger("Shared memory of a block", "bytes", ()),
+    (Line("the states of two splits", number(2, "states") * _STATE),),
 )
 POLICY = NumericPolicy(p="fp32", accumulate="fma", out="fp32")
 

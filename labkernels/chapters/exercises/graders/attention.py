@@ -1,8 +1,9 @@
 """Grades answers that are a phase of the small attention kernel, by float64 and an error bound."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,22 +52,28 @@ REQUESTS = (
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """Run all requests; the results are named by request.
+    """Run all requests, and call the answer's function; as `of_each`."""
+    folders = (_folder(exercise, answer),)
+    merges = {"merge_folders": folders} if exercise.place[1] in ("merge", "all") else {}
+    results = of_each(REQUESTS, lambda request: attend(request, folders, **merges))
+    return results | calls.run(exercise.place[1], folders[0])
+
+
+def of_each(requests: Iterable, run: Callable[[Any], tuple]) -> dict[str, np.ndarray]:
+    """Return what a kernel gives for each request: out and lse2, named by the request.
 
     Raises: HostKernelError, with the request in which the kernel did what it must not.
     """
-    folders = (_folder(exercise, answer),)
-    merges = {"merge_folders": folders} if exercise.place[1] in ("merge", "all") else {}
     results = {}
-    for request in REQUESTS:
+    for request in requests:
         try:
-            out, lse2 = attend(request, folders, **merges)
+            out, lse2 = run(request)
         except HostKernelError as error:
             if "does not compile" in str(error):
                 raise
             raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
-        results[f"out of {request.name}"], results[f"lse2 of {request.name}"] = out, lse2
-    return results | calls.run(exercise.place[1], folders[0])
+        results |= {f"out of {request.name}": out, f"lse2 of {request.name}": lse2}
+    return results
 
 
 def _folder(exercise: Exercise, answer: str) -> Path:

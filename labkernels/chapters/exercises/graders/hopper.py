@@ -11,13 +11,13 @@ import numpy as np
 from labkernels import hardware
 from labkernels.chapters.exercises.compiled import Takes, by_nvrtc
 from labkernels.chapters.exercises.exercise import Exercise
+from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.exercises.graders.attention import alike, bounds_used, is_wrong, verdict_on
 from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import machine
 from labkernels.cuda import launch
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host import banks
-from labkernels.cuda.host.build import HostKernelError
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
@@ -100,14 +100,11 @@ REQUESTS = {
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """Run all requests; the results are named by request.
-
-    Raises: HostKernelError, with the request in which the kernel did what it must not.
-    """
+    """Run all requests; as `attention.of_each`."""
     folder = folder_with(*exercise.place, answer)
-    results, counts = {}, banks.listed() is not None
-    for request in _requests(exercise)[: 1 if counts else None]:
-        results |= _run(request, folder)
+    counts = banks.listed() is not None
+    requests = _requests(exercise)[: 1 if counts else None]
+    results = attention.of_each(requests, lambda request: _attend(request, folder))
     if exercise.place[1] == "overlap" and not counts and not machine.uses_gpu():
         first = _requests(exercise)[0]
         out, _ = _attend(first, folder_with(*exercise.place, f"{answer.rstrip()}\n{_TOUCHES_O}"))
@@ -127,20 +124,10 @@ def acts_like(exercise: Exercise, source: str, results: dict[str, np.ndarray]) -
         return alike(run(exercise, source), results)
     folder = folder_with(*exercise.place, source)
     for request in dict.fromkeys((*wrong, *_requests(exercise))):
-        found = _run(request, folder)
+        found = attention.of_each((request,), lambda each: _attend(each, folder))
         if not alike(found, {name: results[name] for name in found}):
             return False
     return True
-
-
-def _run(request: Request, folder: Path) -> dict[str, np.ndarray]:
-    try:
-        out, lse2 = _attend(request, folder)
-    except HostKernelError as error:
-        if "does not compile" in str(error):
-            raise
-        raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
-    return {f"out of {request.name}": out, f"lse2 of {request.name}": lse2}
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:

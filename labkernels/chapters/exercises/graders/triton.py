@@ -46,15 +46,10 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
         raise HostKernelError(why)
     try:
         kernel = _module(_whole(exercise, answer))
-        results = {}
         with np.errstate(all="ignore"):  # an overflow is judged, not warned of
-            for request in REQUESTS:
-                out, lse2 = triton_attention.attend(request, kernel)
-                results[f"out of {request.name}"] = out
-                results[f"lse2 of {request.name}"] = lse2
+            return attention.of_each(REQUESTS, lambda each: triton_attention.attend(each, kernel))
     except Exception as error:  # a reader's line may raise anything
         raise HostKernelError(_in_readers_words(error, answer)) from error
-    return results
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
