@@ -62,7 +62,7 @@ from labkernels.measure.mutants.prefill import MUTANTS
 from labkernels.numerics import arrays, rounding
 from labkernels.numerics.truth import oracle
 from labkernels.plots.accuracy.by_place import by_place
-from labkernels.plots.accuracy.seen import seen
+from labkernels.plots.accuracy.detection import seen
 from labkernels.records import recorded, store
 
 DTYPES = ("fp16", "bf16")

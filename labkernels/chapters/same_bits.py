@@ -45,16 +45,11 @@ def shown(given: Samples) -> tuple[int, ...]:
 def call(operation: str, given: Samples, **options):
     """Return the result of a verb for the last tokens of every request."""
     from labkernels import ops
-    from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.caches.ragged import RaggedKV
 
     (q, k, v), n = given.qkv.unbind(1), len(given.lengths)
     if operation == "decode":
-        last = given.last_tokens
-        cache = two_roads.cache_before_the_last(given)
-        ops.append_step(cache, k[last], v[last], two_roads.sums([1] * n, q.device)).run()
-        whole = PagedKV(cache.k, cache.v, cache.page_table, given.ends.diff())
-        return ops.decode(q[last], whole, **options)
+        return ops.decode(q[given.last_tokens], two_roads.whole_cache(given), **options)
     tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
     back = range(TOKENS[operation] - 1, -1, -1)
     rows = [int(last) - n for last in given.last_tokens for n in back]

@@ -152,6 +152,17 @@ def cache_before_the_last(given: Samples):
     return PagedKV(*(x.to(device) for x in (*pools, table, before)))
 
 
+def whole_cache(given: Samples):
+    """Return a paged cache of all tokens, to which the last ones were appended."""
+    from labkernels import ops
+    from labkernels.kernels.caches.paged import PagedKV
+
+    before, last = cache_before_the_last(given), given.last_tokens
+    k, v = (x[last] for x in given.qkv[:, 1:].unbind(1))
+    ops.append_step(before, k, v, sums([1] * len(last), k.device)).run()
+    return PagedKV(before.k, before.v, before.page_table, given.ends.diff())
+
+
 def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
     """Append the last tokens to a cache and attend; return the step, with its output and plan."""
     from labkernels import ops
@@ -270,9 +281,7 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     A decode takes them from the cache, after the append; a prefill as the last rows of a full pass.
     Shapes: [samples, HEADS, HEAD_DIM] each.
     """
-    from labkernels import ops
     from labkernels.chapters import live
-    from labkernels.kernels.caches.paged import PagedKV
     from labkernels.kernels.decode.inputs import DecodeInputs
     from labkernels.kernels.decode.workload import Decode
     from labkernels.kernels.prefill.inputs import PrefillInputs
@@ -280,11 +289,8 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
 
     (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
     tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
-    before = cache_before_the_last(given)
-    ops.append_step(before, k[last], v[last], tokens).run()
-    cache = PagedKV(before.k, before.v, before.page_table, sums(given.lengths, q.device).diff())
     heads = (HEADS, HEADS, HEAD_DIM)
-    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], cache, scale)
+    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], whole_cache(given), scale)
     work = Prefill((1,) * n, given.lengths, *heads, causal=True)
     prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, scale)
     return {name: live.outputs(name, x) for name, x in (("decode", decode), ("prefill", prefill))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from labkernels import hardware
@@ -44,7 +44,7 @@ def _entry(offer: kernels.Offer, step: Stepped) -> dict[str, Any]:
         "files": {name: original(name) for name in step.read},
         "launch": {**launch.plan, "rounding": rounding(instance), "sha256": None},
         "told": [step.told.file, *_changed(step.told)] if known else None,
-        "rows": [row.entry() for row in step.rows()] if known else [],
+        "rows": [asdict(row) for row in step.rows()] if known else [],
         "maps": smem_map.maps(instance),
         "barriers": smem_map.barriers(instance),
         "plants": list(plants()) if offer.kernel.name == broken.KERNEL else [],

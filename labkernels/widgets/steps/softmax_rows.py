@@ -6,8 +6,7 @@ A lane tells FLOATS numbers: m of two rows, l of two rows, and eight numbers of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 FLOATS = 12
 _L, _O = 2, 4  # where l and O begin
@@ -27,10 +26,6 @@ class Row:
     m: int
     l: tuple[int, ...]
     o: tuple[tuple[int, ...], ...]
-
-    def entry(self) -> dict[str, Any]:
-        """Return the row as JSON."""
-        return asdict(self)
 
 
 def _at(lane: int, number: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Stepped:
             "cases": {"recorded": plan},
             "maps": smem_map.maps(case.instance),
             "barriers": smem_map.barriers(case.instance),
-            "rows": [row.entry() for row in self.rows()],
+            "rows": [asdict(row) for row in self.rows()],
             "sources": {"/".join(n.split("/")[-2:]): original(n).splitlines() for n in self.read},
         }
 
