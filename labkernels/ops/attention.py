@@ -94,18 +94,6 @@ def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
     return None if 0 in dims else next((width for width in HEAD_DIMS if width >= max(dims)), None)
 
 
-def _attended(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    ends_q: torch.Tensor,
-    ends_k: torch.Tensor,
-    options: dict[str, Any],
-) -> tuple[Any, ...]:
-    """Return out and lse2 of the forward pass."""
-    return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **options).outputs())
-
-
 def _checked(variant: VariantOptions) -> dict[str, Any]:
     """Return the options of a variant, apart from the sinks, which torch differentiates."""
     require_options("attention", variant, VariantOptions)
@@ -147,7 +135,8 @@ class _Attention(Function):
             asked  # packed into one argument, since torch inspects each
         )
         q, k, v = with_rows(q, k, v)
-        done = _attended(q, k, v, ends_q, ends_k, alike | ctx.how[1] | _of_sinks(sinks))
+        how = alike | ctx.how[1] | _of_sinks(sinks)
+        done = tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
         ctx.save_for_backward(q, k, v, *done, ends_q, ends_k, sinks)
         ctx.mark_non_differentiable(done[1])
         ctx.set_materialize_grads(False)  # zeros for lse2 would be a launch
@@ -222,7 +211,8 @@ class _Transformed(Function):
     ) -> tuple[Any, ...]:
         ends_q, ends_k, alike, _, how = asked
         q, k, v = with_rows(q, k, v)
-        return _attended(q, k, v, ends_q, ends_k, alike | how | _of_sinks(sinks))
+        how = alike | how | _of_sinks(sinks)
+        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -5,8 +5,8 @@ import re
 import textwrap
 import tomllib
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -68,23 +68,11 @@ def new_figure(
     *,
     height_inches: float,
     width_inches: float = WIDTH_INCHES,
-    width_ratios: Sequence[float] | None = None,
-    height_ratios: Sequence[float] | None = None,
-    sharex: bool = False,
-    sharey: bool = False,
+    **how: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure in the house style and its axes, row by row."""
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(width_inches, height_inches),
-        width_ratios=width_ratios,
-        height_ratios=height_ratios,
-        sharex=sharex,
-        sharey=sharey,
-        squeeze=False,
-        layout="constrained",
-    )
+    """Return a figure in the house style and its axes, row by row; how: as for plt.subplots."""
+    how |= {"figsize": (width_inches, height_inches), "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(rows, columns, **how)
     return figure, list(axes.flat)
 
 

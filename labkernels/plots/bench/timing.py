@@ -21,37 +21,29 @@ def timing(times: pd.DataFrame, floors: pd.DataFrame) -> Figure:
     Shapes: times as from Bench.times, floors as from Bench.floors.
     """
     timed = times[times.kind.isin([LIVE, RECORDED])] if len(times) else times
+    if len(timed):
+        timed = timed.assign(name=list(map(style.name, timed.kernel, timed.tensor_cores)))
     panels = list(floors.groupby("operation", sort=False))
-    counts = [max(2, _names(timed, operation).nunique()) for operation, _ in panels]
+    shown = [timed[timed.operation == name] if len(timed) else timed for name, _ in panels]
+    counts = [max(2, each.name.nunique() if len(each) else 0) for each in shown]
     figure, every = style.new_figure(
         len(panels),
         1,
         height_inches=0.7 + sum(1.05 + 0.21 * count for count in counts),
         height_ratios=tuple(1.0 + 0.21 * count for count in counts),
     )
-    for axes, (operation, least) in zip(every, panels, strict=True):
-        shown = timed[timed.operation == operation] if len(timed) else timed
-        _panel(axes, shown, least)
+    for axes, each, (_, least) in zip(every, shown, panels, strict=True):
+        _panel(axes, each, least)
     figure.legend(handles=_legend(timed), loc="outside upper left", ncols=3)
     origins = list(dict.fromkeys(timed.origin)) if len(timed) else ["no time is recorded for these"]
     style.say_origin(figure, "\n".join(origins[:3]))
     return figure
 
 
-def _names(times: pd.DataFrame, operation: str) -> pd.Series:
-    if times.empty:
-        return pd.Series(dtype=str)
-    rows = times[times.operation == operation]
-    return pd.Series(
-        list(map(style.name, rows.kernel, rows.tensor_cores)), index=rows.index, dtype=str
-    )
-
-
 def _panel(axes: Axes, times: pd.DataFrame, least: pd.DataFrame) -> None:
     workload = least.workload.iloc[0]
     if len(times):
-        named = list(map(style.name, times.kernel, times.tensor_cores))
-        shown = times.assign(name=named).sort_values("time_ms")
+        shown = times.sort_values("time_ms")
         colours = {n: style.colour(k) for n, k in zip(shown.name, shown.kernel, strict=True)}
         for kind, filled in ((RECORDED, False), (LIVE, True)):
             for way, marker in style.MARKERS.items():
