@@ -190,8 +190,8 @@ def max_is_first(given: Samples, path: ComputePath) -> np.ndarray:
     """
     rows = []
     for i, length in enumerate(given.lengths):
-        first = first_block(length, keys=path.keys, order="descending")
-        rows.append(scores_log2(given, i).argmax(-1) >= first.start)
+        (taken,) = blocks(length, keys=path.keys, order="descending")
+        rows.append(scores_log2(given, i).argmax(-1) >= taken[0].start)
     return np.array(rows)
 
 
@@ -267,12 +267,6 @@ def counts(heads, road: str) -> np.ndarray:
     rows = heads[heads.road == road].sort_values(["sample", "head"])
     found: np.ndarray = rows.different.to_numpy().reshape(-1, HEADS)
     return found
-
-
-def first_block(n_keys: int, **how) -> slice:
-    """Return the block of keys that an unsplit row takes first."""
-    (split,) = blocks(n_keys, **how)
-    return split[0]
 
 
 def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:

@@ -25,6 +25,8 @@ LINES = {"on": "-", "off": (0, (5, 2))}
 CEILING = "#56606d"
 RULE = "#d5dae1"
 ERROR_MAP = "cividis_r"  # large errors stand out: dark on a white page, bright on a dark one
+# Boxes of many elements, the widest of which has half of them.
+BOXES = {"k_depth": 4, "showfliers": False, "linewidth": 0.6}
 ORIGIN_LETTERS_PER_INCH = 18  # of text of 7.5 points
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
@@ -74,6 +76,12 @@ def new_figure(
     how |= {"figsize": (width_inches, height_inches), "squeeze": False, "layout": "constrained"}
     figure, axes = plt.subplots(rows, columns, **how)
     return figure, list(axes.flat)
+
+
+def thinned(elements: pd.DataFrame, by: list[str], most: int) -> pd.DataFrame:
+    """Return every n-th element of each kind, so that at most twice `most` are left of it."""
+    kinds = elements.groupby(by, sort=False)
+    return pd.concat(part.iloc[:: max(1, len(part) // most)] for _, part in kinds)
 
 
 def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: float) -> None:

@@ -73,7 +73,6 @@ def test_blocks_begin_at_multiples_and_turn_around():
         [slice(6, 7)],
     ]
     assert list(two_roads.blocks(0, keys=4)) == []
-    assert two_roads.first_block(130, keys=128, order="descending") == slice(128, 130)
     with pytest.raises(ValueError, match="order = 'sideways', allowed: ascending, descending"):
         list(two_roads.blocks(1, keys=1, order="sideways"))
 

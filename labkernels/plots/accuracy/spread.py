@@ -20,8 +20,7 @@ def error_spread(elements: pd.DataFrame, *, origin: str, log: bool = False) -> F
     log: whether sizes are drawn on a logarithmic axis, on which an error of 0 has no place.
     """
     ways = list(dict.fromkeys(elements.way))
-    parts = [frame for _, frame in elements.groupby("way", sort=False)]
-    shown = pd.concat(part.iloc[:: max(1, len(part) // _MOST)] for part in parts)
+    shown = style.thinned(elements, ["way"], _MOST)
     shown = shown.assign(size=shown.error.abs())
     if log:
         shown = shown[shown["size"] > 0]
@@ -35,13 +34,11 @@ def error_spread(elements: pd.DataFrame, *, origin: str, log: bool = False) -> F
             hue="way",
             hue_order=ways,
             palette=colours,
-            k_depth=4,
-            showfliers=False,
-            linewidth=0.6,
             width=0.8,
             log_scale=(False, True) if log else None,
             legend=False,
             ax=axes,
+            **style.BOXES,
         )
         axes.set(xlabel=_LABELS[column], ylabel="|error|")
         axes.grid(axis="x", visible=False)

@@ -130,7 +130,8 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
     """Draw |error| of each head, or of heads at equal distances, a box for each arithmetic."""
     heads = sorted(set(elements["head"]))
     step = -(-len(heads) // MOST_BOXES)
-    shown = _some(elements[elements["head"].isin(heads[::step])])
+    shown = elements[elements["head"].isin(heads[::step])]
+    shown = style.thinned(shown, ["kernel", "tensor_cores"], MOST_DRAWN)
     many = len(heads) > MOST_NUMBERS
     power = _power(max(shown.error.abs().max(), _LEAST))
     colours = (style.ENGINES["mma"], style.ENGINES["triton"], style.ENGINES["fma"])
@@ -142,12 +143,10 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
         hue="way",
         hue_order=[way for way in ways if way in set(shown.way)],
         palette=ways,
-        k_depth=4,
-        showfliers=False,
-        linewidth=0.6,
         width=0.75,
         native_scale=many,
         ax=axes,
+        **style.BOXES,
     )
     label = "head" if step == 1 else f"head, one in {step}"
     axes.set(xlabel=f"{label} (widest box: half of its elements)", ylabel=f"|error|, 1e{power}")
@@ -162,7 +161,8 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
     samples = sorted(set(elements["sample"]))
     if len(samples) > 4:
         samples = [samples[round(i * (len(samples) - 1) / 3)] for i in range(4)]
-    shown = _some(elements[elements["sample"].isin(samples)])
+    shown = elements[elements["sample"].isin(samples)]
+    shown = style.thinned(shown, ["kernel", "tensor_cores"], MOST_DRAWN)
     shown = shown[shown.ratio > 0].assign(percent=100 * shown.ratio)
     shown["request"] = shown["sample"].astype(str)
     sns.ecdfplot(
@@ -184,12 +184,3 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
     axes.set(xlabel="|error| / bound, % (dashed: tensor cores off)", ylabel="share of elements")
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     sns.move_legend(axes, "upper left", ncols=len(samples))
-
-
-def _some(elements: pd.DataFrame) -> pd.DataFrame:
-    """Return every n-th element of a kernel with very many elements."""
-    parts = [
-        frame.iloc[:: max(1, len(frame) // MOST_DRAWN)]
-        for _, frame in elements.groupby(["kernel", "tensor_cores"], sort=False)
-    ]
-    return pd.concat(parts)

@@ -1,8 +1,9 @@
-"""Times and rates: figures from rows of the measurements table, and the least possible times."""
+"""Times and rates: figures from rows of the measurements table, the least times, and targets."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -10,6 +11,7 @@ from labkernels.plots import style
 
 _WORKLOAD = ["batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size", "dtype"]
 _KERNEL = ["kernel", "tensor_cores"]
+_DTYPES = {"fp16": "#0072b2", "bf16": "#d55e00"}
 
 
 def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
@@ -172,4 +174,33 @@ def least_times(rows: pd.DataFrame, *, origin: str) -> Figure:
     axes.set(xlabel="least time, ms", ylim=(len(rows) - 0.5, -0.5))
     axes.grid(axis="y", visible=False)
     figure.legend(loc="outside upper left", ncols=2)
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def ratios_by_part(scores: pd.DataFrame, *, origin: str) -> Figure:
+    """Draw a mark for each target, at the measured ratio over the promised one, a row per part.
+
+    Shapes: scores has part, dtype, ratio (NaN: not measured) and promised, by target and dtype
+    """
+    shown = scores.assign(share=scores.ratio / scores.promised).dropna(subset="share")
+    parts = list(dict.fromkeys(scores.part))
+    figure, (axes,) = style.new_figure(1, 1, height_inches=1.1 + 0.75 * len(parts))
+    sns.stripplot(
+        shown,
+        x="share",
+        y="part",
+        order=parts,
+        hue="dtype",
+        palette=_DTYPES,
+        hue_order=[name for name in _DTYPES if name in set(shown.dtype)],
+        dodge=True,
+        jitter=0.12,
+        size=4,
+        alpha=0.7,
+        ax=axes,
+    )
+    axes.axvline(1, color=style.CEILING, lw=1.1, zorder=0)
+    axes.set(xlabel="measured ratio / promised ratio (1: just met)", ylabel="")
+    sns.move_legend(axes, "lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, title="")
     return style.say_origin(figure, origin)
