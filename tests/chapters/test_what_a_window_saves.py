@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from labkernels import Prefill
 from labkernels.chapters import what_a_window_saves as chapter
-from labkernels.plots.performance.windows import times_by_window
 from labkernels.variant import AttentionVariant
 
 CAUSAL = AttentionVariant(causal=True)
@@ -99,18 +97,3 @@ def test_errors_are_those_of_the_chosen_heads():
     found = chapter.beside({"x": out}, exact, {"first": [0], "second": [1]})
     assert found.output.tolist() == pytest.approx([1, 2])
     assert found.relative.tolist() == pytest.approx([0.1, 0.2])
-
-
-def test_a_figure_has_a_panel_for_each_operation_and_a_curve_for_each_kind():
-    lines = [("prefill", "on", False), ("prefill", "off", True), ("decode", "on", False)]
-    table = pd.DataFrame(
-        [(*line, window, 2.0 * window) for line in lines for window in (1024, 128)],
-        columns=["panel", "kind", "dashed", "window", "value"],
-    )
-    figure = times_by_window(table, label="time, µs", origin="computed")
-    left, right = figure.axes
-    assert [axes.get_title(loc="left") for axes in (left, right)] == ["prefill", "decode"]
-    assert [line.get_linestyle() for line in left.lines] == ["-", "--"]
-    assert list(right.lines[0].get_xdata()) == [128, 1024]
-    assert [text.get_text() for text in left.get_xticklabels()] == ["128", "1k"]
-    assert [text.get_text() for text in figure.legends[0].texts] == ["on", "off"]

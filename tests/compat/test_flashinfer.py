@@ -261,10 +261,6 @@ def decode_wrapper(**how):
         (lambda: decode_wrapper(backend="trtllm-gen"), "backend = 'trtllm-gen', allowed: auto, "),
         (lambda: decode_wrapper(kv_layout="NDH"), "kv_layout = 'NDH', allowed: NHD, HND"),
         (
-            lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, pos_encoding_mode="ROPE_LLAMA"),
-            "pos_encoding_mode = 'ROPE_LLAMA', allowed: 'NONE'",
-        ),
-        (
             lambda: decode_wrapper().plan(*LISTS, 8, 2, 64, 16, kv_data_type="bfloat16"),
             "kv_data_type = torch.bfloat16, allowed: torch.float16",
         ),
@@ -281,10 +277,6 @@ def decode_wrapper(**how):
                 LISTS[0], LISTS[0], 8, 2, 64, custom_mask=torch.ones(4)
             ),
             r"custom_mask = shape \(4,\), allowed: 14 of torch.bool, each query's keys",
-        ),
-        (
-            lambda: flashinfer.single_decode_with_kv_cache(*normal(3, 2, 64), v_scale=0.5),
-            "v_scale = 0.5, allowed: None",
         ),
     ],
 )

@@ -34,7 +34,7 @@ VERBS = {
         (PAGED.q, sums((3,)), *OF_PAGES),
     ),
     "varlen_qkvpacked": (
-        lambda qkv, ends: ops.varlen_qkvpacked(qkv, ends, causal=True),
+        lambda qkv, ends: ops.varlen_qkvpacked(qkv, ends, causal=True, batch_invariant=True),
         (torch.randn(5, 3, 2, 64).half(), sums((2, 3))),
     ),
     "mla_decode": (

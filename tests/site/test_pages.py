@@ -13,7 +13,6 @@ import pytest
 
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.questions import questions
-from labkernels.widgets import kernels
 
 playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -181,20 +180,6 @@ def test_table_of_a_chapter_is_ordered_by_its_reader(opened):
     check(page, within="#T_summary")
 
 
-def test_page_runs_the_readers_numbers_and_refuses_wrong_ones(opened):
-    page = opened("book/the_lab_in_your_browser.html", WIDTHS[1])
-    form = page.locator("[data-lab-widget=run_kernel]")
-    form.get_by_label("Inputs").select_option("own")
-    form.get_by_label("Keys").select_option("64")
-    form.get_by_label("Your V").fill("1 2 3")
-    form.get_by_role("button", name="Run").press("Enter")
-    form.get_by_text("3 numbers are given; this field takes 1, 64 (a row)").wait_for()
-    form.get_by_label("Your V").fill("0.5")
-    form.get_by_role("button", name="Run").click()
-    form.get_by_text("every error is inside its bound").wait_for()
-    check(page, within="[data-lab-widget=run_kernel]")
-
-
 @pytest.mark.parametrize(("width", "theme"), list(zip(WIDTHS, THEMES, strict=True)))
 def test_tolerance_lets_bugs_through_or_refuses_the_right_kernel(opened, width, theme):
     page = opened("book/the_lab_in_your_browser.html", width, theme)
@@ -222,34 +207,6 @@ def test_figure_says_its_values_by_keyboard_and_grows(opened, width, theme):
     check(page, within="dialog")
     page.get_by_role("button", name="Close").press("Enter")
     playwright.expect(button).to_be_focused()
-
-
-@pytest.mark.long
-def test_every_kernel_has_the_bits_of_the_gpu_in_a_browser(opened):
-    """Node checks the same when a page is written, but a browser may run another version of V8."""
-    page = opened("book/the_lab_in_your_browser.html")
-    form = page.locator("[data-lab-widget=run_kernel]")
-
-    def each(label):
-        select = form.get_by_label(label, exact=True)
-        for value in select.locator("option").evaluate_all("all => all.map((o) => o.value)"):
-            select.select_option(value)
-            yield value
-
-    dimensions = (
-        (kernel, dtype, dim)
-        for kernel in each("Kernel")
-        for dtype in each("Numbers")
-        for dim in each("head_dim")
-    )
-    ran = []
-    for variant in dimensions:
-        form.locator(".lab-results").evaluate("(results) => results.replaceChildren()")
-        form.get_by_role("button", name="Run", exact=True).click()
-        newest = form.locator(".lab-run").first  # the run before it stands beside it
-        newest.get_by_text("Equal in every bit to the H200.", exact=True).wait_for()
-        ran.append(variant)
-    assert len(set(ran)) == len(kernels.offers())
 
 
 class Strict(http.server.SimpleHTTPRequestHandler):

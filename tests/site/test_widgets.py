@@ -105,19 +105,6 @@ def test_a_window_and_sinks_change_what_a_call_takes(opened):
     assert not page.wrong
 
 
-def test_one_number_is_one_number(opened):
-    page = opened(LAB)
-    form = widget(page, "bits")
-    form.get_by_label("A number").fill("1 2")
-    form.get_by_text(
-        "2 numbers are given; this field takes a number that float64 holds."
-    ).wait_for()
-    assert form.locator("table").count() == 2  # of the sum and of the product
-    form.get_by_label("A column of B").fill("1 2")
-    form.get_by_text("The row has 4 numbers, and the column has 2.").wait_for()
-    check_at_top(page, "bits")
-
-
 def test_a_bit_is_turned_over_by_mouse_and_by_keyboard(opened):
     page = opened(LAB, WIDTHS[1])
     form = widget(page, "bits")
@@ -161,16 +148,6 @@ def test_a_run_is_stopped_and_can_begin_again(opened):
     run(form)
     form.get_by_text("Equal in every bit to the H200.", exact=True).wait_for()
     assert not page.wrong
-
-
-def test_wrong_seed_stops_the_run_at_the_field(opened):
-    page = opened(LAB)
-    form = widget(page, "run_kernel")
-    form.get_by_label("Seed").fill("4294967296")
-    run(form)
-    form.get_by_text('"4294967296" is given; this field takes a whole number').wait_for()
-    playwright.expect(form.get_by_label("Seed")).to_be_focused()
-    assert form.locator(".lab-run").count() == 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)
