@@ -57,7 +57,7 @@ from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
 from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.curves import curves
-from labkernels.plots.performance.windows import times_by_window
+from labkernels.plots.performance.times import times_by_window
 from labkernels.records import recorded, store
 from labkernels.variant import FULL, AttentionVariant
 

@@ -1,4 +1,4 @@
-"""Errors: maps over samples and heads, distributions, and what a relative error hides."""
+"""Errors: maps over samples and heads, distributions, curves, and what a relative error hides."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
@@ -14,6 +14,9 @@ from labkernels.plots import style
 
 _GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and the same in every run
 _FEW = 4  # most wide maps that stand in one column
+_MOST = 40_000  # elements of a way that a box is drawn from
+_LABELS = {"head": "query head", "sample": "request (widest box: half of the errors)"}
+_PANELS = {"rel_l2": "|error| / |output|", "max_abs": "largest |error|"}
 
 
 @plt.rc_context(style.HOUSE)
@@ -122,4 +125,99 @@ def relative_difference(elements: pd.DataFrame, *, ulp: pd.DataFrame, origin: st
     below.set(xscale="log", yscale="log", ylabel="|on − off| / |o|", xlabel="|o| in float64")
     for axes in (above, below):
         axes.legend(loc="upper left" if axes is above else "upper right")
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def error_spread(elements: pd.DataFrame, *, origin: str, log: bool = False) -> Figure:
+    """Draw |error| of each head and of each request; the widest part of a box is half of them.
+
+    Shapes: elements has way, sample, head and error, one row per element, of six ways or less.
+    log: whether sizes are drawn on a logarithmic axis, on which an error of 0 has no place.
+    """
+    ways = list(dict.fromkeys(elements.way))
+    shown = style.thinned(elements, ["way"], _MOST)
+    shown = shown.assign(size=shown.error.abs())
+    if log:
+        shown = shown[shown["size"] > 0]
+    figure, panels = style.new_figure(2, 1, height_inches=4.6)
+    colours = dict(zip(ways, style.LINE_COLOURS, strict=False))
+    for axes, column in zip(panels, _LABELS, strict=True):
+        sns.boxenplot(
+            shown,
+            x=column,
+            y="size",
+            hue="way",
+            hue_order=ways,
+            palette=colours,
+            width=0.8,
+            log_scale=(False, True) if log else None,
+            legend=False,
+            ax=axes,
+            **style.BOXES,
+        )
+        axes.set(xlabel=_LABELS[column], ylabel="|error|")
+        axes.grid(axis="x", visible=False)
+        if not log:
+            axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[way], label=way) for way in ways]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(3, len(ways)))
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def errors_by_heads(cells: pd.DataFrame, *, origin: str) -> Figure:
+    """Draw the rmse of every head and request over the number of heads, and a line of the means.
+
+    Shapes: cells has kernel, tensor_cores, q_heads, sample, head and rmse.
+    """
+    requests = sorted(cells["sample"].unique())
+    figure, panels = style.new_figure(
+        len(requests), 1, height_inches=0.9 + 1.35 * len(requests), sharex=True
+    )
+    for axes, request in zip(panels, requests, strict=True):
+        here = cells[cells["sample"] == request]
+        kernels = list(here.groupby(["kernel", "tensor_cores"], sort=False))
+        for place, ((kernel, on), part) in enumerate(kernels):
+            aside = 2.0 ** (0.12 * (place - (len(kernels) - 1) / 2))
+            look = {"color": style.colour(kernel), "lw": 0, "alpha": 0.35, "s": 7}
+            axes.scatter(part.q_heads * aside, part.rmse, marker=style.MARKERS[on], **look)
+            means = part.groupby("q_heads").rmse.mean()
+            line = {"color": style.colour(kernel), "ls": style.LINES[on]}
+            axes.plot(means.index * aside, means, label=style.name(kernel, on), **line)
+        axes.set(ylabel="rmse", ylim=(0, None))
+        axes.set_title(f"request {request}", fontsize=9)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(here.q_heads.unique()))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+    panels[-1].set_xlabel("heads that share a latent row")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def errors_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
+    """Draw relative and largest errors over the keys of a request, one line per kernel and dtype.
+
+    Shapes: rows has kernel, tensor_cores, dtype, kv_len, metric and value; metrics rel_l2, max_abs
+    """
+    figure, axes = style.new_figure(1, 2, height_inches=3.2, sharex=True)
+    for ax, (metric, title) in zip(axes, _PANELS.items(), strict=True):
+        part = rows[rows.metric == metric]
+        for (kernel, on, dtype), line in part.groupby(["kernel", "tensor_cores", "dtype"]):
+            line = line.sort_values("kv_len")
+            colour = style.colour(kernel)
+            ax.plot(
+                line.kv_len,
+                line.value,
+                color=colour,
+                marker=style.MARKERS[on],
+                linestyle=style.LINES[on],
+                markerfacecolor=colour if dtype == "fp16" else "white",
+                label=f"{style.name(kernel)}, {dtype}",
+            )
+        ax.set(xscale="log", yscale="log", xlabel="keys of a request", title=title)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return style.say_origin(figure, origin)
