@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from labkernels import ops
 from labkernels.chapters import two_roads
 from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.numerics.arrays import as_float64
 from labkernels.planners.prediction import output
 from labkernels.probing.our_cuts import cut_of
@@ -44,9 +47,6 @@ def shown(given: Samples) -> tuple[int, ...]:
 
 def call(operation: str, given: Samples, **options):
     """Return the result of a verb for the last tokens of every request."""
-    from labkernels import ops
-    from labkernels.kernels.caches.ragged import RaggedKV
-
     (q, k, v), n = given.qkv.unbind(1), len(given.lengths)
     if operation == "decode":
         return ops.decode(q[given.last_tokens], two_roads.whole_cache(given), **options)
@@ -118,8 +118,6 @@ def policies(operation: str, kernel: str) -> tuple:
     Off, Triton's interpreter takes several times as long.
     On a machine without a GPU, Triton runs once a Bench has, which imports its interpreter.
     """
-    from labkernels.measure.implementation import implementations, on_and_off
-
     known = implementations(operation, on_and_off).values()
     found = (item.policy for item in known if item.spec and item.spec.name == kernel)
     return tuple(p for p in found if p.tensor_cores or not kernel.startswith("triton"))

@@ -5,6 +5,9 @@ Source: github.com/flashinfer-ai/flashinfer, tests/attention/test_deepseek_mla.p
 
 from typing import Any
 
+import numpy as np
+
+from labkernels import ops
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
@@ -12,6 +15,9 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.measure.mutants import decode, prefill
+from labkernels.numerics import arrays, rounding
+from labkernels.numerics.truth import oracle
 
 # Of the test in February 2025 (K all zeros), of the test since then (V too), and better ones.
 INPUTS = ("K = 0", "K = V = 0", "random")
@@ -78,8 +84,6 @@ def small_inputs(operation: str, inputs: str) -> PrefillInputs | DecodeInputs:
 
 def bugs(operation: str) -> dict[str, Any]:
     """Return the ten mutants of an operation by name."""
-    from labkernels.measure.mutants import decode, prefill
-
     if operation == "prefill":
         return dict(prefill.MUTANTS)
     return {name: decode.MUTANTS[name] for name in DECODE_BUGS}
@@ -91,12 +95,6 @@ def tried(operation: str, inputs: str, *, tolerances: tuple[float, ...]) -> list
     Returns rows: operation, inputs, kernel, tensor_cores, bug ("" if right), tolerance, out (the
     share of outputs further from the rounded truth than the tolerance allows), lse (of rows).
     """
-    import numpy as np
-
-    from labkernels import ops
-    from labkernels.numerics import arrays, rounding
-    from labkernels.numerics.truth import oracle
-
     given, rows = small_inputs(operation, inputs), []
     run: Any
     how: dict[str, Any]

@@ -8,9 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from labkernels import ops
+from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.inputs import DecodeInputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.kernels.registry import discover
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation.running_max import attend, blocks
@@ -37,8 +45,6 @@ class ComputePath:
     @property
     def tile(self) -> str:
         """The kernel's tile of these rows and keys; its other numbers change no bit."""
-        from labkernels.kernels.registry import discover
-
         spec = discover()[KERNEL]
         for tile in spec.tiles(spec.shape(head_dim=HEAD_DIM), spec.policies[0]):
             if (tile.q_rows, tile.keys, tile.key_order) == (self.q_rows, self.keys, "descending"):
@@ -96,7 +102,6 @@ class Samples:
 
 def samples(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0, device: str = "cpu") -> Samples:
     """Draw nearly normal samples; a sample's bits depend on its length and the seed alone."""
-    import torch
 
     def draw(length: int):
         source = ExactNormal(seed * 100_003 + length, device)
@@ -107,8 +112,6 @@ def samples(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0, device: str = 
 
 def sums(lengths, device):
     """Return cumulative lengths, int32."""
-    import torch
-
     return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=device)
 
 
@@ -118,8 +121,6 @@ def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, *
     A row's bits do not depend on the other rows of its tile, so both give the same bits.
     Shapes: [samples, HEADS, HEAD_DIM]
     """
-    from labkernels import ops
-
     options = path.options | more | {"causal": True}
     if whole:
         return ops.varlen_qkvpacked(given.qkv, given.ends, **options).out[given.last_tokens]
@@ -131,10 +132,6 @@ def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, *
 
 def cache_before_the_last(given: Samples):
     """Return a paged cache of all tokens but the last ones, whose pages lie in random order."""
-    import torch
-
-    from labkernels.kernels.caches.paged import PagedKV
-
     device, (_, k, v) = given.qkv.device, given.qkv.unbind(1)
     pages = [-(-length // PAGE_SIZE) for length in given.lengths]
     order = np.random.default_rng(0).permutation(sum(pages)).astype(np.int32)
@@ -154,9 +151,6 @@ def cache_before_the_last(given: Samples):
 
 def whole_cache(given: Samples):
     """Return a paged cache of all tokens, to which the last ones were appended."""
-    from labkernels import ops
-    from labkernels.kernels.caches.paged import PagedKV
-
     before, last = cache_before_the_last(given), given.last_tokens
     k, v = (x[last] for x in given.qkv[:, 1:].unbind(1))
     ops.append_step(before, k, v, sums([1] * len(last), k.device)).run()
@@ -165,8 +159,6 @@ def whole_cache(given: Samples):
 
 def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
     """Append the last tokens to a cache and attend; return the step, with its output and plan."""
-    from labkernels import ops
-
     q, k, v = (x[given.last_tokens] for x in given.qkv.unbind(1))
     tokens = sums([1] * len(given.lengths), q.device)
     return ops.with_kvcache(q, cache_before_the_last(given), k, v, tokens, **path.options | more)
@@ -230,8 +222,6 @@ def with_recent_lead(given: Samples, lead_log2: float, *, half: int = 16) -> Sam
     The last key's score gains lead_log2, in units of log2, and an earlier key's gain halves every
     `half` keys: along the last query, each key gets as much as that takes, rounded to its dtype.
     """
-    import torch
-
     qkv = given.qkv.clone()
     for first, end in zip(given.ends[:-1].tolist(), given.ends[1:].tolist(), strict=True):
         q = qkv[end - 1, 0].double()
@@ -275,11 +265,7 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     A decode takes them from the cache, after the append; a prefill as the last rows of a full pass.
     Shapes: [samples, HEADS, HEAD_DIM] each.
     """
-    from labkernels.chapters import live
-    from labkernels.kernels.decode.inputs import DecodeInputs
-    from labkernels.kernels.decode.workload import Decode
-    from labkernels.kernels.prefill.inputs import PrefillInputs
-    from labkernels.kernels.prefill.workload import Prefill
+    from labkernels.chapters import live  # needs pandas, which a GPU machine may not have
 
     (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
     tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
