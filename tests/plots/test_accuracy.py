@@ -5,16 +5,7 @@ import pandas as pd
 import pytest
 
 from labkernels import plots
-from tests.plots.conftest import ORIGIN, draw, error_rows
-
-
-def test_map_shows_a_cell_where_it_is():
-    cells = error_rows(samples=5, heads=4)
-    cells.loc[(cells["sample"] == 3) & (cells["head"] == 1), "rmse"] = 1.0
-    figure = plots.error_maps(cells, origin=ORIGIN, label="rmse", log=True)
-    picture = figure.axes[0].images[0].get_array()
-    assert np.unravel_index(np.argmax(picture), picture.shape) == (3, 1)
-
+from tests.plots.conftest import ORIGIN, draw
 
 SHARES = {"scores": 1e-3, "exp2": 0.0, "p": 0.499, "accumulation": 0.1, "store": 0.4}
 

@@ -6,23 +6,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
 
-from labkernels import plots
 from labkernels.plots.accuracy.detection import seen
-from labkernels.plots.primers import attention, fragments, machine, motion
-from tests.plots.conftest import ORIGIN, draw
+from labkernels.plots.primers import attention, fragments, motion
+from tests.plots.conftest import ORIGIN
 
 
 def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def test_an_sm_is_filled_by_the_blocks_that_fit():
-    rows = [("registers", 100, 350, "registers", 3), ("warp slots", 4, 64, "warps", 3)]
-    columns = ["name", "per_block", "available", "unit", "blocks"]
-    figure = machine.sm_with_blocks(pd.DataFrame(rows, columns=columns), origin="here")
-    bars = [p for p in figure.axes[0].patches if p.get_facecolor()[:3] != (1, 1, 1)]
-    assert len(bars) == 2 * (1 + 3)
-    assert "3 × 100 of 350 registers" in words(figure)
 
 
 def test_a_page_is_joined_to_its_entry():
@@ -115,15 +105,3 @@ def test_a_bug_is_seen_where_more_is_off_than_of_the_right_kernel():
     columns = ["operation", "bug", "inputs", "tensor_cores", "out", "lse"]
     (axes,) = seen(pd.DataFrame(rows, columns=columns), origin=ORIGIN).axes
     assert texts(axes) == ["–", "out", "LSE", "both"]
-
-
-def test_alignment_cuts_each_term_at_the_last_place_kept():
-    terms = pd.DataFrame(
-        [("kept", 4, 0), ("cut", 1, -3), ("gone", -3, -5)], columns=["name", "top", "bottom"]
-    )
-    (axes,) = draw(plots.alignment(terms, last_kept=-1, origin=ORIGIN)).axes
-    bars = {}
-    for bar in axes.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        bars.setdefault(row, []).append((bar.get_x(), bar.get_x() + bar.get_width()))
-    assert bars == {0: [(0, 5)], 1: [(-1, 2), (-3, -1)], 2: [(-5, -2)]}

@@ -7,23 +7,7 @@ from labkernels import plots
 from labkernels.hardware import gpu
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.plots.performance.counters import STALLS
-from tests.plots.conftest import KERNELS, ORIGIN, draw, measurements
-
-
-@pytest.fixture
-def times():
-    return plots.graph_times(measurements(page_sizes=(1, 16, 64)))
-
-
-def test_rows_become_one_line_a_kernel_and_workload(times):
-    assert len(times) == len(KERNELS) * 3 * 3 * 2
-    one = times.query(
-        "kernel == 'decode_fma' and group == 4 and page_size == 16 and dtype == 'fp16'"
-    ).squeeze()
-    assert one.time_ms == pytest.approx(0.44 * 1.4)
-    assert one.q25_ms < one.time_ms < one.q75_ms
-    assert one.percent == pytest.approx(100 / 1.4)
-    assert one.ceiling_ms == pytest.approx(0.44)
+from tests.plots.conftest import ORIGIN, draw
 
 
 def counted(kernel="prefill_mma", head_dim=128, functions=(("f", 2e-3), ("g", 1e-3))):

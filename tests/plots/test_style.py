@@ -6,13 +6,12 @@ import re
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.text import Annotation
 
 from labkernels import plots
 from labkernels.kernels.registry import discover
 from labkernels.plots import style
 from labkernels.records import store
-from tests.plots.conftest import ORIGIN, draw
+from tests.plots.conftest import ORIGIN
 from tests.repo.files import ROOT
 
 TIMED = ["backward", "decode_tensor_cores", "mla", "numeric_policies", "prefill"]
@@ -81,23 +80,6 @@ def rooms():
 
 def imports(*pairs):
     return pd.DataFrame(pairs, columns=["importer", "imported"])
-
-
-def test_every_room_is_named_and_every_arrow_drawn():
-    found = imports(("roof", "left"), ("left", "ground"), ("roof", "ground"), ("right", "cellar"))
-    figure = draw(plots.rooms_by_layer(rooms(), found, origin=ORIGIN))
-    (axes,) = figure.axes
-    written = {text.get_text() for text in axes.texts}
-    assert {"roof", "in roof", "cellar", "in ground"} <= written
-    arrows = [text for text in axes.texts if isinstance(text, Annotation)]
-    assert len(arrows) == 3  # the roof reaches the ground by way of the left
-    assert figure.get_supxlabel() == ORIGIN
-
-
-def test_an_arrow_past_a_layer_goes_around_it():
-    figure = plots.rooms_by_layer(rooms(), imports(("left", "ground")), origin=ORIGIN)
-    (line,) = figure.axes[0].lines
-    assert min(line.get_xdata()) < 0 or max(line.get_xdata()) > 1
 
 
 @pytest.mark.parametrize("pair", [("ground", "roof"), ("left", "right")])

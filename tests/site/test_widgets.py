@@ -19,15 +19,10 @@ WRONG = {  # field of the calculator: texts, and what is said
         "64": "64 warps are 2,048",
     },
     "T: keys of a step": {"7": "is not a multiple of", "-1": '"-1" is given'},
-    "Threads per block": {"0": "from 1 to 1,024", "1025": "from 1 to 1,024"},
-    "Registers per thread": {"256": "from 1 to 255", "1.5": '"1.5" is given'},
-    "Shared memory, bytes": {"-1": "from 0 to 2,147,483,647", "": "Nothing is given"},
     "Requests": {"2.5": '"2.5" is given', "0": "from 1 to 65,536", "-4": '"-4" is given'},
-    "Keys of each": {"": "Nothing is given", "1e9": "from 1 to 16,777,216"},
     "Query heads": {"33": "33 query heads are no multiple of the 8 KV heads."},
-    "KV heads": {"0": "from 1 to 1,024"},
 }
-OF_A_SHAPE = {"Requests", "Keys of each", "Query heads", "KV heads"}
+OF_A_SHAPE = {"Requests", "Query heads"}
 
 
 def widget(page, name):

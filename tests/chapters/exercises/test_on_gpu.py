@@ -73,10 +73,3 @@ def test_a_hopper_kernel_runs_on_the_gpu_on_the_same_inputs(gpu, monkeypatch):
     assert report.passed
     assert report.lines[-1] == "On this machine's GPU all bits are the same."
     assert drawn.count("cuda") == len(hopper.REQUESTS["mla"])
-
-
-def test_a_hopper_kernel_asks_for_its_architecture(monkeypatch):
-    asked = []
-    monkeypatch.setattr(machine, "has_gpu", lambda arch="": asked.append(arch))
-    assert exercises.check("wgmma_mask", solution("wgmma_mask"))
-    assert asked == ["sm_90"]

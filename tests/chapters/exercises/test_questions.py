@@ -32,7 +32,8 @@ def in_chapters():
         for i, cell in enumerate(cells):
             for label, text in EXERCISE.findall(cell.source):
                 after = cells[i:]
-                start = next(j for j, c in enumerate(after) if f"start}} {label}" in c.source)
+                folded = f"start}} {label}\n:class: dropdown"
+                start = next(j for j, c in enumerate(after) if folded in c.source)
                 found[label] = text, after[start + 1].source
     return found
 
