@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from labkernels import ops
+from labkernels.chapters import live
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.inputs import DecodeInputs
@@ -265,8 +266,6 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     A decode takes them from the cache, after the append; a prefill as the last rows of a full pass.
     Shapes: [samples, HEADS, HEAD_DIM] each.
     """
-    from labkernels.chapters import live  # needs pandas, which a GPU machine may not have
-
     (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
     tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
     heads = (HEADS, HEADS, HEAD_DIM)
