@@ -1,6 +1,6 @@
 """The kernels of decode and prefill on given inputs, in CUDA and Triton, on and off."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,9 @@ def outputs(operation: str, inputs, **options) -> dict[str, np.ndarray]:
     On a machine without a GPU, Triton runs once a Bench has, which imports its interpreter.
     Shapes: [rows, heads, channels] each. options: those of the verb.
     """
-    found = {}
-    for item in sorted(_items(operation), key=lambda item: (item.library, item.tensor_cores)):
+    known, found = implementations(operation, on_and_off).values(), {}
+    items = [item for item in known if item.spec and item.spec.name in KERNELS[operation]]
+    for item in sorted(items, key=lambda item: (item.library, item.tensor_cores)):
         language = {"cuda": "CUDA", "triton": "Triton"}[item.library]
         how = {"policy": item.policy} | options
         out = output(operation, inputs, item.spec.name, **how)
@@ -41,11 +42,6 @@ def output(operation: str, inputs, kernel: str, **options) -> np.ndarray:
     if operation == "prefill":
         how["causal"] = inputs.variant.causal
     return getattr(ops, operation)(*inputs.arguments, **how).out.double().cpu().numpy()
-
-
-def _items(operation: str) -> Iterable:
-    known = implementations(operation, on_and_off).values()
-    return [item for item in known if item.spec and item.spec.name in KERNELS[operation]]
 
 
 def truth(inputs) -> np.ndarray:
