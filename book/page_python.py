@@ -48,7 +48,7 @@ _LEFT_OUT = (PYTHON / "left_out.txt").read_text().split()
 _ASKED = """import sys
 sys.modules.update(dict.fromkeys(("torch", "triton", "pandas", "pyarrow", "scipy", "matplotlib")))
 import labkernels.audit.dumps, labkernels.chapters.exercises, labkernels.cli.audit
-for name in ("attention", "fragments", "pipeline", "planted"):
+for name in ("attention", "fragments", "numbers", "pipeline", "planted"):
     __import__(f"labkernels.chapters.exercises.graders.{name}")
 labkernels.audit.importers.importers()
 for name, module in sys.modules.items():

@@ -15,11 +15,15 @@ from typing import Any
 
 import nbformat
 import page_assignments
+from solutions import solution
 
 from labkernels.audit.verdict import verdict
 from labkernels.chapters import exercises
-from labkernels.chapters.exercises.questions import Question, of_assignment, questions
+from labkernels.chapters.exercises.exercise import Exercise
+from labkernels.chapters.exercises.graders import planted
+from labkernels.chapters.exercises.questions import Question, questions
 
+_GRADERS = ("numbers", "planted")  # of assignments in which no kernel of the reader runs
 _PLACE = re.compile(r"^<!-- question: ([\w-]+) -->$", re.MULTILINE)
 _PROGRESS, _AUDIT = "<!-- progress -->", "<!-- audit -->"
 _EXERCISE = re.compile(
@@ -34,7 +38,7 @@ _PROBE = 12345678  # larger than every right number and every usual mistake
 @functools.cache
 def names() -> list[str]:
     """Returns the exercises and assignments that pages check by a table."""
-    assignments = (name for name in exercises.names() if exercises.get(name).right)
+    assignments = (name for name in exercises.names() if exercises.get(name).grader in _GRADERS)
     return [*questions(), *assignments]
 
 
@@ -52,9 +56,12 @@ def table(name: str) -> dict[str, Any]:
     and `otherwise` follows.
     """
     if name in questions():
-        return {"name": name, **_of_question(questions()[name])}
-    exercise = exercises.get(name)
-    return {"name": name, **_of_question(of_assignment(exercise)), "hints": exercise.hints}
+        given = _of_question(questions()[name])
+    elif exercises.get(name).grader == "planted":
+        given = _of_name(exercises.get(name), planted.PHASES)
+    else:
+        given = _of_numbers(exercises.get(name))
+    return {"name": name, **given}
 
 
 def _of_question(question: Question) -> dict[str, Any]:
@@ -65,11 +72,30 @@ def _of_question(question: Question) -> dict[str, Any]:
         when = [p if isinstance(p, str) else question.bounds(p) for p in answer]
         rows.append(_row(question.name, when, fits))
     parts = [  # a word is one of those that are right or a usual mistake
-        {"choices": sorted({*of} - {""})} if isinstance(of[0], str) else {}
+        {"choices": sorted(set(of))} if isinstance(of[0], str) else {"whole": False}
         for of in zip(*answers, strict=True)
     ]
-    said = _sentences(question.name, parts)
+    said = _sentences(question.name, parts, lambda given: given)
     return {**said, "asks": question.asks, "rows": rows, "hints": [question.hint]}
+
+
+def _of_numbers(exercise: Exercise) -> dict[str, Any]:
+    """Returns the table of an assignment whose answer is whole numbers."""
+    sources = [solution(exercise.name), exercise.starter, *(m.source for m in exercise.mistakes)]
+    whens = [[(int(part), int(part)) for part in source.split(",")] for source in sources]
+    rows = [_row(exercise.name, *pair) for pair in zip(whens, sources, strict=True)]
+    n = len(whens[0])
+    asks = "a whole number" if n == 1 else f"{n} whole numbers"
+    parts = [{"whole": True} for _ in range(n)]
+    said = _sentences(exercise.name, parts, lambda given: ", ".join(map(str, given)))
+    return {**said, "asks": asks, "rows": rows, "hints": exercise.hints}
+
+
+def _of_name(exercise: Exercise, choices: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the table of an assignment whose answer is one of a few names."""
+    rows = [_row(exercise.name, [name], name) for name in choices]
+    said = {"asks": "the name of a phase", "parts": [{"choices": choices}], "otherwise": []}
+    return {**said, "rows": rows, "hints": exercise.hints}
 
 
 def _row(name: str, when: list, answer: object) -> dict[str, Any]:
@@ -77,7 +103,7 @@ def _row(name: str, when: list, answer: object) -> dict[str, Any]:
     return {"when": when, "passed": report.passed, "lines": report.lines}
 
 
-def _sentences(name: str, parts: list[dict]) -> dict[str, Any]:
+def _sentences(name: str, parts: list[dict], written) -> dict[str, Any]:
     """Returns the parts with their sentences, and what follows these, from answers that are wrong.
 
     Raises: ValueError if the check does not say one sentence of each part.
@@ -85,9 +111,9 @@ def _sentences(name: str, parts: list[dict]) -> dict[str, Any]:
     otherwise: list[str] = []
     for key, value in (("small", -_PROBE), ("large", _PROBE)):
         probes = ["none" if "choices" in part else value for part in parts]
-        lines = exercises.check(name, probes).lines
+        lines = exercises.check(name, written(probes)).lines
         for part, probe, line in zip(parts, probes, lines, strict=False):
-            shown = repr(probe if "choices" in part else float(probe))
+            shown = repr(probe) if "choices" in part or part["whole"] else repr(float(probe))
             if line.count(shown) != 1:
                 raise ValueError(f"{name}: a wrong answer is told {line!r}, without {shown}")
             part[key] = line.replace(shown, "'{}'" if "choices" in part else "{}")

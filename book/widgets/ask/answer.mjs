@@ -1,7 +1,7 @@
 // What exercises.check says to an answer, by the table that book/page_questions.py has made of it.
 
 /**
- * @typedef {{choices?: string[], small?: string, large?: string}} Part
+ * @typedef {{whole?: boolean, choices?: string[], small?: string, large?: string}} Part
  * @typedef {[number, number] | string} Bounds
  * @typedef {{when: Bounds[], passed: boolean, lines: string[]}} Row
  * @typedef {{name: string, asks: string, parts: Part[], rows: Row[], otherwise: string[],
@@ -26,12 +26,12 @@ export function judge({ parts, rows, otherwise }, given) {
   const row = rows.find(({ when }) => when.every((bounds, i) => fits(bounds, given[i])));
   if (row) return { passed: row.passed, lines: row.lines };
   const right = rows.find(({ passed }) => passed)?.when ?? [];
-  const wrong = parts.flatMap(({ small = "", large = "" }, i) => {
+  const wrong = parts.flatMap(({ whole, small = "", large = "" }, i) => {
     const value = given[i];
     if (fits(right[i], value)) return [];
     if (typeof value === "string") return [large.replace("{}", value)];
     const said = value > right[i][1] ? large : small;
-    return [said.replace("{}", float_text(value))];
+    return [said.replace("{}", whole ? String(value) : float_text(value))];
   });
   return { passed: false, lines: [...wrong, ...otherwise] };
 }

@@ -7,6 +7,7 @@ const NUMBER = {
   pattern: "[+\\-]?(\\d+\\.?\\d*|\\.\\d+)([eE][+\\-]?\\d+)?",
   title: "a number, as 81.25 or 2e-3",
 };
+const WHOLE = { pattern: "[+\\-]?\\d{1,15}", title: "a whole number" };
 
 /** @param {HTMLElement} root  has the question's table in data-question */
 export function mount_question(root) {
@@ -64,9 +65,9 @@ export function mount_question(root) {
 }
 
 /** @param {import("./answer.mjs").Part} part @param {number} i @param {number} count */
-function field_of({ choices }, i, count) {
+function field_of({ choices, whole }, i, count) {
   const label = count === 1 ? "Your answer" : `Part ${i + 1}`;
-  if (!choices) return short_answer(label, { inputMode: "decimal", ...NUMBER });
+  if (!choices) return short_answer(label, { inputMode: "decimal", ...(whole ? WHOLE : NUMBER) });
   const none = { value: "", text: "choose" };
   const options = [none, ...choices.map((value) => ({ value, text: value }))];
   const { select, field } = choice(label, options);

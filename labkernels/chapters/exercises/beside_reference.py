@@ -2,7 +2,7 @@
 
 A grader whose answers run in a kernel says which of its results are compared and in which format
 (`OUTPUTS`), and what the kernels take (`takes`). If shared memory has no addresses to count, its
-`NO_BANKS` says why for the place of the answer.
+`NO_BANKS` says why for the place of the answer; if no kernel runs at all, its `NO_KERNEL` says why.
 """
 
 import dataclasses
@@ -26,7 +26,9 @@ _MANY = 64.0  # ulp: within the error bound, only a number that nearly cancels i
 def compared(
     exercise: Exercise, grader: ModuleType, answer: object, results: dict[str, np.ndarray]
 ) -> list[str]:
-    """Return lines on bits, ledger and bank conflicts."""
+    """Return lines on bits, ledger and bank conflicts, or the reason why there are none."""
+    if hasattr(grader, "NO_KERNEL"):
+        return [grader.NO_KERNEL]
     silent = exercise.place[1] in getattr(grader, "NO_BANKS", {})
     own = _own(exercise, grader)
     known = recorded().get(made_from(grader, own[2], results))

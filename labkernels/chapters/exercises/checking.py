@@ -13,7 +13,7 @@ from labkernels.chapters.exercises.beside_reference import compared
 from labkernels.chapters.exercises.compiled import RefusedForGpus
 from labkernels.chapters.exercises.exercise import Exercise, get
 from labkernels.chapters.exercises.graders.attention import alike
-from labkernels.chapters.exercises.questions import of_assignment, questions
+from labkernels.chapters.exercises.questions import questions
 from labkernels.chapters.exercises.report import (
     Report,
     fault_of,
@@ -44,11 +44,9 @@ def check(name: str, answer: object) -> Report:
     if name in questions():
         return questions()[name].judge(answer)
     exercise = get(name)
+    grader = importlib.import_module(f"{__package__}.graders.{exercise.grader}")
     if exercise.starter and not str(answer).strip():
         return Report(False, (EMPTY,))
-    if exercise.right:
-        return of_assignment(exercise).judge(answer)
-    grader = importlib.import_module(f"{__package__}.graders.{exercise.grader}")
     if exercise.place[0] and not isinstance(answer, str):
         raise ValueError(f"answer = {answer!r}, allowed: the lines of the kernel, as text")
     prints = machine.PRINTS and "/" not in exercise.place[0]

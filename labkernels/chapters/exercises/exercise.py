@@ -34,14 +34,14 @@ class Exercise:
 
     Units: minutes is the time that the assignment takes. difficulty goes from 1 to 3. grader: the
     module of `graders` that runs an answer. place: the kernel and region that the answer replaces.
-    adapter: lines behind the answer, where the kernel does not call the answer itself. asks, right,
-    because: of an assignment without a grader, what its answer consists of, the right one, and why.
+    adapter: lines behind the answer, where the kernel does not call the answer itself.
     declarations: the structs that the task speaks of, as the kernels declare them.
     """
 
     name: str
     number: int
     title: str
+    grader: str
     minutes: int
     difficulty: int
     task: str
@@ -49,10 +49,6 @@ class Exercise:
     unfinished: str
     hints: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
-    grader: str = ""
-    asks: str = ""
-    right: str = ""
-    because: str = ""
     place: tuple[str, str] = ("", "")
     adapter: str = ""
     declarations: str = ""

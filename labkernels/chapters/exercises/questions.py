@@ -1,16 +1,13 @@
 """The exercises of the chapters: what a right answer is, and what a usual wrong one overlooks."""
 
 import functools
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.report import Report
 
 _FILE = Path(__file__).with_name("questions.toml")
-_NUMBER = re.compile(r"-?[\d.]+")
 _SLACK = 1e-9  # absolute: a computed 81.25 is 81.25
 
 
@@ -20,7 +17,7 @@ class Question:
 
     asks: what an answer consists of. right: a number, a word, or a pair of bounds for each part.
     within: the relative distance that a number may have. mistakes: wrong answers and what to say.
-    text: the question itself, if no exercise of a chapter asks it. because: why an answer is right.
+    text: the question itself, if no exercise of a chapter asks it.
     """
 
     name: str
@@ -30,7 +27,6 @@ class Question:
     mistakes: tuple[tuple[tuple, str], ...]
     within: float = 0.0
     text: str = ""
-    because: str = ""
 
     def judge(self, answer: object) -> Report:
         """Say whether the answer is right; if it is not, what it overlooks, or a hint.
@@ -39,19 +35,17 @@ class Question:
         """
         given = self._parts(answer)
         if self._matches(self.right, given):
-            return Report(True, (self.because,) * bool(self.because))
+            return Report(True, ())
         for wrong, says in self.mistakes:
             if self._matches(wrong, given):
                 return Report(False, (says,))
-        return Report(False, (*self._where(given), *(self.hint,) * bool(self.hint)))
+        return Report(False, (*self._where(given), self.hint))
 
     def _parts(self, answer: object) -> tuple:
         several = hasattr(answer, "__iter__") and not isinstance(answer, str)
         given = tuple(answer) if several else (answer,)  # type: ignore[call-overload]
         kinds = [isinstance(part, str) for part in self.right]
         try:
-            if isinstance(answer, str) and not any(kinds):
-                given = parts_of(answer)
             if [isinstance(part, str) for part in given] != kinds:
                 raise TypeError
             return tuple(p.strip().lower() if isinstance(p, str) else float(p) for p in given)
@@ -86,23 +80,6 @@ class Question:
                 large = value > self.bounds(part)[1]
                 lines.append(f"{which} is too {'large' if large else 'small'}.")
         return lines
-
-
-def parts_of(text: str) -> tuple[float | str, ...]:
-    """Return the numbers of a text that has commas between them, and other parts as they are."""
-    parts = [part.strip() for part in text.split(",")]
-    return tuple(float(part) if _NUMBER.fullmatch(part) else part for part in parts)
-
-
-def of_assignment(exercise: Exercise) -> Question:
-    """Return the question of an assignment whose answer is numbers or a word."""
-    wrong = [(exercise.starter, exercise.unfinished)]
-    wrong += [(mistake.source, mistake.says) for mistake in exercise.mistakes]
-    mistakes = tuple((parts_of(source), says.strip()) for source, says in wrong)
-    about = {"hint": "", "because": exercise.because}
-    return Question(
-        exercise.name, exercise.asks, parts_of(exercise.right), mistakes=mistakes, **about
-    )
 
 
 @functools.cache

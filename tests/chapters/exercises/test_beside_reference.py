@@ -17,7 +17,7 @@ from labkernels.cuda.compiler import nvrtc, triton
 from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 
-WITH_KERNEL = [name for name in exercises.names() if not exercises.get(name).right]
+WITHOUT_KERNEL = ("register_ledger", "occupancy_choice", "planted_bug")
 # The assignment asks for other lines than the kernel's own.
 OTHER_LINES = (
     "maximum",
@@ -42,9 +42,12 @@ def the_line(lines, begins):
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", WITH_KERNEL)
+@pytest.mark.parametrize("name", exercises.names())
 def test_a_right_answer_stands_beside_the_reference(name):
     lines = said(name)
+    if name in WITHOUT_KERNEL:
+        assert "there are no bits, registers or bank conflicts" in lines[-1]
+        return
     bits = the_line(lines, "Bits")
     if name == "rescale":  # its m is not the maximum
         assert re.search(r"Bits: [\d,]+ of 5,775 numbers are not those", bits)

@@ -1,13 +1,11 @@
 """Each exercise of a chapter checks the reader's answer, and explains its usual mistakes."""
 
-import itertools
 import re
 from pathlib import Path
 
 import jupytext
 import pytest
 
-from labkernels import budget, hardware
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.questions import questions
 
@@ -73,21 +71,3 @@ def test_an_unusual_mistake_gets_a_hint_and_not_the_answer():
 def test_an_answer_of_another_kind_is_refused(answer):
     with pytest.raises(ValueError, match=r"answer = .*, allowed: three head_dims"):
         exercises.check("half-idle-tie", answer)
-
-
-def test_the_numbers_of_assignments_are_those_of_the_budget():
-    rows = ((16, 128, 16), (16, 32, 32), (16, 128, 32))
-    registers = sum(budget.fragment(m, n, bits=bits).value for m, n, bits in rows) + 4
-    assert exercises.check("register_ledger", registers)
-
-    def two_fit(stages, gpu):
-        smem = 16 * 1024 + stages * 2 * budget.array_bytes(64, 128, dtype="bf16")
-        how = {"threads": 128, "registers": 168, "smem_bytes": smem}
-        return budget.occupancy(gpu, **how).blocks_per_sm >= 2
-
-    found = []
-    for gpu in map(hardware.gpu, ("h200", "a100", "l4")):
-        found.append(
-            len([*itertools.takewhile(lambda n, gpu=gpu: two_fit(n, gpu), itertools.count(1))])
-        )
-    assert exercises.check("occupancy_choice", found)
