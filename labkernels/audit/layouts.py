@@ -1,4 +1,4 @@
-"""Layouts as words of axes, and tensors out of what tools pack, flatten, pad and store in 8 bits.
+"""Layouts as words of axes, and tensors out of what tools pack and flatten.
 
 Axes: b requests, h heads, s tokens of a request, t tokens of all requests, p pages, d channels.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkernels.audit.meaning import text, whole
-from labkernels.numerics.arrays import namespace, to_numpy
+from labkernels.numerics.arrays import to_numpy
 from labkernels.units import require_choice
 
 LAYOUTS = ("bhsd", "bshd", "sbhd", "thd", "nhd", "hnd")
@@ -115,7 +115,7 @@ def _is_flat(out, word: str, q) -> bool:
 
 
 def apart(given: dict) -> dict:
-    """Return the tensors with q, k and v apart, heads apart, and without padding between requests.
+    """Return the tensors with q, k and v apart, and heads apart.
 
     Raises: ValueError naming the tensor, its shape, and the option that says how it lies.
     """
@@ -150,11 +150,6 @@ def apart(given: dict) -> dict:
         found["k"] = found["k"][:, :, None]
     elif len(flat) == 2:
         found |= {name: found[name][:, None] for name in flat}  # SGLang's, of one key a page
-    places = found.get("cu_seqlens_kv_padded")
-    if places is not None and len(found.get("q", ())) == places[-1]:  # said once for both
-        found.setdefault("cu_seqlens_q_padded", places)
-    for of, names in (("q", (*_OF_QUERIES, "lse", "lse2")), ("kv", _OF_KEYS)):
-        _without_padding(found, of, names)
     return found
 
 
@@ -301,27 +296,6 @@ def _split_heads(name: str, tensor, heads: int):
     if not heads or tensor.shape[-1] % heads:
         raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: [..., {heads} x D]")
     return tensor.reshape(*tensor.shape[:-1], heads, tensor.shape[-1] // heads)
-
-
-def _without_padding(found: dict, of: str, names: tuple[str, ...]) -> None:
-    """Take the tokens of each request out of padded ones, as cu_seqlens_*_padded places them."""
-    padded = found.pop(f"cu_seqlens_{of}_padded", None)
-    ends = found.get("cu_seqlens_q" if of == "q" else "cu_seqlens")
-    if padded is None or ends is None:
-        return
-    starts, ends = (to_numpy(x).astype(np.int64) for x in (padded, ends))
-    if starts.shape != ends.shape or (np.diff(starts) < np.diff(ends)).any():
-        raise ValueError(f"cu_seqlens_{of}_padded = {starts}, allowed: room for {ends}")
-    pairs = zip(starts.tolist(), np.diff(ends).tolist(), strict=False)
-    index = np.concatenate([np.arange(first, first + n) for first, n in pairs])
-    for name in names:
-        if name in found:
-            rows = found[name]
-            if index.size and index.max() >= len(rows):
-                raise ValueError(
-                    f"{name} has {len(rows)} tokens, allowed: {index.max() + 1} or more"
-                )
-            found[name] = rows[namespace(rows).asarray(index)]
 
 
 def is_pool(name: str, found: dict) -> bool:

@@ -1,8 +1,7 @@
 """The names of tensors in many tools, and which tensors of a file are read.
 
 NAMES and REFUSED follow the arguments of FlashInfer 0.7, flash-attn 2.8, FlashAttention 3 and 4,
-FlashMLA, transformers 4.57, vLLM 0.33, SGLang 0.5, TransformerEngine 2.20, JAX, torch and
-FlashInfer-Bench.
+FlashMLA, transformers 4.57, vLLM 0.33, SGLang 0.5, TransformerEngine 2.20, JAX and torch.
 """
 
 import math

@@ -12,8 +12,7 @@ DESCRIPTION = """\
 Say of saved tensors whether the output differs from float64 by rounding or by a bug.
 
 It takes .npz, .safetensors, .pt (a dict of tensors), the folder of a call that FlashInfer dumped at
-level 10, a folder of SGLang's dumper, and a FlashInfer-Bench trace (.jsonl) with its output beside
-it. It needs
+level 10, and a folder of SGLang's dumper. It needs
   q, out   [B, Hq, D], one query per request; [B, Hq, M, D] or [B, M, Hq, D]; or [total_q, Hq, D]
            and cu_seqlens_q [B + 1]. out may have another D, that of v
   k, v     [B, Hkv, L, D] or [B, L, Hkv, D], and kv_len [B] where lengths differ; [total, Hkv, D]

@@ -231,7 +231,6 @@ def hostile(tmp_path):
     torch.save({"q": torch.zeros(1).expand(10**9, 10**4)}, tmp_path / "wide.pt")
     (tmp_path / "noise.pt").write_bytes(b"\x80\x02cos\nsystem\n(S'true'\ntR.")
     (tmp_path / "list.pt").write_bytes(b"")
-    (tmp_path / "t.jsonl").write_text("[]")
     (tmp_path / "folder").mkdir()
     return sorted(path for path in tmp_path.iterdir())
 
@@ -248,7 +247,7 @@ def test_hostile_files_are_one_line_and_no_memory(tmp_path, capsys):
         if tracemalloc.is_tracing():
             assert tracemalloc.get_traced_memory()[1] < 20e6
             tracemalloc.stop()
-    assert len(files) == 12
+    assert len(files) == 11
 
 
 def test_a_header_of_a_gibibyte_before_few_bytes_costs_no_memory(tmp_path, capsys):

@@ -1,9 +1,9 @@
 """Writes the same call as each tool that is installed here writes it, for tests and as samples.
 
 `python -m tests.audit.dumps.real_tools FOLDER`, in an environment with the tools, writes the
-samples: flashinfer-bench 0.1.2, flashinfer-python 0.7.2.post1, sglang 0.5.23, transformers 5.24.0
-and safetensors 0.8.0, installed by pip without their dependencies, wrote those of `samples`. Where
-a tool's package needs a GPU to be imported, the module that writes is loaded alone.
+samples: flashinfer-python 0.7.2.post1, sglang 0.5.23, transformers 5.24.0 and safetensors 0.8.0,
+installed by pip without their dependencies, wrote those of `samples`. Where a tool's package needs
+a GPU to be imported, the module that writes is loaded alone.
 """
 
 import importlib.util
@@ -48,38 +48,6 @@ def _module(package: str, path: str, stubs: dict[str, dict] | None = None) -> Mo
 
 def _pages(x):
     return x.transpose(1, 2).reshape(-1, PAGE, x.shape[1], x.shape[3]).contiguous()
-
-
-def flashinfer_bench(folder: Path, out, monkeypatch) -> Path:
-    """Write a trace set: a definition's workload, and its tensors as the tool stores them."""
-    data = importlib.import_module("flashinfer_bench.data")
-    name, batch = "gqa_paged_decode_h4_kv2_d16_ps1", len(DECODE.q)
-    pools = {
-        n: x.transpose(1, 2).flatten(0, 1)[:, None]
-        for n, x in zip("kv", (DECODE.k, DECODE.v), strict=True)
-    }
-    tensors = {"q": DECODE.q[:, :, 0], "k_cache": pools["k"], "v_cache": pools["v"]}
-    length = DECODE.k.shape[2]
-    tensors["kv_indptr"] = torch.arange(batch + 1, dtype=torch.int32) * length
-    tensors["kv_indices"] = torch.arange(batch * length, dtype=torch.int32)
-    tensors = {n: x.contiguous() for n, x in tensors.items()}
-    axes = {"batch_size": data.AxisVar(), "num_qo_heads": data.AxisConst(value=4)}
-    spec = data.TensorSpec(shape=["batch_size", "num_qo_heads"], dtype="bfloat16")
-    how = {"axes": axes, "inputs": {"q": spec}, "outputs": {"output": spec}}
-    reference = "def run(q):\n    return q\n"
-    definition = data.Definition(name=name, op_type="gqa_paged", reference=reference, **how)
-    traces = data.TraceSet(root=folder, definitions={name: definition})
-    path = traces.add_workload_blob_tensor(name, "w1", tensors)
-    given = {n: data.SafetensorsInput(path=path, tensor_key=n) for n in tensors}
-    given["sm_scale"] = data.ScalarInput(value=DECODE.scale)
-    workload = data.Workload(axes={"batch_size": batch}, inputs=given, uuid="w1")
-    traces.add_workload_traces([data.Trace(definition=name, workload=workload)])
-    (written,) = (folder / "workloads").rglob("*.jsonl")
-    save_file = importlib.import_module("safetensors.torch").save_file
-    save_file(
-        {"output": out(DECODE)[:, :, 0].contiguous()}, written.with_suffix(".out.safetensors")
-    )
-    return written
 
 
 def flashinfer(folder: Path, out, monkeypatch, safetensors: bool = False) -> Path:
@@ -155,7 +123,6 @@ def safetensors(folder: Path, out, monkeypatch) -> Path:
 
 # What a tool is called, the package that it needs, and what writes.
 TOOLS = {
-    "flashinfer_bench": ("flashinfer_bench", flashinfer_bench),
     "flashinfer": ("flashinfer", flashinfer),
     "flashinfer, safetensors": ("flashinfer", partial(flashinfer, safetensors=True)),
     "sglang": ("sglang", sglang),

@@ -185,7 +185,7 @@ def test_what_was_not_read_is_listed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["attn_window", "k_scales", "k_cache", "seq_len_kv", "temperature"]
+    "name", ["attn_window", "k_scales", "k_cache", "cu_seqlens_q_padded", "temperature"]
 )
 def test_a_bug_is_not_said_without_what_may_explain_it(name, tmp_path):
     """A right output is right without it, too."""

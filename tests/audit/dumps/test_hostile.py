@@ -79,7 +79,6 @@ DUMPS = {
     "a window of True": ({"window_left": True}, "window_left = True, allowed: one number"),
     "heads of NaN": ({"num_heads": 1, "num_q_heads": math.nan}, "q_heads = nan, allowed: a whole"),
     "lse with an imaginary part": ({"lse": CALL.q[..., 0] * 1j}, "lse.dtype = complex"),
-    "padding of two axes": ({"cu_seqlens_padded": ENDS[None]}, "kv_padded.shape = (1, 3), allowed"),
     "scale of text": ({"scale": "small"}, "scale = 'small', allowed: one number"),
     "descales of text": ({"k_scale": "small"}, "k_scale"),
     "window of text": ({"window_size": "small"}, "window_size = small, allowed"),

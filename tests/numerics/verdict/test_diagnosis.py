@@ -195,11 +195,6 @@ TABLE = {
         K,
         "channel",
     ),
-    "last channels lost": (
-        lambda c: attend(c, scores(c, q=c.q * (np.arange(D) < 24))),
-        S,
-        "last 8",
-    ),
     **{
         f"scale times {x:.3g}": (lambda c, x=x: attend(c, x * scores(c)), S, note)
         for x, note in (
@@ -212,12 +207,6 @@ TABLE = {
         )
     },
     "a cap": (lambda c: attend(c, 3 * np.tanh(scores(c) / 3)), S, "capped at 3"),
-    "clamped": (lambda c: attend(c, np.clip(scores(c), -0.8, 0.8)), S, "clamped at 0.8"),
-    "slopes unasked": (
-        lambda c: attend(c, scores(c) + 0.1 * (KEYS - PLACES)),
-        S,
-        "distance times 0.1",
-    ),
     "causal left out": (lambda c: attend(c, mask=KEYS >= 0), MASK, "left out"),
     "strict": (lambda c: attend(c, mask=KEYS < PLACES), MASK, "place plus -1"),
     "two more": (lambda c: attend(c, mask=KEYS <= PLACES + 2), MASK, "place plus 2"),
@@ -242,12 +231,7 @@ TABLE = {
     "scores 0": (lambda c: attend(c, np.where(LATE, 0, scores(c))), S, "are 0"),
     "V by 1.02": (lambda c: 1.02 * attend(c), (defects.VALUES, defects.STORE), "times 1.02"),
     "not divided": (lambda c: attend(c, l=lambda l, m, w: 0 * l + 1), W, "left out"),
-    "divided twice": (lambda c: attend(c, l=lambda l, m, w: l**2), W, "twice"),
     "eight zeros": (lambda c: attend(c, l=lambda l, m, w: l + 8 * np.exp(-m)), W, "score 0"),
-    "a logit": (lambda c: attend(c, l=lambda l, m, w: l + np.exp(1.5 - m)), W, "logit of 1.5"),
-    "l of the next head": (lambda c: attend(c, l=lambda l, m, w: np.roll(l, -1, 1)), W, "head"),
-    "l of the query before": (lambda c: attend(c, l=lambda l, m, w: np.roll(l, 1, 2)), W, "query"),
-    "P squared": (lambda c: attend(c, above=np.square, below=np.square), (W, S), "2"),
     "unweighted": (merged(lambda m, l: 1 + 0 * l), MERGE, "not weighted"),
     "by l": (merged(lambda m, l: l), MERGE, "sums alone"),
     "by m": (merged(lambda m, l: np.exp(m)), MERGE, "maxima alone"),
@@ -260,16 +244,6 @@ TABLE = {
     "negative": (lambda c: -attend(c), (defects.STORE, defects.VALUES), "times -1"),
     "absolute": (lambda c: np.abs(attend(c)), defects.STORE, "without its sign"),
     "clipped": (lambda c: np.clip(attend(c), -0.2, 0.2), defects.STORE, "clipped at 0.2"),
-    "K less its mean": (
-        lambda c: attend(c, scores(c, k=c.k - c.k.mean(-1, keepdims=True))),
-        S,
-        "less the mean",
-    ),
-    "V less its mean": (
-        lambda c: attend(c, v=c.v - c.v.mean(2, keepdims=True)),
-        defects.VALUES,
-        "less the mean",
-    ),
 }
 ROUNDED = {
     "out": (lambda c: in_format(attend(c), "bf16"), "output rounded to bf16"),

@@ -36,26 +36,10 @@ def maps(n: int) -> Iterator[tuple[str, float, Rule]]:
     yield "j // 2", 1.2, lambda j, n: j // 2
     yield "2 j % n", 1.2, lambda j, n: 2 * j % n
     yield "(j + n // 2) % n", 1.0, lambda j, n: (j + n // 2) % n
-    for p in (x for x in _TILES if x < n):
-        yield f"of {p} interleaved parts", 1.5, lambda j, n, p=p: j % p * (n // p) + j // p
-        yield (
-            f"of n / {p} interleaved parts",
-            1.5,
-            lambda j, n, p=p: j % -(-n // p) * p + j // (n / p),
-        )
     for t in (x for x in _TILES if x < n or n == x > 2):
         yield f"j xor {t // 2}", 1.2, lambda j, n, t=t: j ^ (t // 2)
-        yield f"{t - 1} - j % {t} of its {t}", 1.4, lambda j, n, t=t: j - 2 * (j % t) + t - 1
         yield f"0 of its {t}", 1.4, lambda j, n, t=t: j - j % t
         yield f"j % {t}", 1.4, lambda j, n, t=t: j % t
-        yield f"j - {t}, odd tiles of {t}", 1.5, lambda j, n, t=t: j - j // t % 2 * t
-        yield f"j + {t}, even tiles of {t}", 1.5, lambda j, n, t=t: j + (1 - j // t % 2) * t
-        half = t // 2
-        yield f"j % {half} of its {t}", 1.5, lambda j, n, t=t, h=half: j - j % t + j % h
-        yield f"j - {t}, where j >= {t}", 1.5, lambda j, n, t=t: np.where(j >= t, j - t, j)
-        for r in (x for x in (2, 4, 8) if 2 * x <= t):
-            rule = lambda j, n, t=t, r=r: j - j % t + j % t % r * (t // r) + j % t // r
-            yield f"of its {t} transposed as {r} x {t // r}", 1.5, rule
 
 
 def indices(rule: Rule, n: int) -> np.ndarray:
@@ -82,7 +66,7 @@ def keys(case_n: int) -> Iterator[Trial]:
 def sources(block: Block) -> Iterator[Trial]:
     """Yield K, V or both of other KV heads and requests, and K for V."""
     problem = block.problem
-    heads, group, batch = problem.kv_heads, problem.group, problem.batch
+    heads, batch = problem.kv_heads, problem.batch
     rules: list[tuple[str, float, Callable[[Block], tuple[int, int]]]] = []
     for place, cost, rule in maps(heads) if heads > 1 else ():
         at = indices(rule, heads)
@@ -90,13 +74,8 @@ def sources(block: Block) -> Iterator[Trial]:
     for place, cost, rule in maps(batch) if batch > 1 else ():
         at = indices(rule, batch)
         rules.append((f"request {place}", cost, lambda s, a=at: (int(a[s.request]), s.kv_head)))
-    of_query_head = {
-        "h % Hkv": lambda h: h % heads,
-        "h // (group + 1)": lambda h: h // (group + 1),
-        "h % (Hq / 2) // group": lambda h: h % max(1, heads * group // 2) // group,
-    }
-    for place, of in of_query_head.items() if heads > 1 else ():
-        rules.append((f"KV head {place}", 0.7, lambda s, f=of: (s.request, f(s.head) % heads)))
+    if heads > 1:
+        rules.append(("KV head h % Hkv", 0.7, lambda s: (s.request, s.head % heads)))
     for place, cost, where in rules:
         for which, kind in _CLASS.items():
 
@@ -186,7 +165,7 @@ def _others(s: Block, rule: Rule) -> np.ndarray:
 
 
 def channels(block: Block) -> Iterator[Trial]:
-    """Yield channels of Q, K and V from other places, and tiles of K and V transposed."""
+    """Yield channels of Q, K and V from other places."""
     d, dv = block.problem.q.shape[-1], block.problem.out_shape[-1]
     for place, cost, rule in maps(d):
         at = indices(rule, d)
@@ -209,80 +188,3 @@ def channels(block: Block) -> Iterator[Trial]:
             return s.by_load(v=v[:, a[s.channels]])
 
         yield Trial(defects.INDEX_V, Edit("V", "from channel", (place,)), of_v, cost + 0.1, True)
-    for which, kind in (("V", defects.INDEX_V), ("K", defects.INDEX_K)):
-        for words, of in _layouts(d if which == "K" else dv, block.n):
-
-            def laid(s: Block, f=of, which: str = which) -> Terms:
-                x = f(s.case.keys(which.lower(), s.request, s.kv_head))
-                return s.by_load(k=x) if which == "K" else s.by_load(v=x[:, s.channels])
-
-            yield Trial(kind, Edit(which, words), laid, 1.5, True)
-
-
-def turned(block: Block) -> Iterator[Trial]:
-    """Yield Q and K turned once more, or back, by rotary embeddings of their places."""
-    d = block.problem.q.shape[-1] // 2 * 2
-    for halves, sign, of_whom in itertools.product((True, False), (1, -1), ("Q", "K", "Q and K")):
-
-        def turn(s: Block, h: bool = halves, g: int = sign, whom: str = of_whom) -> Terms:
-            q = _rotated(s.q, g * s.places[:, 0], d, h) if "Q" in whom else None
-            k = _rotated(s.k, g * s.keys, d, h) if "K" in whom else None
-            return s.by_load(q=q, k=k)
-
-        pairs = "halves" if halves else "neighbours"
-        words = f"turned {'once more' if sign > 0 else 'back'} by RoPE, pairs of"
-        yield Trial(
-            defects.SCORES, Edit(of_whom, words, (pairs,)), turn, 1.2, scoped=of_whom == "K"
-        )
-
-
-def _rotated(x: Array, places: Array, d: int, halves: bool) -> np.ndarray:
-    """Return rows turned by their places, channels in pairs, base 10,000. Shapes: as x [n, D]."""
-    angle = places[:, None] * 1e4 ** (-np.arange(0, d, 2) / d)
-    pairs = (slice(0, d // 2), slice(d // 2, d)) if halves else (slice(0, d, 2), slice(1, d, 2))
-    found, (a, b) = x.copy(), (x[:, p] for p in pairs)
-    found[:, pairs[0]] = a * np.cos(angle) - b * np.sin(angle)
-    found[:, pairs[1]] = a * np.sin(angle) + b * np.cos(angle)
-    return found
-
-
-def products(block: Block) -> Iterator[Trial]:
-    """Yield products of Q and K in which some first or last channels count twice or not at all."""
-    d = block.problem.q.shape[-1]
-    sizes = sorted({x for x in (1, 2, 4, 8, 16, 32, 64, d // 2) if 0 < x < d})
-    for size, last, times in itertools.product(sizes, (True, False), (0, 2)):
-        some = slice(d - size, d) if last else slice(0, size)
-
-        def of(s: Block, some: slice = some, times: int = times) -> Terms:
-            more = (times - 1) * (s.q[:, some] @ s.k[:, some].T)
-            return s.by_scores(s.shaped(s.products + more))
-
-        which = f"the {'last' if last else 'first'} {size} channels"
-        edit = Edit("scores", "count twice" if times else "leave out", (which,))
-        yield Trial(defects.SCORES, edit, of, 1.2, scoped=True)
-
-
-def _layouts(d: int, n: int) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    """Yield readings of [L, D] at other addresses: shifted, at another stride, transposed."""
-    for step in (4, 8, 16, 32, -4, -8, -16, -32):
-        roll = lambda x, s=step: np.roll(x.ravel(), -s).reshape(x.shape)
-        yield f"read {step:+d} elements off", roll
-    for more in (8, 16, -8):
-
-        def strided(x: Array, more: int = more) -> np.ndarray:
-            at = np.arange(len(x))[:, None] * (d + more) + np.arange(d)
-            return x.ravel()[at % x.size]
-
-        yield f"read at a stride of {d + more} for {d}", strided
-    yield "stored as [L, D] and read as [D, L]", lambda x: x.ravel().reshape(x.shape[::-1]).T
-    yield "stored as [D, L] and read as [L, D]", lambda x: x.T.ravel().reshape(x.shape)
-    for t in (x for x in (4, 8, 16, 32) if x <= min(d, n)):
-
-        def squares(x: Array, t: int = t) -> np.ndarray:
-            rows, cols = len(x) // t * t, d // t * t
-            found = x.copy()
-            parts = x[:rows, :cols].reshape(rows // t, t, cols // t, t)
-            found[:rows, :cols] = parts.swapaxes(1, 3).reshape(rows, cols)
-            return found
-
-        yield f"with squares of {t} x {t} transposed", squares

@@ -1,4 +1,4 @@
-"""Edits that only round more than the formats need, and narrow formats with scales."""
+"""Edits that only round more than the formats need."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -18,55 +18,45 @@ _LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "int8": 127.0, "int4": 7.0}
 _AXES: dict[str, int | tuple[int, int]] = {"head": (0, 1), "key": 1, "channel": 0}
 
 
-def narrowed(x: Array, fmt: str, axis: int | tuple[int, int] | None = None) -> np.ndarray:
-    """Return x in a format, with a scale for each group if an axis is given."""
-    if axis is None:
-        return rounding.round_to(x, fmt)
-    step = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-30) / _LARGEST[fmt]
-    y = x / step
-    return (np.rint(y) if fmt.startswith("int") else rounding.round_to(y, fmt)) * step
-
-
 def of_scores(block: Block) -> Iterator[Trial]:
     """Yield scores and scaled queries in 16 bits, in the units in which kernels store them."""
     scale = block.problem.scale
     units = {"Q K": scale * LOG2_E, "scale Q K": LOG2_E, "log2 units": 1.0}
     for fmt, (words, unit) in itertools.product((*_SIXTEEN, "e5m2"), units.items()):
-        scores = lambda s, f=fmt, u=unit: s.by_scores(narrowed(s.raw / u, f) * u)
+        scores = lambda s, f=fmt, u=unit: s.by_scores(rounding.round_to(s.raw / u, f) * u)
         yield _of("scores", scores, f"rounded, as {words}, to", fmt)
-        query = lambda s, f=fmt, u=unit: s.by_load(q=narrowed(s.q / u, f) * u)
+        query = lambda s, f=fmt, u=unit: s.by_load(q=rounding.round_to(s.q / u, f) * u)
         yield _of("Q", query, f"rounded, in {words}, to", fmt)
 
 
 def of_weights(block: Block) -> Iterator[Trial]:
     """Yield P and the denominator in fewer bits."""
-    coarse = [f for f in (*_FORMATS, "steps") if f == "steps" or _coarser(f, block.case.p_format)]
-    for fmt in coarse:
-        for count in (255, 127, 15, 7) if fmt == "steps" else (0,):
-            to = _stepped(count) if count else lambda x, f=fmt: narrowed(x, f)
-            name = f"1/{count}" if count else fmt
-            above = lambda s, t=to: s.by_weights(t(s.w), below=s.w)
-            yield _of("P", above, "rounded to", name)
-            both = lambda s, t=to: s.by_weights(t(s.w))
-            yield _of("P", both, "rounded, in the denominator too, to", name)
-            normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
-            yield _of("P", normal, "normalised and rounded to", name)
+    for fmt in _FORMATS:
+        if not formats.coarser(fmt, block.case.p_format):
+            continue
+        to = lambda x, f=fmt: rounding.round_to(x, f)
+        above = lambda s, t=to: s.by_weights(t(s.w), below=s.w)
+        yield _of("P", above, "rounded to", fmt)
+        both = lambda s, t=to: s.by_weights(t(s.w))
+        yield _of("P", both, "rounded, in the denominator too, to", fmt)
+        normal = lambda s, t=to: Terms(t(s.w / s.sums) * s.sums, s.w, s.v, s.sink)
+        yield _of("P", normal, "normalised and rounded to", fmt)
     for fmt in _SIXTEEN:
-        total = lambda s, f=fmt: s.truth * s.sums / narrowed(s.sums, f)
+        total = lambda s, f=fmt: s.truth * s.sums / rounding.round_to(s.sums, f)
         yield _of("denominator", total, "rounded to", fmt)
-        weights = lambda s, f=fmt: s.by_weights(s.w, below=narrowed(s.w, f))
+        weights = lambda s, f=fmt: s.by_weights(s.w, below=rounding.round_to(s.w, f))
         yield _of("denominator", weights, "of weights rounded to", fmt)
 
 
 def of_operands(block: Block) -> Iterator[Trial]:
     """Yield Q, K and V in fewer bits, with and without scales."""
     ways: list[tuple[str, Callable[[Array], Array]]] = [
-        (fmt, lambda x, f=fmt: narrowed(x, f))
+        (fmt, lambda x, f=fmt: rounding.round_to(x, f))
         for fmt in _FORMATS
-        if _coarser(fmt, block.case.p_format)
+        if formats.coarser(fmt, block.case.p_format)
     ]
     for fmt, (each, axis) in itertools.product(_LARGEST, _AXES.items()):
-        with_scale = lambda x, f=fmt, a=axis: narrowed(x, f, a)
+        with_scale = lambda x, f=fmt, a=axis: _scaled(x, f, a)
         ways.append((f"{fmt} with a scale for each {each}", with_scale))
     unit = block.problem.scale * LOG2_E
     for words, to in ways:
@@ -79,40 +69,13 @@ def of_operands(block: Block) -> Iterator[Trial]:
         yield from (_of(operand, of, "rounded to", words) for operand, of in tried.items())
 
 
-def values(block: Block) -> Iterator[Trial]:
-    """Yield K and V with other numbers: less a mean, clipped, by a statistic of their own."""
-    mean = lambda x, a: x.mean(a, keepdims=True)
-    size = lambda x, a: np.maximum(np.abs(x).max(a, keepdims=True), 1e-9)
-    laws: dict[str, Callable[..., Array]] = {
-        "less the mean of each": lambda x, a: x - mean(x, a),
-        "with the next scale of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), -1),
-        "with the scale before of each": lambda x, a: x / size(x, a) * np.roll(size(x, a), 1),
-    }
-    for words, f in (("without its sign", np.abs), ("without negative numbers", _positive)):
-        yield from _of_both(words, (), lambda x, f=f: f(x))
-    for (words, f), (each, axis) in itertools.product(laws.items(), _AXES.items()):
-        yield from _of_both(words, (each,), lambda x, f=f, a=axis: f(x, a))
-
-
-def _positive(x: Array) -> np.ndarray:
-    return np.maximum(x, 0.0)
-
-
-def _of_both(words: str, said: tuple[str, ...], f: Callable[[Array], Array]) -> Iterator[Trial]:
-    k = lambda s: s.by_load(k=f(s.k))
-    v = lambda s: s.by_load(v=f(s.v))
-    yield Trial(defects.VALUES, Edit("V", words, said), v, 1.5, scoped=True)
-    yield Trial(defects.SCORES, Edit("K", words, said), k, 1.5, scoped=True)
-
-
 def _of(operand: str, of: Callable[[Block], Terms | Array], words: str, fmt: str) -> Trial:
     edit = Edit(operand, words, (fmt,))
     return Trial(defects.LESS_EXACT, edit, of, 1.5, precision=True)
 
 
-def _stepped(count: int) -> Callable[[Array], Array]:
-    return lambda x: np.rint(x * count) / count
-
-
-def _coarser(fmt: str, than: str) -> bool:
-    return formats.named(fmt).unit_roundoff > formats.named(than.removesuffix("x2")).unit_roundoff
+def _scaled(x: Array, fmt: str, axis: int | tuple[int, int]) -> np.ndarray:
+    """Return x in a format, with a scale for each group."""
+    step = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-30) / _LARGEST[fmt]
+    y = x / step
+    return (np.rint(y) if fmt.startswith("int") else rounding.round_to(y, fmt)) * step

@@ -71,8 +71,6 @@ _LOADS: tuple[_Family, ...] = (
     loads.queries,
     lambda block: loads.keys(block.n),
     loads.channels,
-    loads.products,
-    loads.turned,
 )
 
 
@@ -175,7 +173,7 @@ def _explained(
     elif not search.settled:
         search.of(_LOADS)
         if not search.settled:
-            search.of((weights.of_parts, *_ROUNDINGS, roundings.values))
+            search.of((weights.of_parts, *_ROUNDINGS))
     if search.found:
         return tuple(_match(case, x, where, search.before) for x in search.best())
     found = None if honest() else weights.free(blocks, search.left)

@@ -38,19 +38,11 @@ def trials(case: Case, block: Block) -> Iterator[Trial]:
         if few_bits and formats.coarser(fmt, case.out_format):
             yield _output("rounded to", lambda s, f=fmt: rounding.round_to(s.truth, f), fmt)
     yield _changed("without its sign", lambda s: np.abs(s.truth))
-    yield _changed("without negative numbers", lambda s: np.maximum(s.truth, 0))
     most = float(np.abs(part).max(initial=0.0))
     if (np.abs(part) > 0.999 * most).mean() > 0.01:
         yield _changed("clipped at", lambda s: np.clip(s.truth, -most, most), most)
-    yield _changed("cut toward 0 in its format", lambda s: _cut(s.truth, case.out_format))
     yield from _other_channels(case, block)
     yield from _other_rows(case, block)
-
-
-def _cut(x: Array, fmt: str) -> np.ndarray:
-    step = rounding.quantum(x, fmt)
-    found: np.ndarray = np.trunc(x / step) * step
-    return found
 
 
 def _output(words: str, of, *said: str) -> Trial:
@@ -147,12 +139,10 @@ def of_lse2(problem: Problem, lse2: Array, truth: Array, bound: Array) -> Match 
     m = to_numpy(largest)
     tries = {
         Edit("lse2", "in base e"): truth / LOG2_E,
-        Edit("lse2", "in base 10"): truth / math.log2(10),
         Edit("lse2", "converted to base 2 twice"): truth * LOG2_E,
         Edit("lse2", "with the sign turned"): -truth,
         Edit("lse2", "is the largest score"): m,
         Edit("lse2", "without the largest score"): truth - m,
-        Edit("lse2", "without the largest score, in base e"): (truth - m) / LOG2_E,
     }
     offset = float(np.median(lse2[live] - truth[live]))
     tries[Edit("lse2", "plus", (offset,))] = truth + offset

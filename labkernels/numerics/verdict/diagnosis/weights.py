@@ -9,7 +9,7 @@ from labkernels import defects
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis.match import Edit
 from labkernels.numerics.verdict.diagnosis.program import TINY, Block, Terms, Trial
-from labkernels.numerics.verdict.diagnosis.scores import POWERS, SIGNED
+from labkernels.numerics.verdict.diagnosis.scores import SIGNED
 from labkernels.units import LOG2_E
 
 _PARTS = (8, 16, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -39,31 +39,20 @@ def of_keys(block: Block) -> Iterator[Trial]:
 
 
 def of_rows(block: Block) -> Iterator[Trial]:
-    """Yield changes of all weights of a row by one law: V or the output by a factor first."""
+    """Yield V and the output by a factor."""
     for kind, operand, cost in ((defects.VALUES, "V", 0.6), (defects.STORE, "output", 0.7)):
         times = lambda s, x: x * s.truth
         yield Trial(kind, Edit(operand, "times"), times, cost, grid=SIGNED)
-    power = lambda s, x: s.by_weights(s.w**x)
-    yield Trial(defects.WEIGHTS, Edit("P", "to the power"), power, 1.1, grid=POWERS)
 
 
 def of_denominator(block: Block) -> Iterator[Trial]:
-    """Yield other denominators: of other rows, with more or fewer weights, another sink."""
-    problem = block.problem
-    heads, group = problem.q.shape[1], problem.group
+    """Yield other denominators: with more or fewer weights, or another sink."""
 
-    def of(
-        operation: str, l: Callable[..., Any], *said: float, cost: float = 1.0, **how: Any
-    ) -> Trial:
-        rows = lambda s, *x: s.truth * s.sums / np.where(np.abs(y := l(s, *x)) > TINY, y, 1.0)
-        return Trial(defects.WEIGHTS, Edit("denominator", operation, said), rows, cost, **how)
+    def of(operation: str, l: Callable[[Block], Any], *said: float, cost: float = 1.0) -> Trial:
+        rows = lambda s: s.truth * s.sums / np.where(np.abs(y := l(s)) > TINY, y, 1.0)
+        return Trial(defects.WEIGHTS, Edit("denominator", operation, said), rows, cost)
 
     yield of("left out", lambda s: np.ones_like(s.sums))
-    yield of("applied twice", lambda s: s.sums**2)
-    yield of("not relative to the maximum", lambda s: s.sums * np.exp2(np.clip(s.top, -100, 100)))
-    if np.isinf(block.sink_logit):
-        with_sink = lambda s, x: s.sums + np.exp2(x * LOG2_E - s.top)
-        yield of("with one more logit of", with_sink, grid=np.linspace(-12, 30, 57))
     for count in _COUNTS:
         zeros = lambda s, k=count: s.sums + k * np.exp2(-s.top)
         yield of("with keys of score 0, as many as", zeros, count)
@@ -72,21 +61,6 @@ def of_denominator(block: Block) -> Iterator[Trial]:
         yield of("with keys of score 0 up to a multiple of", padded, t, cost=0.9)
     every = lambda s: s.weights(s.raw, s.keys >= 0).sum(1, keepdims=True) + s.sink
     yield of("of hidden keys too", every)
-    for d in (1, -1):
-        if heads > 1:
-            yield of(
-                "of head h plus", lambda s, d=d: s.sibling(s.tokens, (s.head + d) % heads).sums, d
-            )
-        if block.n_queries > 1:
-
-            def beside(s: Block, d: int = d) -> np.ndarray:
-                first = s.tokens - s.queries[:, 0]
-                return s.sibling(first + (s.queries[:, 0] + d) % s.n_queries, s.head).sums
-
-            yield of("of query i plus", beside, d)
-    if group > 1:
-        first = lambda s: s.sibling(s.tokens, s.head // group * group).sums
-        yield of("of the group's first head", first, cost=1.1)
     if not np.isinf(block.sink_logit):
         yield from _sinks(block, of)
 
@@ -94,20 +68,11 @@ def of_denominator(block: Block) -> Iterator[Trial]:
 def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
     variant = block.problem.variant or VariantTensors()
     logits = np.asarray(variant.sinks, np.float64) * LOG2_E
-    group, heads = block.problem.group, len(logits)
-    others = {
-        "left out": lambda h: -np.inf,
-        "of the KV head's number": lambda h: logits[h // group],
-        "of head h % Hkv": lambda h: logits[h % block.problem.kv_heads],
-        "of head h + 1": lambda h: logits[(h + 1) % heads],
-        "of head h - 1": lambda h: logits[h - 1],
-        "with the sign turned": lambda h: -logits[h],
-    }
-    bare = lambda s: s.sums - s.sink
+    heads = len(logits)
+    others = {"left out": lambda h: -np.inf, "of head h + 1": lambda h: logits[(h + 1) % heads]}
     for words, f in others.items():
-        l = lambda s, f=f: bare(s) + np.exp2(np.minimum(f(s.head) - s.top, 100))
+        l = lambda s, f=f: s.sums - s.sink + np.exp2(np.minimum(f(s.head) - s.top, 100))
         yield of(f"with the sink {words}", l, cost=0.9)
-    yield of("with the sink times", lambda s, x: bare(s) + x * s.sink, grid=POWERS)
 
 
 def of_parts(block: Block) -> Iterator[Trial]:
@@ -149,15 +114,13 @@ def _merges(size: int) -> Iterator[Trial]:
 
         return Trial(defects.MERGE, Edit("splits", operation, (size,)), rows)
 
-    rolled = lambda e, d: np.roll(np.exp2(e), d, 1)
     yield of("not weighted, of", lambda m, l, e: 1 + 0 * l)
     yield of("weighted by their sums alone, of", lambda m, l, e: l)
     yield of("weighted by their maxima alone, of", lambda m, l, e: np.exp2(m - m.max(1)[:, None]))
     yield of("not divided by their sums, of", lambda m, l, e: np.exp2(e), divided=False)
     yield of("weighted by exp of base-2 sums, of", lambda m, l, e: np.exp(e))
     yield of("weighted by exp2 of natural sums, of", lambda m, l, e: np.exp2(e / LOG2_E))
-    yield of("with the weight of the next one, of", lambda m, l, e: rolled(e, -1))
-    yield of("with the weight of the one before, of", lambda m, l, e: rolled(e, 1))
+    yield of("with the weight of the next one, of", lambda m, l, e: np.roll(np.exp2(e), -1, 1))
 
 
 Factors = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
@@ -167,7 +130,6 @@ _RESCALES: dict[str, Factors] = {
     "with l not rescaled, of": lambda by, stale: (by, 1.0),
     "with neither o nor l rescaled, of": lambda by, stale: (1.0, 1.0),
     "with o rescaled by the step before, of": lambda by, stale: (stale, by),
-    "with o starting over at a new maximum, of": lambda by, stale: (np.where(by < 1, 0, 1), by),
 }
 
 
