@@ -155,17 +155,6 @@ def as_with_values(of: Errors) -> str:
     return ""
 
 
-def as_with_a_number(of: Errors) -> str:
-    """Return words if a number other than the mean, taken off V, explains the errors; else ""."""
-    part = of.part()
-    if part is not None and not as_with_a_number(part):
-        return ""
-    for more, kernels in centres.fitted(*of):
-        if _explains(of, more, kernels):
-            return "as a kernel is that takes a number other than the mean off V and adds it back"
-    return ""
-
-
 def _explains(of: Errors, more: Array, kernels: tuple[Twin, ...]) -> bool:
     """Return whether no test tells errors of sigma and more from those of the kernels."""
     sigma = np.hypot(of.sigma, more)

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,9 @@ class Twin:
     "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
     values_only: `products` concerns the factors of P V alone. partials: the format in which the
     output of each block of keys is stored before these outputs are merged; "" for none. summed: the
-    format in which the sum of P V is kept after each block; "" for none. centred:
-    the mean of V is taken off before, in fp32, and added to the quotient. centre: numbers [batch,
-    Hkv, Dv] in place of the mean. values: the format of V less the mean, "" for fp32. turned: V's
-    channels are mixed by a rotation before, and the output's by its inverse.
+    format in which the sum of P V is kept after each block; "" for none. centred: the mean of V is
+    taken off before, in fp32, and added to the quotient. turned: V's channels are mixed by a
+    rotation before, and the output's by its inverse.
     """
 
     block: int = 64
@@ -80,8 +79,6 @@ class Twin:
     partials: str = ""
     summed: str = ""
     centred: bool = False
-    centre: np.ndarray | None = field(default=None, compare=False, repr=False)
-    values: str = ""
     turned: bool = False
 
 
@@ -162,18 +159,9 @@ def _of_rows(twin: Twin, policy: NumericPolicy, middles: dict[int, Array], rows:
     if not twin.centred:
         return _of_keys(twin, policy, middles, rows, score, v)
     v = xp.asarray(v, dtype=xp.float32)
-    mean = v.mean(1)[:, None] if twin.centre is None else _centre(twin.centre, rows, v)
-    left = v - mean
-    left = _narrow(left, twin.values) if twin.values else left
-    out = _of_keys(twin, policy, middles, rows, score, left)
+    mean = v.mean(1)[:, None]
+    out = _of_keys(twin, policy, middles, rows, score, v - mean)
     return xp.asarray(xp.asarray(out, dtype=xp.float32) + mean, dtype=xp.float64)
-
-
-def _centre(centre: Array, rows: Rows, like: Array) -> Array:
-    """Return the numbers that are taken off V, in fp32. Shapes: [Hkv, 1, Dv]."""
-    xp = namespace(like)
-    of_heads = centre[rows.request, rows.kv_first : rows.kv_last, None]
-    return xp.asarray(moved(of_heads, like), dtype=xp.float32)
 
 
 def _rotation(v: Array) -> Array:

@@ -193,7 +193,7 @@ def decide(
     if not matches and np.isfinite(error).all():
         large, kinds = less_exact.may_be_of_sums(of), less_exact.of_sums(policy)
         sums = of_values or _as_if(of, kinds, large=large)
-        even = sums or less_exact.as_with_a_number(of) or _evenly(of, z, beyond) or honest()
+        even = sums or _evenly(of, z, beyond) or honest()
     shown = of_lse2 if even else [*matches, *of_lse2]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
