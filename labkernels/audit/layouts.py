@@ -154,7 +154,7 @@ def apart(given: dict) -> dict:
 
 
 def _without_ones(found: dict) -> None:
-    """Take an axis of one token, or of one request beside ends, off where others have none."""
+    """Take an axis of one request, or of one token, off beside the ends of several requests."""
     for ends, names in (("cu_seqlens_q", _OF_QUERIES), ("cu_seqlens", _OF_KEYS)):
         total = np.ravel(to_numpy(found[ends]))[-1:] if ends in found else None
         for name in names if total is not None else ():
@@ -163,16 +163,6 @@ def _without_ones(found: dict) -> None:
                 x = found[name] = _less(found[name], next(i for i in (0, 1, 2) if shape[i] == 1))
                 if total not in x.shape[:1] and total in x.shape[1:2]:  # [1, H, T, D]
                     found[name] = arranged(x, "htd", "thd")
-    for name, other in (("q", "out"), ("out", "q")):
-        shape, beside = (tuple(getattr(found.get(n), "shape", ())) for n in (name, other))
-        for axis in (1, 2, 0):
-            rest = shape[:axis] + shape[axis + 1 :]
-            flat = len(rest) > len(beside) > 1 and beside[-1] % rest[-2] == 0
-            alike = len(shape) > len(beside) and (rest[:2] == beside[:2] or flat)
-            flat_out = name == "out" and len(shape) == len(beside) == 3 and rest[-1:] > beside[-1:]
-            if shape[axis : axis + 1] == (1,) and rest[:1] == beside[:1] and (alike or flat_out):
-                found[name] = _less(found[name], axis)
-                break
 
 
 def _less(tensor, axis: int):

@@ -1,6 +1,5 @@
 """The public verdict accepts every layout, names spoiled outputs, and reads files."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +11,6 @@ from labkernels import cli, testing
 from labkernels.audit.dumps import audit
 from labkernels.numerics import rounding
 from labkernels.numerics.truth import oracle
-from labkernels.units import LOG2_E
-from tests.audit.cases import FAMILIES, family_case
 
 SHAPE = {"q": (2, 8, 64), "k": (2, 2, 320, 64), "v": (2, 2, 320, 64)}
 
@@ -108,7 +105,9 @@ def test_a_spoiled_output_is_named(dense, spoil, name, where):
     assert where in found.region.words
 
 
-@pytest.mark.parametrize(("spoil", "where"), [(spoil_nan, "NaN"), (spoil_sparse, "rows")])
+@pytest.mark.parametrize(
+    ("spoil", "where"), [(spoil_nan, "request 0, head 2"), (spoil_sparse, "rows")]
+)
 def test_an_output_that_no_edit_explains_is_located(dense, spoil, where):
     out = dense.out.clone()
     spoil(out)
@@ -124,50 +123,6 @@ def test_the_assertion_says_what_the_verdict_says(dense):
     with pytest.raises(AssertionError, match="BUG: store: output never written") as raised:
         testing.assert_attention_close(out, dense.q, dense.k, dense.v)
     assert str(raised.value) == labkernels.verdict(out, dense.q, dense.k, dense.v).summary()
-
-
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("mistake", "name"),
-    [("pad", "weights"), ("twice", "weights"), ("past", "foreign")],
-)
-def test_a_wrong_sum_is_named(family, mistake, name):
-    case = family_case(family, (200, 333), group=4, dtype="bf16", seed=2)
-    case.cache.k.nan_to_num_(), case.cache.v.nan_to_num_()
-    pools = [case.cache.k, case.cache.v]
-    for pool in pools:  # ordinary values past the end, which equal no key of the request
-        page = int(case.cache.page_table[1, 20])
-        pool[page, 13:] = pool[page, :3].roll(1, -1)
-    o, lse2 = oracle.attention(case.problem())
-    if mistake == "pad":
-        o = o / (1 + np.array([56, 51])[:, None] * np.exp2(-lse2))[..., None]
-    else:
-        lengths = case.problem().kv_lens + (mistake == "past")
-        o, _ = oracle.attention(dataclasses.replace(case.problem(), kv_lens=lengths))
-    if mistake == "twice":
-        o = twice(case)
-    found = labkernels.verdict(stored(o), case.q, cache=case.cache)
-    if found.answer == "ROUNDING":  # the mistake changes the output by less than rounding does
-        assert family in ("peaky", "sink")
-        return
-    assert found.answer in ("BUG", "LESS EXACT"), found.summary()
-    assert found.region is not None
-    if found.matches:  # in most families, which tell the class
-        assert any(match.name.startswith(name) for match in found.matches), found.summary()
-
-
-def twice(case):
-    """Return the output with key 40 of each request counted twice."""
-    p = case.problem()
-    o, lse2 = oracle.attention(p)
-    out = np.empty_like(o)
-    for b in range(2):
-        for head in range(p.q.shape[1]):
-            key, value = (x[p.page_table[b, 2], 8, head // 4] for x in (p.k_pool, p.v_pool))
-            weight = np.exp2(key @ p.q[b, head] * case.scale * LOG2_E - lse2[b, head])
-            out[b, head] = (o[b, head] + weight * value) / (1 + weight)
-    return out
 
 
 def test_compare_says_which_is_wrong_and_where_they_part(dense):
@@ -263,24 +218,6 @@ def test_audit_never_writes_over_a_dump(tmp_path, capsys):
         assert cli.main(["audit", str(dump), "--html", str(page)]) == 2
         assert "allowed: a name that ends in .html" in capsys.readouterr().err
     assert dump.read_bytes() == b"tensors"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"v": None}, "v is missing"),
-        ({"mask": np.zeros((3, 5))}, "mask.shape"),
-        ({"page_table": np.zeros((2, 1), int)}, "kv_len is missing"),
-        ({"q": np.zeros((2, 8, 64), int)}, "q.dtype = int64"),
-        ({"q": np.array([{}], object)}, "tensor q cannot be read"),
-    ],
-    ids=["missing", "mask", "lengths", "dtype", "pickle"],
-)
-def test_a_bad_file_is_refused_by_the_tensors_name(dense, tmp_path, changes, message):
-    path = saved(tmp_path / "file.npz", dense, **changes)
-    with pytest.raises(ValueError, match=message):
-        audit(tmp_path / "file.npz")
-    assert cli.main(["audit", path]) == 2
 
 
 def test_other_files_are_refused(tmp_path):

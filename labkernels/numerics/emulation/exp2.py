@@ -18,9 +18,7 @@ _POLY5 = (
     6.931470037e-01,
     1.0,
 )
-_LOG2 = (0.32059889, 0.41219857, 0.57707804, 0.96179670, 2.88539004)
 _SHIFTER = np.float32(12582912.0)
-_SQRT_HALF_BITS = np.uint32(0x3F3504F3)
 
 
 def exp2_mufu(x: Array) -> np.ndarray:
@@ -55,21 +53,6 @@ def exp2_poly5(x: Array) -> np.ndarray:
     Error: relative, at most 1.7e-7; exact at integers.
     """
     return _exp2_poly(x, _POLY5)
-
-
-def log2_poly(x: Array) -> np.ndarray:
-    """Return log2 of normal positive float32 numbers.
-
-    Error: at most 2 ulp of max(1, |log2 x|).
-    """
-    x = np.atleast_1d(np.asarray(x, dtype=np.float32)).view(np.uint32).reshape(np.shape(x))
-    offset = x - _SQRT_HALF_BITS
-    exponent = offset.view(np.int32) >> 23
-    f = ((offset & np.uint32(0x007FFFFF)) + _SQRT_HALF_BITS).view(np.float32)
-    one = np.float32(1)
-    r = (f - one) / (f + one)
-    p = _horner(_LOG2, r * r)
-    return fma_rn(p, r, exponent.astype(np.float32))
 
 
 def _exp2_poly(x: Array, coefficients: tuple[float, ...]) -> np.ndarray:

@@ -14,7 +14,7 @@ def of_heads(o: Observed) -> Defect | None:
     """Say whose V the rows have, and whether K or the output moved with it."""
     c, s, rows = o.c, o.c.s, o.map_wrong
     if not rows.any():
-        return _hidden(o)
+        return None
     share, own = (x[rows].reshape(int(rows.sum()), -1) for x in (o.share, o.own))
     other, mine = np.where(own > 0, 0, share), np.where(own > 0, share, 0).sum(-1)
     b, h, _ = np.nonzero(rows)
@@ -54,17 +54,6 @@ def of_heads(o: Observed) -> Defect | None:
     return defect(INDEX_V, sentence, u.words or "head map", rows, keys=keys)
 
 
-def _hidden(o: Observed) -> Defect | None:
-    """A few keys of another request hide in the map, since V is equal in all of its keys."""
-    k = k_map(o)
-    if o.reads[COUNTS].kind != Kind.OK or not k.moved:
-        return None
-    keys = tagged_keys(o, np.ones(o.c.seen.shape[:3], bool))
-    # The counts are right, so V's slot is K's; the tag says that V came from the same other head.
-    sentence, ev = f"K and V of other keys: {k.words}", "K read; q = 0 with tagged heads"
-    return defect(INDEX_K, sentence, ev, k.rows, keys=keys) if keys.any() else None
-
-
 def tagged_keys(o: Observed, rows: np.ndarray) -> np.ndarray:
     """Read by tags which keys' V comes from another request or head."""
     c, s = o.c, o.c.s
@@ -94,14 +83,10 @@ def of_counts(o: Observed) -> Defect | None:
     if (slopes or u.kind in (Kind.DISTANCE, Kind.SCALE)) and not leaks:
         sentence = f"a bias by distance (ALiBi, slopes) or of the scores: {u.words}"
         return defect(SCORES, sentence, ev, rows)
-    k, q, odd = k_map(o), q_map(o), (leak | gone)[rows].any(0)
-    if leaks and k.moved and lost:
-        return defect(INDEX_V, f"V of other keys than K's: {k.words}", ev, rows, keys=odd)
+    q, odd = q_map(o), (leak | gone)[rows].any(0)
     if q.moved:
         sentence = f"rows have another row's output, its mask too: {q.words}"
         return defect(INDEX_OUT, sentence, ev, rows)
-    if lost and (gone | (u.want == 0))[rows].all():
-        return defect(STORE, "small outputs are lost: no weight of 1 / n is left", ev, rows)
     moved = of_moved_v(o) if lost else None
     if moved is not None:
         return moved

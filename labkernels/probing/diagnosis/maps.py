@@ -1,6 +1,5 @@
 """The index maps of Q and K, from the readings that show them: which row, key or channel it is."""
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -197,40 +196,11 @@ def of_moved_v(o: Observed) -> Defect | None:
     return defect(INDEX_V, sentence, "random scores, one-hot V", r.rows, keys=keys)
 
 
-def other_keys(o: Observed, channels: np.ndarray) -> Defect | None:
-    """Read K at one altered channel: whether slots show that channel of other keys, or another."""
-    c, channel = o.c, int(np.flatnonzero(channels)[0])
-    q = c.like(c.q, o.unit_score / c.model.scale * np.eye(c.s.dim)[channel])
-    r = Reading("K read again", c, c.read(q, c.k), c.scores(q, c.k))
-    tol, total, found = 4 * c.tol, 0, Counter[int]()
-    keys = np.zeros(c.s.keys, bool)
-    for b, h, m in _one_row_each(o, r.rows):
-        x, own = logs(r, (b, h, m)), c.k[b, h // c.group, :, channel] * o.unit_score
-        x = x - _mode(x - own, tol)
-        off = np.isfinite(x) & (np.abs(x - own) > tol)
-        total += off.any()
-        for step in (s * t for s in (1, 2, 4, 8, 16, 32, 64) for t in (1, -1)):
-            if off.any() and (np.abs(x - np.roll(own, -step)) <= tol)[off].mean() > 0.8:
-                found[step], keys = found[step] + 1, keys | off
-    if not found or max(found.values()) < 0.5 * total:
-        return None
-    step = found.most_common(1)[0][0]
-    sentence = f"K of other keys in some channels: channel {channel} of the key {step:+d} away"
-    return defect(INDEX_K, sentence, "K read at an altered channel", r.rows, keys, channels)
-
-
-def _mode(x: np.ndarray, tol: float) -> float:
-    """Return the number within tol of which most finite entries lie."""
-    x = np.sort(x[np.isfinite(x)])
-    count = np.searchsorted(x, x + tol) - np.arange(len(x))
-    return float(x[count.argmax() + count.max() // 2]) if len(x) else 0.0
-
-
 def channel_map(o: Observed) -> tuple[str, np.ndarray, str] | None:
     """Read from `Q read` which channels are lost, have a factor, or are others.
 
-    Returns the rule ("row", "channel", "factor" or "altered"), the channels [D], and words; None if
-    no pattern by channel is there.
+    Returns the rule ("channel", "factor" or "altered"), the channels [D], and words; None if no
+    pattern by channel is there.
     """
     c, s, r = o.c, o.c.s, o.reads[Q_READ]
     if r.kind == Kind.OK:
@@ -246,17 +216,14 @@ def channel_map(o: Observed) -> tuple[str, np.ndarray, str] | None:
     odd = np.nanmax(np.abs(y - q), 0, initial=0) > 3 * c.tol
     if not odd.any() or (odd.all() and len(rows) < 3):
         return None
-    found: dict[str, dict] = {"factor": {}, "row": {}, "channel": {}}
+    found: dict[str, dict] = {"factor": {}, "channel": {}}
     for i in np.flatnonzero(odd):
         ok = np.isfinite(y[:, i])
         own, other = q[ok, i], y[ok, i]
         gap = np.abs(other[:, None] - q[ok]).max(0)
         slope = (other * own).sum() / max((own**2).sum(), 1e-30)
-        step = _row_step(o, i, rows[ok], other)
         if np.abs(other - slope * own).max() <= 4 * c.tol:
             found["factor"][i] = slope
-        elif step:
-            found["row"][i] = step
         elif gap.min() <= 4 * c.tol and gap.argmin() != i:
             found["channel"][i] = int(gap.argmin())
     n = int(odd.sum())
@@ -269,20 +236,7 @@ def channel_map(o: Observed) -> tuple[str, np.ndarray, str] | None:
     words = f"channels are others: {first}{twice}"
     if rule == "factor":
         words = f"channels by a factor of {min(of):.4g} to {max(of):.4g}"
-    elif rule == "row":
-        words = f"channels of q from the row {min(of)} away (request, head, query)"
     return rule, odd, words
-
-
-def _row_step(o: Observed, i: int, rows, y) -> tuple[int, int, int] | None:
-    """Return the step to the row whose channel i all rows show, if there is one."""
-    q = o.c.q[..., i] * o.unit_score
-    near = (0, 0, 1), (0, 0, -1), (0, 1, 0), (0, -1, 0), (1, 0, 0), (-1, 0, 0)
-    for step in (*near, (0, 2, 0), (0, 0, 2)):
-        hits = np.abs(y - q[tuple(((rows + step) % q.shape).T)]) <= 4 * o.c.tol
-        if len(hits) > 3 and hits.mean() > 0.8:
-            return step
-    return None
 
 
 def _row_constant(c, z, q) -> np.ndarray:

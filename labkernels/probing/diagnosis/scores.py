@@ -9,7 +9,7 @@ import numpy as np
 
 from labkernels.defects import INDEX_K, INDEX_Q, LESS_EXACT, MERGE, SCORES, WEIGHTS
 from labkernels.probing.arithmetic.p_format import coarse_p
-from labkernels.probing.diagnosis.maps import channel_map, k_map, logs, other_keys, q_map
+from labkernels.probing.diagnosis.maps import channel_map, k_map, logs, q_map
 from labkernels.probing.observed import COUNTS, FALLING, Q_READ, RANDOM, RISING, Observed
 from labkernels.probing.reading import Kind, Reading, residual
 from labkernels.probing.report import Defect, defect
@@ -92,11 +92,10 @@ def _channels(o: Observed) -> Defect | None:
     r, k = o.reads[Q_READ], k_map(o)
     # A permutation of channels of Q and of K are one: K's are named where `K read` shows it. Where
     # a channel is read twice, `Q read` is clean for Q alone: K's would show sums of two channels.
-    kind = INDEX_Q if rule == "row" else SCORES
+    kind = SCORES
     if rule == "channel":
         kind = INDEX_K if k.wrong and "twice" not in words else INDEX_Q
-    keys = other_keys(o, channels) if rule == "altered" else None
-    return keys or defect(kind, words, "Q read", r.rows, channels=channels)
+    return defect(kind, words, "Q read", r.rows, channels=channels)
 
 
 def _altered(o: Observed, bad: list[Reading], rows) -> Defect:

@@ -52,10 +52,6 @@ def of_sums(o: Observed) -> Defect | None:
         words = f"{by_channel[odd].min():.4g} to {by_channel[odd].max():.4g}"
         sentence = f"channels of V or of the output by a factor, or in another format: {words}"
         return defect(VALUES, sentence, ev, rows, channels=odd)
-    if wrong.mean() < 0.2:
-        first = f"{out[wrong][0]:.4g} for {wanted[0]:.4g}"
-        sentence = f"{int(wrong.sum())} elements of the output are others"
-        return defect(STORE, sentence, f"{ev}: {first}", rows, channels=channels)
     sentence = "the output is not V's row: channels mixed, rows of several added, or a wrong store"
     return defect(STORE, sentence, f"{ev}: ratios {f.min():.3g} to {f.max():.3g}", rows)
 
@@ -148,11 +144,6 @@ def _with_scores(o: Observed) -> Defect | None:
         rows = np.any(wrong, -1)
         words = f"the weights do not sum to 1 if all scores are {o.flat_score:.3g}"
         return _sums(o, words, rows, ratio) if rows.any() else None
-    part, near = ~wrong[rows].all(0), ratio[wrong]
-    if part.any() and np.isfinite(near).all() and not wrong[rows].any(0)[part].any():
-        sentence = "a rescale or normalisation reaches some channels alone"
-        ev = f"same V: weights sum to {near.min():.3g} to {near.max():.3g}; q = 0 right"
-        return defect(WEIGHTS, sentence, ev, rows, channels=~part)
     return _sums(o, words, rows, ratio)
 
 

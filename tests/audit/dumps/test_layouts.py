@@ -211,15 +211,13 @@ TOKEN_AXES = {
     "[B, H, 1, D]": lambda x: x,
     "[B, 1, H, D]": lambda x: x.transpose(1, 2),
     "[B, H, D]": lambda x: x[:, :, 0],
-    "[B, H D]": lambda x: x.flatten(1),
 }
 
 
-@pytest.mark.parametrize("of_q", list(TOKEN_AXES)[:3])
-@pytest.mark.parametrize("of_out", TOKEN_AXES)
+@pytest.mark.parametrize("of", TOKEN_AXES)
 @pytest.mark.parametrize("keys", ["bhsd", "bshd", "packed", "paged"])
-def test_an_axis_of_one_token_lies_in_q_or_out_or_both(of_q, of_out, keys):
-    given = {"q": TOKEN_AXES[of_q](ONE.q), "out": TOKEN_AXES[of_out](_OUT), "k": ONE.k, "v": ONE.v}
+def test_an_axis_of_one_token_may_be_there(of, keys):
+    given = {"q": TOKEN_AXES[of](ONE.q), "out": TOKEN_AXES[of](_OUT), "k": ONE.k, "v": ONE.v}
     given["lse"] = TOKEN_AXES["[B, 1, H, D]"](_LSE)
     rows = {name: given[name].transpose(1, 2) for name in "kv"}
     if keys == "packed":

@@ -1,27 +1,18 @@
-"""Files that the real tools write are read: written here where a tool is installed, and kept."""
+"""Files that real tools wrote once are read.
 
-import importlib.util
+flashinfer-python 0.7.2.post1, sglang 0.5.23, transformers 5.24.0 and safetensors 0.8.0 wrote those
+of `samples`; commit c2c6861f is the last that has the functions which let them write.
+"""
+
 import json
 from pathlib import Path
 
 import pytest
 
 from labkernels.audit.dumps import audit
-from tests.audit.dumps.real_tools import FLASH, TOOLS
 
 SAMPLES = Path(__file__).parent / "samples"
 PLACES = json.loads((SAMPLES / "places.json").read_text())
-
-
-@pytest.mark.filterwarnings("ignore")  # of modules that are loaded without their package
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_file_that_the_tool_writes_now(tool, tmp_path, monkeypatch):
-    package, write = TOOLS[tool]
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed; its kept sample is read in the test below")
-    assert audit(write(tmp_path / "right", FLASH, monkeypatch)).answer == "ROUNDING"
-    wrong = write(tmp_path / "wrong", lambda call: FLASH(call).flip(1), monkeypatch)
-    assert audit(wrong, named=False).answer == "BUG"
 
 
 @pytest.mark.parametrize("tool", PLACES)
@@ -29,6 +20,5 @@ def test_a_file_that_the_tool_wrote_once(tool):
     assert audit(SAMPLES / PLACES[tool]).answer == "ROUNDING"
 
 
-def test_every_tool_has_a_sample_and_samples_are_small():
-    assert list(PLACES) == list(TOOLS)
+def test_samples_are_small():
     assert all(x.stat().st_size <= 10_000 for x in SAMPLES.rglob("*") if x.is_file())

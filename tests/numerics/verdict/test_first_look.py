@@ -8,8 +8,7 @@ import torch
 
 from labkernels.numerics import rounding
 from labkernels.numerics.error import bounds
-from labkernels.numerics.truth import oracle, threads
-from labkernels.numerics.truth import problem as problems
+from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import first_look, matched_filters
@@ -59,27 +58,6 @@ def test_a_look_finds_what_whole_passes_find(problem, once):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-12)
 
 
-def test_rows_that_are_rounded_once_have_filters_only_where_others_are_not(
-    problem, once, monkeypatch
-):
-    work = []
-    filtered = matched_filters.Filtering.of_rows
-
-    def counted(self, rows, error):
-        work.append(rows)
-        return filtered(self, rows, error)
-
-    monkeypatch.setattr(matched_filters.Filtering, "of_rows", counted)
-    assert first_look.look(problem, POLICY, once).once
-    assert not work
-    seen = first_look.look(problem, POLICY, right(problem, once))
-    assert not seen.once
-    assert 0 < len(work) < len(problem.row_blocks())
-    sigma, _ = seen.filtered()
-    assert sorted(map(id, work)) == sorted(map(id, problem.row_blocks()))
-    assert (sigma[problem.n_keys > 1] > 0).all()
-
-
 def test_a_row_that_sees_no_key_must_be_zero(problem, once):
     empty = replace(problem, kv_lens=np.array([0, 1100]))
     assert {rows.request for rows in empty.row_blocks()} == {1}
@@ -89,34 +67,6 @@ def test_a_row_that_sees_no_key_must_be_zero(problem, once):
     seen = first_look.look(empty, POLICY, once)
     assert not seen.once
     assert seen.error[5, 1, 2] == 1.0
-
-
-def test_scores_of_a_large_problem_are_kept_while_rows_are_worked_on(problem, monkeypatch):
-    def of_rows(rows):
-        return rows.o, len(rows.kept)
-
-    kept = [len(list(rows.blocks())) for rows in problem.row_blocks()]
-    assert [made for _, (_, made) in threads.over_rows(problem, of_rows)] == kept
-    assert all(rows.kept for rows in problem.row_blocks())
-    monkeypatch.setitem(problems.KEPT_SCORES, "cpu", 0)
-    large = replace(problem)
-    assert [made for _, (_, made) in threads.over_rows(large, of_rows)] == kept
-    assert not any(rows.kept or rows.held for rows in large.row_blocks())
-    monkeypatch.setattr(threads, "HELD_SCORES", 0)
-    assert not any(made for _, (_, made) in threads.over_rows(replace(problem), of_rows))
-
-
-def test_keys_of_a_few_rows_are_converted_once_and_then_dropped(problem):
-    few = replace(problem, q=problem.q[:2], cu_seqlens_q=np.arange(3))
-
-    def of_rows(rows):
-        (first, *_) = rows.blocks()
-        return rows.o, rows.held, first.stored("k") is first.stored("k"), len(rows.held)
-
-    for rows, (_, _, once, held) in threads.over_rows(few, of_rows):
-        assert once
-        assert held == 2 * len(list(rows.blocks()))
-        assert not rows.held
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -53,21 +53,6 @@ def test_a_right_prefill_takes_a_few_times_the_cpu_of_float64_attention(large):
     assert spent < MOST * of_truth
 
 
-def test_filters_take_a_sample_of_a_large_problem(large, monkeypatch):
-    scanned, scan = [], matched_filters.Scan
-
-    def counted(request):
-        scanned.append(request.rows)
-        return scan(request)
-
-    monkeypatch.setattr(matched_filters, "Scan", counted)
-    problem, truth = large
-    assert matched_filters.is_sampled(problem)
-    assert verdict.decide(problem, a_right_output(truth), policy=POLICY).answer == verdict.ROUNDING
-    assert 0 < len(scanned) <= len(problem.row_blocks()) / 6
-    assert {rows.kv_first for rows in scanned} == {0, 1}
-
-
 @pytest.fixture
 def small(monkeypatch):
     """Return a problem twice: all of its rows are filtered, and a sample of them."""
@@ -104,19 +89,6 @@ def test_a_coarse_bound_is_a_little_larger(small):
     assert (sampled.bound >= exact).all()
     assert (sampled.bound <= 1.15 * exact).all()
     np.testing.assert_allclose(whole.bound, exact, rtol=1e-3)
-
-
-def test_what_a_large_wrong_output_may_be_as_is_not_asked_where_an_edit_explains_it(
-    large, monkeypatch
-):
-    asked = []
-    monkeypatch.setattr(verdict, "_as_if", lambda *_: asked.append(1))
-    problem, truth = large
-    wrong = rounding.round_to(np.roll(truth, 1, axis=1), "fp16")
-    found = verdict.decide(problem, wrong, policy=POLICY)
-    assert found.answer == verdict.BUG
-    assert found.matches
-    assert not asked
 
 
 def test_a_mistake_in_rows_beyond_the_sample_is_a_bug(large, monkeypatch):

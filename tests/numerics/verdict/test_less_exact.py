@@ -6,7 +6,7 @@ import torch
 
 from labkernels.measure.mistakes.attention import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict import less_exact, twins
+from labkernels.numerics.verdict import less_exact
 from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
 from tests.measure.strangers import inputs, runs, wrong
@@ -162,22 +162,6 @@ def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, abov
         p = torch.exp(s - s.amax(-1, keepdim=True) + above)
         out = ((p.to(call.q.dtype).float() @ v) / p.sum(-1, keepdim=True)).to(call.q.dtype)
         assert runs.judged(call, out).answer == "ROUNDING"
-
-
-def test_twins_with_other_references_are_asked_where_errors_are_small_enough(monkeypatch):
-    asked, outputs = [], twins.outputs
-
-    def noted(problem, policy, kernels=twins.TWINS):
-        asked.append(kernels)
-        return outputs(problem, policy, kernels)
-
-    monkeypatch.setattr(twins, "outputs", noted)
-    monkeypatch.setattr(search, "of_output", nothing)
-    call = inputs.call("peaky", inputs.Shape(2, 12, 2, 1, 150, 96), "bf16", 4)
-    assert runs.judged(call, 1.5 * _relative_to(call, 0)).answer == "BUG"
-    assert not {twins.STEADY, twins.REFERENCES} & set(asked)
-    assert runs.judged(call, _relative_to(call, 1)).answer != "BUG"
-    assert twins.STEADY in asked
 
 
 # ---- what fp32 rounds beside P in 16 bits

@@ -63,35 +63,13 @@ def large():
     return problem, oracle.attention(problem)[0]
 
 
-def tried(monkeypatch):
-    """Return the sizes of the problems whose twins are computed, filled as they are."""
-    sizes, outputs = [], twins.outputs
-
-    def counted(problem, *rest):
-        sizes.append(problem.out_shape[0])
-        return outputs(problem, *rest)
-
-    monkeypatch.setattr(twins, "outputs", counted)
-    return sizes
-
-
-def test_a_wrong_output_is_refused_by_a_part(large, monkeypatch):
-    problem, truth = large
-    sizes = tried(monkeypatch)
-    assert verdict.decide(problem, truth * 1.01, policy=POLICY).answer == verdict.BUG
-    assert sizes
-    assert max(sizes) < problem.out_shape[0]
-
-
 def test_a_less_exact_output_is_recognised_by_all_rows(large, monkeypatch):
     problem, _ = large
     told = NumericPolicy(p="fp32", out="bf16")
     (out,) = twins.outputs(problem, told, (Twin(256, partials="bf16"),))
-    sizes = tried(monkeypatch)
     monkeypatch.setattr(search, "of_output", nothing)  # names take seconds, and stand first
     found = verdict.decide(problem, out, policy=told)
     assert found.answer == verdict.LESS_EXACT
-    assert problem.out_shape[0] in sizes
     assert any(way.words in found.why for group in less_exact.ways(told) for way in group)
 
 

@@ -162,29 +162,3 @@ def _others(s: Block, rule: Rule) -> np.ndarray:
     """Return the tokens of other queries of the request. Shapes: [R]."""
     found: np.ndarray = s.tokens - s.queries[:, 0] + indices(rule, s.n_queries)[s.queries[:, 0]]
     return found
-
-
-def channels(block: Block) -> Iterator[Trial]:
-    """Yield channels of Q, K and V from other places."""
-    d, dv = block.problem.q.shape[-1], block.problem.out_shape[-1]
-    for place, cost, rule in maps(d):
-        at = indices(rule, d)
-        for which, kind in (("K", defects.INDEX_K), ("Q", defects.INDEX_Q)):
-
-            def mixed(s: Block, a: Array = at, which: str = which) -> Terms:
-                if which == "Q":
-                    return s.by_load(q=s.q[:, a])
-                q = np.zeros_like(s.q)
-                np.add.at(q.T, a, s.q.T)  # K's channels in another order are Q's, which are fewer
-                return s.by_load(q=q)
-
-            scoped = which == "K"
-            yield Trial(kind, Edit(which, "from channel", (place,)), mixed, cost + 0.1, scoped)
-    for place, cost, rule in maps(dv):
-        at = indices(rule, dv)
-
-        def of_v(s: Block, a: Array = at) -> Terms:
-            v = s.case.keys("v", s.request, s.kv_head)
-            return s.by_load(v=v[:, a[s.channels]])
-
-        yield Trial(defects.INDEX_V, Edit("V", "from channel", (place,)), of_v, cost + 0.1, True)

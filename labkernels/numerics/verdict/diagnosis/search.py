@@ -70,7 +70,6 @@ _LOADS: tuple[_Family, ...] = (
     loads.past_the_end,
     loads.queries,
     lambda block: loads.keys(block.n),
-    loads.channels,
 )
 
 
@@ -110,7 +109,7 @@ def of_output(
     out, truth, sigma, z = arrays
     finite = np.isfinite(out)
     if not finite.all():
-        return Diagnosis(_not_finite(problem, finite), ())
+        return Diagnosis(region.of_rows(problem, ~finite.all(-1)), ())
     score = np.where(problem.n_keys[:, None] > 0, (z**2).mean(-1), 0.0)
     score = score / significance.row_limits(filtered)
     bad = score > 1
@@ -128,14 +127,6 @@ def of_output(
         return Diagnosis(where, ())
     with np.errstate(all="ignore"):
         return Diagnosis(where, _explained(case, blocks, where, honest=honest))
-
-
-def _not_finite(problem: Problem, finite: Array) -> Region:
-    rows: np.ndarray = ~np.all(finite, -1)
-    found = region.of_rows(problem, rows)
-    first = problem.row_name(*np.argwhere(rows)[0].tolist())
-    words = f"NaN or infinity in {int(rows.sum())} rows, first {first}; {found.words}"
-    return replace(found, words=words)
 
 
 def chosen(case: Case, score: Array, channels: Any) -> list[Block]:
@@ -173,7 +164,7 @@ def _explained(
     elif not search.settled:
         search.of(_LOADS)
         if not search.settled:
-            search.of((weights.of_parts, *_ROUNDINGS))
+            search.of(_ROUNDINGS)
     if search.found:
         return tuple(_match(case, x, where, search.before) for x in search.best())
     found = None if honest() else weights.free(blocks, search.left)

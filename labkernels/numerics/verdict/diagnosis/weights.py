@@ -1,4 +1,4 @@
-"""Edits of the weights, of the denominator, and of the merge of a row's parts."""
+"""Edits of the weights and of the denominator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +11,6 @@ from labkernels.numerics.verdict.diagnosis.match import Edit
 from labkernels.numerics.verdict.diagnosis.program import TINY, Block, Terms, Trial
 from labkernels.numerics.verdict.diagnosis.scores import SIGNED
 from labkernels.units import LOG2_E
-
-_PARTS = (8, 16, 32, 48, 64, 96, 128, 256, 512, 1024)
-_COUNTS = (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 def of_keys(block: Block) -> Iterator[Trial]:
@@ -53,9 +50,6 @@ def of_denominator(block: Block) -> Iterator[Trial]:
         return Trial(defects.WEIGHTS, Edit("denominator", operation, said), rows, cost)
 
     yield of("left out", lambda s: np.ones_like(s.sums))
-    for count in _COUNTS:
-        zeros = lambda s, k=count: s.sums + k * np.exp2(-s.top)
-        yield of("with keys of score 0, as many as", zeros, count)
     for t in (16, 32, 64, 128):
         padded = lambda s, t=t: s.sums + (-s.n % t) * np.exp2(-s.top)
         yield of("with keys of score 0 up to a multiple of", padded, t, cost=0.9)
@@ -73,78 +67,6 @@ def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
     for words, f in others.items():
         l = lambda s, f=f: s.sums - s.sink + np.exp2(np.minimum(f(s.head) - s.top, 100))
         yield of(f"with the sink {words}", l, cost=0.9)
-
-
-def of_parts(block: Block) -> Iterator[Trial]:
-    """Yield wrong merges of splits, and wrong rescales between tiles."""
-    equal = {-(-block.n // parts) for parts in (2, 3, 4)}
-    for size in sorted({x for x in (*_PARTS, *equal) if x < block.n}):
-        yield from _merges(size)
-        for words, of in _RESCALES.items():
-            loop = lambda s, size=size, of=of: _rescaled(s, size, of)
-            yield Trial(defects.WEIGHTS, Edit("tiles", words, (size,)), loop, 1.1)
-
-
-def _parts(s: Block, size: int) -> tuple[np.ndarray, ...]:
-    """Return m, l and o of tiles, relative to their own maxima: [R, T], [R, T], [R, T, Dv]."""
-    name = "parts", size, s.request, s.head, s.tokens.tobytes(), str(s.channels)
-    if name not in s.case.notes:
-        starts = np.arange(0, s.n, size)
-        m = np.maximum.reduceat(np.where(s.seen, s.raw, -np.inf), starts, axis=1)
-        of_key = np.repeat(np.where(np.isinf(m), 0, m), size, axis=1)[:, : s.n]
-        w = np.where(s.seen, np.exp2(np.where(s.seen, s.raw - of_key, 0)), 0)
-        o = [w[:, a : a + size] @ s.v[a : a + size] for a in starts]
-        s.case.notes[name] = m, np.add.reduceat(w, starts, axis=1), np.stack(o, 1)
-    found: tuple[np.ndarray, ...] = s.case.notes[name]
-    return found
-
-
-def _merges(size: int) -> Iterator[Trial]:
-    def of(operation: str, weigh: Callable[..., Any], *, divided: bool = True) -> Trial:
-        def rows(s: Block) -> np.ndarray:
-            m, l, o = _parts(s, size)
-            lse = np.where(l > 0, m + np.log2(np.maximum(l, TINY)), -np.inf)
-            top = lse.max(1, keepdims=True)
-            f = np.where(l > 0, weigh(m, l, lse - top), 0)
-            o = o / np.where(l > 0, l, 1)[..., None] if divided else o
-            sink = np.exp2(np.minimum(s.sink_logit - top, 100))
-            total = f.sum(1, keepdims=True) + sink
-            found: np.ndarray = (f[..., None] * o).sum(1) / np.where(total == 0, 1, total)
-            return found
-
-        return Trial(defects.MERGE, Edit("splits", operation, (size,)), rows)
-
-    yield of("not weighted, of", lambda m, l, e: 1 + 0 * l)
-    yield of("weighted by their sums alone, of", lambda m, l, e: l)
-    yield of("weighted by their maxima alone, of", lambda m, l, e: np.exp2(m - m.max(1)[:, None]))
-    yield of("not divided by their sums, of", lambda m, l, e: np.exp2(e), divided=False)
-    yield of("weighted by exp of base-2 sums, of", lambda m, l, e: np.exp(e))
-    yield of("weighted by exp2 of natural sums, of", lambda m, l, e: np.exp2(e / LOG2_E))
-    yield of("with the weight of the next one, of", lambda m, l, e: np.roll(np.exp2(e), -1, 1))
-
-
-Factors = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
-# Factors of o and of l where a maximum moves: right is by, the old maximum over the new one.
-_RESCALES: dict[str, Factors] = {
-    "with o not rescaled, of": lambda by, stale: (1.0, by),
-    "with l not rescaled, of": lambda by, stale: (by, 1.0),
-    "with neither o nor l rescaled, of": lambda by, stale: (1.0, 1.0),
-    "with o rescaled by the step before, of": lambda by, stale: (stale, by),
-}
-
-
-def _rescaled(s: Block, size: int, factors: Factors) -> np.ndarray:
-    m, l, o = _parts(s, size)
-    low = np.where(np.isinf(m), -1e3, m)
-    run, stale = low[:, :1], np.ones((len(m), 1))
-    out, total = o[:, 0], l[:, :1]
-    for i in range(1, m.shape[1]):
-        top = np.maximum(run, low[:, i : i + 1])
-        by, new = np.maximum(np.exp2(run - top), TINY), np.exp2(low[:, i : i + 1] - top)
-        of_o, of_l = factors(by, stale)
-        out, total = out * of_o + new * o[:, i], total * of_l + new * l[:, i : i + 1]
-        run, stale = top, by
-    return out / np.maximum(total + np.exp2(np.minimum(s.sink_logit - run, 100)), TINY)
 
 
 def free(
