@@ -4,7 +4,6 @@ The float64 sums of oracle, bounds, sigma and matched filters use only functions
 spell the same way, so that the same source runs on a GPU's tensors, where NumPy would take minutes.
 """
 
-import math
 import sys
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -49,11 +48,6 @@ def converted(array: Array, like: Array, *, narrow: bool = False) -> Array:
     xp = namespace(array)
     found = xp.asarray(array, dtype=xp.float32 if narrow else xp.float64)
     return found if namespace(like) is xp else to_numpy(found)
-
-
-def erf(x: np.ndarray) -> np.ndarray:
-    """Return the error function of each number, which NumPy lacks."""
-    return np.vectorize(math.erf, otypes=[float])(x)
 
 
 def float64(array: Array) -> Array:

@@ -110,8 +110,8 @@ class Reading:
         leak = bad & (want == 0) & (np.abs(got) > 8 * low)
         if leak.any():
             share = np.median(got[leak]) / np.median(got[want > 0]) if (want > 0).any() else np.inf
-            at = span(leak.any(0))
-            return Kind.LEAK, f"weights at hidden keys {at}, {share:.3g} of a visible one"
+            at = span("key", leak.any(0))
+            return Kind.LEAK, f"weights at hidden {at}, {share:.3g} of a visible one"
         if (bad & (got < -3 * low)).any():
             return Kind.NEGATIVE, "negative weights"
         gone = valid & (got <= np.maximum(1e-3 * want, 3 * low))
@@ -139,7 +139,7 @@ class Reading:
         small = (below[some] <= BELOW).all() and (most[some] < 0.25 * top[some]).all()
         if varied and small and some.sum() > 1:
             return Kind.SMALL_LOST, "the smallest weights of a row are lost"
-        return Kind.MISSING, f"keys {span(self.keys_gone)} without a weight"
+        return Kind.MISSING, f"{span('key', self.keys_gone)} without a weight"
 
     def _shaped(self, d, r, there, tol) -> tuple[str, str]:
         """Say by what rule the factors change along a row."""
@@ -150,7 +150,7 @@ class Reading:
         if left <= tol and n > 8 and abs(self.value) * n > 4 * tol:
             return Kind.DISTANCE, f"a bias that grows by {self.value:.4g} per key"
         spread = np.nanmax(np.abs(np.where(there, r, 0)))
-        lost = f", keys {span(self.keys_gone)} lost" if self.keys_gone.any() else ""
+        lost = f", {span('key', self.keys_gone)} lost" if self.keys_gone.any() else ""
         for name, cell in cells(n):
             if spread > 2 * tol and _within(d, there, cell) <= tol:
                 return Kind.CELLS, f"factors that are the same within {name}{lost}"
@@ -160,7 +160,7 @@ class Reading:
         left = np.nanmax(np.abs(np.where(there, r - same, 0)))
         if len(d) > 3 and left <= 2 * tol and varied:
             odd, f = np.abs(same) > tol, np.exp(np.nanmax(np.abs(same)))
-            return Kind.BY_KEY, f"keys {span(odd)} by a factor of {f:.3g} or so{lost}"
+            return Kind.BY_KEY, f"{span('key', odd)} by a factor of {f:.3g} or so{lost}"
         logs = s + d
         all_rows, left = slope(s, logs, there, axis=None)
         self.value = all_rows.item()

@@ -1,10 +1,11 @@
 """What a probe hands back: facts, defects, refusals, and places in words."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.region import numbers
 
 NO_DEFECT, DEFECT, CANNOT_JUDGE = VERDICTS = ("no defect", "defect", "cannot judge")
 
@@ -120,38 +121,21 @@ def defect(kind: str, sentence: str, evidence: str, rows=None, keys=None, channe
         words.append(rows_in_words(rows))
         others = {"requests": (1, 2), "heads": (0, 2), "rows": (0, 1)}
         masks |= {name: rows.any(axes) for name, axes in others.items()}
-    for name, mask in (("keys", keys), ("channels", channels)):
+    for name, mask in (("key", keys), ("channel", channels)):
         if mask is not None and mask.any():
-            masks[name] = mask
-            words.append(f"{name} {span(mask)}")
+            masks[f"{name}s"] = mask
+            words.append(span(name, mask))
     place = {x: tuple(np.flatnonzero(y).tolist()) for x, y in masks.items() if not y.all()}
     return Defect(kind, "; ".join(words) or "all rows", sentence, evidence, **place)
 
 
-def span(where: Sequence[bool] | np.ndarray) -> str:
-    """Return words for the True entries of a vector: all, a run, residues, or a list of runs.
+def span(what: str, where: np.ndarray) -> str:
+    """Return words for the True entries of a vector.
 
-    >>> span([False, True, True, False]), span([True] * 3)
-    ('1-2', 'all')
+    >>> span("key", np.array([False, True, True, False])), span("key", np.ones(3, bool))
+    ('keys 1 to 2', 'all keys')
     """
-    where = np.asarray(where)
-    n, i = len(where), np.flatnonzero(where)
-    if len(i) in (0, n):
-        return "all" if len(i) else "none"
-    if len(i) == i[-1] - i[0] + 1:
-        end = " (the last)" if i[-1] == n - 1 and n > 1 else ""
-        return (str(i[0]) if len(i) == 1 else f"{i[0]}-{i[-1]}") + end
-    for p in range(2, min(129, n // 2 + 1)):
-        r = np.unique(i % p)
-        if len(r) < p and np.isin(np.arange(n) % p, r).sum() == len(i):
-            return f"n mod {p} = {span(np.isin(np.arange(p), r))}"
-    if len(i) > 0.9 * n:
-        return f"all but {span(~where)}"
-    cuts = np.flatnonzero(np.diff(i) > 1)
-    ends = zip(i[np.r_[0, cuts + 1]], i[np.r_[cuts, len(i) - 1]], strict=True)
-    runs = [f"{a}-{b}" if a < b else str(a) for a, b in ends]
-    more = f" and {len(runs) - 5} more runs" if len(runs) > 5 else ""
-    return ", ".join(runs[:5]) + more
+    return f"all {what}s" if where.all() else numbers(what, np.flatnonzero(where), len(where))
 
 
 def rows_in_words(rows: np.ndarray) -> str:
@@ -164,7 +148,7 @@ def rows_in_words(rows: np.ndarray) -> str:
         return "all rows"
     axes: list[np.ndarray] = [np.any(rows, x) for x in ((1, 2), (0, 2), (0, 1))]
     names = zip(("request", "head", "query"), axes, strict=True)
-    words = ", ".join(f"{name} {span(x)}" for name, x in names if not x.all())
+    words = ", ".join(span(name, x) for name, x in names if not x.all())
     words = words or "all requests, heads and queries"
     product = axes[0][:, None, None] & axes[1][:, None] & axes[2]
     whole = (product == rows).all()

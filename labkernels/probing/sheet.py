@@ -209,10 +209,7 @@ def _read(p: _Probe, c: Case) -> bool:
     sheet, before = p.sheet, list(p.sheet.defects)
     if p.cause == MEMORY:
         sheet.defects = []  # unless another request's pages explain it, it stays
-    fresh = not sheet.defects
     read = p.note(f"readings, {c.label}", _isolated, Observed(c, sheet))
-    if fresh:
-        _by_batch(p, c)
     if before and p.cause not in (INDEX_K, INDEX_V):
         sheet.defects = before
     return read
@@ -277,13 +274,6 @@ def _isolated(o: Observed) -> Findings:
     return [weights, Fact("GQA map", heads, "V constant for each request and head", 1), mistake]
 
 
-def _by_batch(p: _Probe, c: Case) -> None:
-    """Say that a defect depends on the batch, if each request alone shows so."""
-    if p.sheet.defects:
-        found = p.run("requests alone", batch.explains, c, p.sheet.defects[0])
-        p.sheet.defects = [found] if found else p.sheet.defects
-
-
 def _lengths(p: _Probe, base: Case) -> None:
     """Try lengths around the edges of tiles; read the case of one that is wrong."""
     before, tried = p.kernel.calls, lengths.tried(base)
@@ -294,9 +284,7 @@ def _lengths(p: _Probe, base: Case) -> None:
     if not bad or p.sheet.defects:
         return
     c, found = bad[0]
-    p.note("foreign pages", memory.foreign, c)
     p.note(f"readings at {c.s.keys} keys", _isolated, Observed(c, p.sheet))
-    _by_batch(p, c)
     if not p.sheet.defects:
         for d in inputs.diagnosed(c, [found]):
             p.add([d if c.s.keys in lengths.LONG else replace(d, kind=MASK)])

@@ -275,13 +275,6 @@ def of_keys(filters: Filters, slack: Array, problem: Problem) -> list[Finding]:
     return found
 
 
-def beta(filters: Filters, name: str) -> tuple[float, float]:
-    """Return beta of a direction over all rows, and its z."""
-    i = DIRECTIONS.index(name)
-    along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
-    return float(along / power), float(along / math.sqrt(max(filters.variance[i].sum(), 1e-300)))
-
-
 def row_limits(filters: Filters) -> np.ndarray:
     """Return the mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [total_q, Hq]."""
     n = max(filters.coherence.size, 1)

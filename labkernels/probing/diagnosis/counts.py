@@ -91,9 +91,11 @@ def of_counts(o: Observed) -> Defect | None:
     if moved is not None:
         return moved
     if leaks:
-        words = f"{_number(leak, rows)} hidden keys are seen ({span(leak[rows].any(0))})"
+        words = f"{_number(leak, rows)} hidden keys are seen ({span('key', leak[rows].any(0))})"
         if lost:
-            words += f"; {_number(gone, rows)} visible ones are not ({span(gone[rows].any(0))})"
+            words += (
+                f"; {_number(gone, rows)} visible ones are not ({span('key', gone[rows].any(0))})"
+            )
         return defect(MASK, words, ev, rows, keys=odd)
     if lost:
         return _twice(o, odd, twice, rel, ev) if again else _gone(u, gone, ev)
@@ -114,7 +116,7 @@ def _twice(o: Observed, keys, twice, rel, ev) -> Defect:
     with_k = r.got / r.want
     with_k = with_k / np.nanmedian(np.where(r.valid, with_k, np.nan), -1, keepdims=True)
     hit = np.abs(with_k - np.round(rel))[twice & r.valid] < 0.1
-    again = f"and keys {span(twice[rows].any(0))} are read again in their place"
+    again = f"and {span('key', twice[rows].any(0))} are read again in their place"
     if hit.size and hit.mean() > 0.8:
         sentence = f"K and V of these keys are not read, {again}"
         return defect(INDEX_K, sentence, f"{ev}; {k_map(o).words}", rows, keys=keys)

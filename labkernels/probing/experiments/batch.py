@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkernels.defects import BATCH, MASK, SCORES, STORE, VALUES, WEIGHTS
+from labkernels.defects import BATCH
 from labkernels.probing.case import Case
 from labkernels.probing.experiments.repeats import other_bits, race
-from labkernels.probing.layouts import DENSE, PAGED, PLAIN, Refused
+from labkernels.probing.layouts import PAGED, PLAIN, Refused
 from labkernels.probing.report import Defect, Fact, Findings, defect
 
 LARGE = 17  # planners that split by the batch show at more requests than a few
@@ -62,30 +62,6 @@ def apart(c: Case, out: np.ndarray, base: np.ndarray) -> np.ndarray:
     return far & other_bits(out, base).any(-1) & (size > 0)
 
 
-def explains(c: Case, found: Defect) -> Defect | None:
-    """Return a batch-dependent defect if each request alone is right, or much another output.
-
-    An address that is wrong for some requests alone is no dependence; nor are rows not written.
-    """
-    if found.kind not in (SCORES, MASK, STORE, WEIGHTS, VALUES) or c.s.batch < 2:
-        return None
-    base = c.call(c.q, c.k, c.v)
-    changed = np.zeros(base.shape[:3], bool)
-    for b in range(c.s.batch):
-        out = _of(c, [b])
-        changed[[b]] = apart(c, out, base[[b]]) & (base[[b]] != 0).any(-1)
-    if c.kernel.layout not in DENSE and not changed.any():  # the longest may change shorter ones
-        short = (max(c.s.queries, 40), *c.lens[1:].tolist())
-        cut = _of(c, range(c.s.batch), short)[:1]
-        changed[:1] = apart(c, _of(c, [0], short), cut) & (cut != 0).any(-1)
-    if not changed.any():
-        return None
-    off = c.far(base) & changed
-    sentence = f"a request alone gives another output; in this call: {found.sentence}"
-    mistake = defect(BATCH, sentence, found.evidence, off if off.any() else changed)
-    return race(c, base, [c.call(c.q, c.k, c.v) for _ in range(2)]) or mistake
-
-
 def _calls(c: Case):
     """Yield the same requests in other calls: words, which requests, their output."""
     for b in range(c.s.batch):
@@ -97,10 +73,10 @@ def _calls(c: Case):
         yield f"among {LARGE}", range(c.s.batch), out[: c.s.batch]
 
 
-def _of(c: Case, of, lens=None) -> np.ndarray:
-    """Call the kernel with these requests; lens: their lengths in the order of the case."""
-    of, lens = list(of), lens or c.s.lens
-    some = tuple(lens[i] for i in of) if lens else None
+def _of(c: Case, of) -> np.ndarray:
+    """Call the kernel with these requests."""
+    of = list(of)
+    some = tuple(c.s.lens[i] for i in of) if c.s.lens else None
     return c.kernel(c.q[of], c.k[of], c.v[of], some, PLAIN, c.knobs)[0]
 
 

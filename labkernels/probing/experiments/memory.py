@@ -12,7 +12,7 @@ import numpy as np
 from labkernels.defects import MEMORY
 from labkernels.probing.case import Case
 from labkernels.probing.experiments.repeats import other_bits, race
-from labkernels.probing.layouts import PAGED, Memory
+from labkernels.probing.layouts import Memory
 from labkernels.probing.report import Fact, Findings, defect
 
 NAME = "reads beyond the lengths"
@@ -54,17 +54,3 @@ def spoilt(facts: Mapping[str, Fact]) -> Findings:
     fact = facts.get(NAME)
     sentence = "V of slots that no request uses is multiplied by 0, so that NaN there spoils rows"
     return [defect(MEMORY, sentence, fact.evidence)] if fact and fact.value == SPOILT else []
-
-
-def foreign(c: Case) -> Findings:
-    """Change spare pages and unused slots under several orders of the pages: a page may be wrong.
-
-    A page by number belongs to some request in one order, and to nobody in another.
-    """
-    wrong = np.zeros(c.seen.shape[:3], bool)
-    for seed in range(2, 8) if c.kernel.layout in PAGED else ():
-        x, y = (c.call(c.q, c.k, c.v, memory=Memory(0.0, v, seed)) for v in (0.0, 100.0))
-        wrong |= other_bits(x, y).any(-1)
-    sentence = "memory that belongs to no key is read: a page by its number, or past the last key"
-    ev = "spare pages changed under six orders of pages"
-    return [defect(MEMORY, sentence, ev, wrong)] if wrong.any() else []

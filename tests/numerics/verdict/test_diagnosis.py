@@ -139,7 +139,6 @@ TABLE = {
         Q,
         "query j - 1",
     ),
-    "Q of the other request": (lambda c: attend(c, scores(c, q=c.q[::-1])), Q, "request"),
     **{
         f"scale times {x:.3g}": (lambda c, x=x: attend(c, x * scores(c)), S, note)
         for x, note in (

@@ -131,7 +131,7 @@ def past_the_end(block: Block) -> Iterator[Trial]:
 
 
 def queries(block: Block) -> Iterator[Trial]:
-    """Yield rows of Q of other heads, queries and requests."""
+    """Yield rows of Q of other heads and queries."""
     problem = block.problem
     heads, count = problem.q.shape[1], block.n_queries
     for place, cost, rule in maps(heads) if heads > 1 else ():
@@ -147,15 +147,6 @@ def queries(block: Block) -> Iterator[Trial]:
             lambda s, f=rule: s.by_load(q=s.queries_of(_others(s, f), s.head)),
             cost,
         )
-    for d in (-1, 1) if problem.batch > 1 else ():
-
-        def beside(s: Block, d: int = d) -> Terms:
-            to = (s.request + d) % problem.batch
-            ends = problem.q_ends[to : to + 2]
-            tokens = np.minimum(ends[0] + s.queries[:, 0], max(ends[1] - 1, 0))
-            return s.by_load(q=s.queries_of(tokens, s.head))
-
-        yield Trial(defects.INDEX_Q, Edit("Q", "of request", (f"b {d:+d}",)), beside)
 
 
 def _others(s: Block, rule: Rule) -> np.ndarray:

@@ -6,7 +6,7 @@ adds above and below the fraction, so that the keys that an edit concerns enter 
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -176,14 +176,6 @@ class Block:
             self.case.notes[name] = found
         kept: np.ndarray = self.case.notes[name]
         return kept
-
-    def sibling(self, tokens: Array, head: int) -> "Block":
-        """Return a block of other rows of the request, made once."""
-        name = "block", head, tokens.tobytes(), str(self.channels)
-        if name not in self.case.notes:
-            self.case.notes[name] = replace(self, tokens=tokens, head=head)
-        found: Block = self.case.notes[name]
-        return found
 
     @functools.cached_property
     def products(self) -> np.ndarray:

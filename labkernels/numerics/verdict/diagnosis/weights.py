@@ -31,8 +31,6 @@ def of_keys(block: Block) -> Iterator[Trial]:
     every = lambda s: s.by_scores(s.raw, seen=s.keys >= 0)
     if not block.seen.all():
         yield Trial(defects.MASK, Edit("mask", "left out"), every, 0.7, scoped=True)
-    turned = lambda s: s.by_scores(s.shaped(-s.products))
-    yield Trial(defects.SCORES, Edit("scores", "with the sign turned"), turned, 0.9, scoped=True)
 
 
 def of_rows(block: Block) -> Iterator[Trial]:
