@@ -9,8 +9,6 @@ from labkernels.numerics.arrays import namespace, to_numpy
 
 _BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": ""}  # bytes: as is told
 
-_FEWEST_CODES, _MOST_CODES, _SOME = 32, 128, 4096  # magnitudes, of so many numbers
-
 
 def is_fp8(tensor) -> bool:
     """Return whether a tensor holds floats of 8 bits, or bytes."""
@@ -89,22 +87,3 @@ def _of_pages(name: str, rows: np.ndarray, found: dict, sizes: tuple[int, int]) 
             raise ValueError(f"{name}_scale differs between requests that share a page")
         taken[pages], scales[pages] = b, rows[b]
     return scales
-
-
-def holds_codes(tensors: list) -> bool:
-    """Return whether floats have so few magnitudes, in all or by an axis, as e4m3 and scales give.
-
-    Sixteen bits have hundreds in as many numbers, and small integers, as tests draw, have fewer.
-    """
-    return all(x is not None and _has_few(np.abs(plain(x))) for x in tensors)
-
-
-def _has_few(sizes: np.ndarray) -> bool:
-    if sizes.dtype.kind != "f" or not sizes.size:
-        return False
-    for parts in (sizes[None], *(np.moveaxis(sizes, i, 0) for i in range(sizes.ndim - 1))):
-        some = [part.reshape(-1)[:_SOME] for part in parts]
-        kinds = [len(np.unique(part)) for part in some if len(part) > 4 * _MOST_CODES]
-        if kinds and min(kinds) >= _FEWEST_CODES and max(kinds) <= _MOST_CODES:
-            return True
-    return False

@@ -169,8 +169,7 @@ def _of_heads(
 def _may_round_p_to_8_bits(given: dict) -> bool:
     """Return whether something says that products of 8 bits are taken."""
     scales = {"q_scale", "k_scale", "v_scale"} & given.keys()
-    kinds = [given.get(name) for name in ("q", "k", "v")]
-    return bool(scales) or any(descales.is_fp8(x) for x in kinds) or descales.holds_codes(kinds[1:])
+    return bool(scales) or any(descales.is_fp8(given.get(name)) for name in "qkv")
 
 
 def _plain(tensors: dict) -> dict:

@@ -44,9 +44,7 @@ _FEW, _WEAK = 0.2, 9.0  # all rows are used if fewer are bad, each weakly, but a
 _BLOCKS, _ROWS = 10, 40
 _SCREENED, _SCREENED_LONG, _LONG = 6, 3, 1024  # rows of the screen, and of long requests
 _CHANNELS = 32  # of the screen of long requests
-_VERY_LONG, _FEW_CHANNELS = 4096, 16
-# The largest cost of an edit that is tried at some keys of a long request, or a very long one.
-_COMMON, _COMMONEST = 1.0, 0.8
+_COMMON = 0.8  # the largest cost of an edit that is tried at some keys of a long request
 _NUMBERS = 2**21  # most rows times keys that are followed
 _PASSES, _GOLDEN = 44, (5**0.5 - 1) / 2
 _FIRST = 4.0  # times the residual that is allowed in the end, on the few rows of the screen
@@ -180,8 +178,7 @@ def _some(block: Block) -> Any:
     if block.n <= _LONG or width <= _CHANNELS:
         return block.channels
     every = np.arange(block.case.truth.shape[2])[block.channels]
-    count = _CHANNELS if block.n <= _VERY_LONG else _FEW_CHANNELS
-    return every[np.linspace(0, width - 1, count).astype(int)]
+    return every[np.linspace(0, width - 1, _CHANNELS).astype(int)]
 
 
 def _match(case: Case, found: _Found, where: Region, before: float) -> Match:
@@ -231,8 +228,7 @@ class _Search:
             note = scores.known(x, few[0]) if trial.edit.operand == "scale" else ""
             edit = replace(trial.edit, numbers=(*trial.edit.numbers, x), note=note)
             trial = replace(trial, edit=edit, of=lambda s, f=trial.of: f(s, x))
-        most = _COMMON if self.screen.n <= _VERY_LONG else _COMMONEST
-        scoped = trial.scoped and (self.screen.n <= _LONG or trial.cost <= most)
+        scoped = trial.scoped and (self.screen.n <= _LONG or trial.cost <= _COMMON)
         given = [trial.of(few[0])]
         least = mean_square(few[:1], given) * few[0].truth.size / self.screen.size
         if not (scoped or least <= self.most):

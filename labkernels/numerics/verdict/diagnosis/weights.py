@@ -70,24 +70,15 @@ def _sinks(block: Block, of: Callable[..., Trial]) -> Iterator[Trial]:
 def free(
     blocks: list[Block], explains: Callable[[list[np.ndarray], int], bool]
 ) -> tuple[tuple[str, ...], Edit] | None:
-    """Return the classes that free factors of the right output explain: of heads, channels, rows.
+    """Return the classes of a free factor for each row of the right output, if that explains it.
 
     explains: whether predicted rows, with so many numbers spent, explain the output.
     """
-    ways: tuple[tuple[str, str, Any, tuple[str, ...]], ...] = (
-        ("V", "head", (0, 1), (defects.VALUES,)),
-        ("V", "channel", 0, (defects.VALUES,)),
-        ("row", "row", 1, (defects.WEIGHTS, defects.STORE)),
-    )
-    for operand, each, axis, kinds in ways:
-        owners = [i if each == "row" else s.head for i, s in enumerate(blocks)]
-        sums: dict[int, Any] = {}
-        for owner, s in zip(owners, blocks, strict=True):
-            pair = np.stack([s.out * s.truth, s.truth**2]) / s.sigma**2
-            own = [x.sum(axis, keepdims=True) for x in pair]
-            sums[owner] = [x + y for x, y in zip(sums.get(owner, (0.0, 0.0)), own, strict=True)]
-        factors = {owner: a / np.maximum(b, TINY) for owner, (a, b) in sums.items()}
-        rows = [s.truth * factors[owner] for owner, s in zip(owners, blocks, strict=True)]
-        if explains(rows, sum(x.size for x in factors.values())):
-            return kinds, Edit(operand, f"times a factor of each {each}'s own")
-    return None
+    rows, spent = [], 0
+    for s in blocks:
+        own, other = ((x / s.sigma**2).sum(1, keepdims=True) for x in (s.truth**2, s.out * s.truth))
+        rows.append(s.truth * other / np.maximum(own, TINY))
+        spent += len(own)
+    if not explains(rows, spent):
+        return None
+    return (defects.WEIGHTS, defects.STORE), Edit("row", "times a factor of each row's own")
