@@ -20,7 +20,6 @@ from labkernels.numerics.verdict.verdict import BUG, INCONCLUSIVE, LESS_EXACT, R
 from labkernels.units import GiB
 
 EQUAL, OTHER_INPUTS = "EQUAL BITS", "OTHER INPUTS"
-_TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +123,7 @@ class Comparison:
         words = [f"first at {row}, channel {int(at[2])}, which sees {first_keys} keys"]
         equal = keys[~part & (keys < first_keys)]
         if len(equal):
-            last = int(equal.max())
-            words.append(f"rows of up to {last} keys have equal bits")
-            tile = next((t for t in _TILES if t < first_keys), None)
-            if tile:
-                words.append(f"tiles or splits of {tile} keys would part them so")
+            words.append(f"rows of up to {int(equal.max())} keys have equal bits")
         heads = np.flatnonzero(self.differs.any((0, 2)))
         if len(heads) < self.differs.shape[1]:
             words.append(f"only heads {', '.join(map(str, heads[:8].tolist()))}")

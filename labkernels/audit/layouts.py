@@ -306,7 +306,7 @@ def with_shared_pool(found: dict) -> dict:
 def of_rows(lse: np.ndarray, q) -> np.ndarray:
     """Return a number for each row in the shape of q [B, H, S, D] or [T, H, D] without D.
 
-    Requests may be padded to more tokens than they have, and a last axis may have one number.
+    A last axis may have one number.
     """
     shape, word = tuple(q.shape[:-1]), "bhs" if q.ndim == 4 else "th"[: q.ndim - 1]
     sizes = [tuple(n for n in x if n > 1) for x in (lse.shape, shape)]
@@ -314,8 +314,6 @@ def of_rows(lse: np.ndarray, q) -> np.ndarray:
         return lse.reshape(shape)
     ones = [i for i, n in enumerate(lse.shape) if n == 1]
     values = _less(lse, ones[-1]) if lse.ndim == len(word) + 1 and ones else lse
-    if word == "bhs" and values.ndim == 3 and values.shape[:2] == shape[:2]:
-        values = values[..., : shape[2]]
     for there in ("bhs", "bsh", "sbh", "th", "ht"):
         if len(there) == len(word) == values.ndim and set(there) == set(word):
             found = arranged(values, there, word)

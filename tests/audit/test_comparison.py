@@ -45,9 +45,7 @@ def test_equal_bits_and_the_first_tile_where_two_part():
     assert same.answer == EQUAL
     other = compare_tensors(dump(call, FLASH(call)), dump(call, SHORT(call)))
     assert other.answer == "ROUNDING"
-    text = other.summary()
-    assert "rows of up to" in text
-    assert "tiles or splits of 32 keys would part them so" in text, text
+    assert "rows of up to" in other.summary()
 
 
 def test_decode_against_prefill_matches_tokens_by_their_queries():
