@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
+from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem, keys_of
-from labkernels.numerics.verdict import centres, parts, significance, twins
+from labkernels.numerics.truth.rows import Rows
+from labkernels.numerics.truth.threads import over_rows
+from labkernels.numerics.verdict import parts, significance, twins
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.numerics.verdict.parts import Errors
 from labkernels.numerics.verdict.significance import Finding
@@ -56,9 +60,11 @@ _OF_VALUES = (
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
 _FARTHER = 3.0  # times the rms error of twins: farther, no factor of theirs explains an error
+_ABOVE = 4.5  # log2 units by which the number that stands for a row's maximum may exceed it
+_SIGMAS = 6.0  # most standard deviations of P's roundings about a mean that an error may have
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
 _SMALL_WEIGHTS = tuple(
-    Twin(n, start=-centres.ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
+    Twin(n, start=-_ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
 )
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
@@ -215,11 +221,38 @@ def of_values(
                 yield words, more, kernels
     if (
         policy.p in SIXTEEN
-        and (off <= centres.SIGMAS * formats.named(policy.p).unit_roundoff * 2 * largest).all()
+        and (off <= _SIGMAS * formats.named(policy.p).unit_roundoff * 2 * largest).all()
     ):
-        rounded, more = centres.about_mean(problem, policy), _of_largest(problem, error.shape)
-        if (off <= centres.SIGMAS * rounded[far] + _ULPS * more[far]).all():
+        rounded, more = _about_mean(problem, policy), _of_largest(problem, error.shape)
+        if (off <= _SIGMAS * rounded[far] + _ULPS * more[far]).all():
             yield _OF_VALUES[0][0], np.hypot(rounded, more), _CENTRED_AND_ROUNDED
+
+
+def _about_mean(problem: Problem, policy: NumericPolicy) -> np.ndarray:
+    """Return the standard deviation that P's rounding has about the mean of V, in any row's sum.
+
+    The weight of a row's maximum is rounded, as it is where another number stands for that.
+    Shapes: [total_q, Hq, Dv].
+    """
+    least = 2.0**_ABOVE * formats.named(policy.p).smallest_subnormal
+
+    def of_rows(rows: Rows) -> Array:
+        alone, total = ZERO, ZERO
+        for _, _, p, values in Frame(rows, narrow=False).weighted_blocks():
+            xp = namespace(p)
+            spacing = xp.where(p > 0, xp.clip(rounding.quantum(p, policy.p), least, None), 0.0)
+            alone = alone + (spacing**2 / 12).sum(-1)[..., None]
+            total = total + spacing**2 / 12 @ values
+        heads = range(rows.kv_first, rows.kv_last)
+        means = [keys_of(problem, "v", head, rows.request).mean(0) for head in heads]
+        mean, width = moved(np.stack(means)[:, None], rows.o), problem.out_shape[-1]
+        found = total[..., width:] - 2 * mean * total[..., :width] + mean**2 * alone
+        return namespace(rows.o).clip(found, 0.0, None) ** 0.5 / rows.softmax.divisor
+
+    found = problem.zeros(*problem.out_shape)
+    for rows, of_these in over_rows(problem, of_rows):
+        rows.put(found, of_these)
+    return to_numpy(found)
 
 
 def _may_be_of_values(part: parts.Part, policy: NumericPolicy, error: Array, sigma: Array) -> bool:

@@ -118,19 +118,6 @@ def test_what_was_left_out_is_named(names, added):
     assert re.search("left out|without its", found.summary(verbose=False)), found.summary()
 
 
-@pytest.mark.parametrize("name", ["attn_logit_softcapping", "softcap", "logits_soft_cap"])
-def test_a_soft_cap_has_many_names(name, tmp_path):
-    torch.save(dump(output(cap=2.0), **{name: 2.0}), tmp_path / "cap.pt")
-    assert audit(tmp_path / "cap.pt").answer == "ROUNDING"
-
-
-@pytest.mark.parametrize("name", ["attn_sink", "s_aux", "learnable_sink", "softmax_offset"])
-def test_sinks_have_many_names(name, tmp_path):
-    sinks = torch.linspace(-1, 3, H, dtype=torch.float64)
-    torch.save(dump(output(sinks=sinks), **{name: sinks}), tmp_path / "sinks.pt")
-    assert audit(tmp_path / "sinks.pt").answer == "ROUNDING"
-
-
 REFUSALS = [
     ({"dropout_p": 0.1}, "dropout cannot be judged: it is random"),
     ({"attention_chunk": 128}, "attention_chunk cannot be judged"),

@@ -51,8 +51,6 @@ def of_denominator(block: Block) -> Iterator[Trial]:
     for t in (16, 32, 64, 128):
         padded = lambda s, t=t: s.sums + (-s.n % t) * np.exp2(-s.top)
         yield of("with keys of score 0 up to a multiple of", padded, t, cost=0.9)
-    every = lambda s: s.weights(s.raw, s.keys >= 0).sum(1, keepdims=True) + s.sink
-    yield of("of hidden keys too", every)
     if not np.isinf(block.sink_logit):
         yield from _sinks(block, of)
 
