@@ -53,16 +53,6 @@ def out_bound(
     return both_bounds(problem, policy, execution)[0]
 
 
-def lse2_bound(
-    problem: Problem, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
-) -> np.ndarray:
-    """Return the largest |lse2 error| that rounding alone can cause, in log2 units.
-
-    Shapes: [total_q, Hq] float64. A row without keys gives 0, or the rounding of its sink.
-    """
-    return both_bounds(problem, policy, execution)[1]
-
-
 def both_bounds(
     problem: Problem,
     policy: NumericPolicy,
@@ -70,7 +60,11 @@ def both_bounds(
     *,
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
+    """Return out_bound, and the largest |lse2 error| in log2 units, by one pass over the keys.
+
+    A row without keys gives 0, or the rounding of its sink. narrow: in fp32, 2^-12 larger.
+    Shapes: [total_q, Hq, Dv] and [total_q, Hq].
+    """
     out, lse2 = problem.zeros(*problem.out_shape), lse2_bound_without_keys(problem)
     work = functools.partial(of_rows, policy=policy, execution=execution, narrow=narrow)
     for rows, (of_out, of_lse2) in over_rows(problem, work):
