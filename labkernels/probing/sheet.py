@@ -134,8 +134,7 @@ def probe(
     dims, usual = (head_dim, head_dim_v or head_dim), head_dim**-0.5
     if layout == "mla":
         dims, usual = (ROPE_DIM, LATENT_DIM), LatentKV.default_scale
-    given = (None if x is None else np.asarray(x, float) for x in (sinks, alibi_slopes))
-    asked = Model(variant or AttentionVariant(), scale or usual, *given)
+    asked = _asked_model(variant, scale or usual, sinks, alibi_slopes)
     p = _Probe(sheet, kernel, progress)
     how = {key: values[0] for key, values in (knobs or {}).items()}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -153,6 +152,11 @@ def probe(
             sheet.judged, sheet.reason = False, text
     sheet.calls, sheet.seconds = kernel.calls, time.perf_counter() - start
     return sheet
+
+
+def _asked_model(variant: AttentionVariant | None, scale: float, sinks, slopes) -> Model:
+    sinks, slopes = (None if x is None else np.asarray(x, float) for x in (sinks, slopes))
+    return Model(variant or AttentionVariant(), scale, sinks, slopes)
 
 
 def _answers(p: _Probe, c: Case) -> bool:
