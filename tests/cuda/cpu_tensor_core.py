@@ -22,7 +22,7 @@ def matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp32") -> np.n
     k = a_bits.shape[-1]
     assert (a_bits.shape, b_bits.shape) == ((n, rows, k), (n, k, columns))
     core = build.TENSOR_CORES[arch]
-    flags = common_flags(tensor_core=core, checks=False, portable_fibers=False)
+    flags = common_flags(tensor_core=core, checks=False)
     runtime = build._load_runtime(build._runtime(tuple(flags), cache_dir()))
     by_tile = fmt in ("fp16", "bf16") and out == "fp32" and (rows, k, columns) == (16, 16, 8)
     a, b = (np.ascontiguousarray(x, np.uint16 if by_tile else np.uint32) for x in (a_bits, b_bits))

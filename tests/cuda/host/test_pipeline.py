@@ -33,18 +33,9 @@ def expected():
 
 
 @pytest.mark.parametrize("host_threads", [1, 3, 16])
-@pytest.mark.parametrize(
-    ("checks", "portable_fibers"),
-    [
-        (False, False),
-        (True, False),
-        (False, True),
-        pytest.param(True, True, marks=pytest.mark.long),
-    ],
-)
-def test_every_build_has_the_bits_of_one_thread(expected, host_threads, checks, portable_fibers):
-    found = sums(host_threads, checks=checks, portable_fibers=portable_fibers)
-    assert (found == expected).all()
+@pytest.mark.parametrize("checks", [False, True])
+def test_every_build_has_the_bits_of_one_thread(expected, host_threads, checks):
+    assert (sums(host_threads, checks=checks) == expected).all()
 
 
 def test_architectures_differ_in_the_last_bits(expected):
