@@ -269,7 +269,7 @@ def _loaded_runtime(library: Path) -> ctypes.CDLL:
     ]
     runtime.lab_tensor_core.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong, ctypes.c_int]
     runtime.lab_tensor_core.restype = None
-    runtime.lab_dot.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 2
+    runtime.lab_dot.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int]
     runtime.lab_dot.restype = None
     runtime.lab_set_ex2.argtypes = [ctypes.c_void_p]
     runtime.lab_set_ex2.restype = None

@@ -1,5 +1,6 @@
 """wgmma on the CPU has the right bits in every layout, and names each mistake in its use."""
 
+import ctypes
 from itertools import product
 
 import numpy as np
@@ -10,12 +11,6 @@ from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
 from tests.cuda import machines
 from tests.cuda.host.small_kernels import aligned, build, message, place, run
-from tests.cuda.instructions import (
-    HEADER,
-    MmaParams,
-    wgmma_probe,
-    wgmma_smem_bytes,
-)
 
 RNG = np.random.default_rng(7)
 SMEM_BYTES = 4096
@@ -26,6 +21,13 @@ LAYOUTS = [
     )
     if not (a_in_registers and majors[0] == "mn")
 ]
+CPP = {"fp16": "lab::f16", "bf16": "lab::bf16", "e4m3": "lab::e4m3"}
+
+
+class MmaParams(ctypes.Structure):
+    """lab::MmaParams of kernels/probes.cuh."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in "abcd")
 
 
 def tile(fmt, shape):
@@ -49,17 +51,18 @@ def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, til
         name: torch.from_numpy(x).to(machine)
         for name, x in zip("abcd", (*stored, c, np.full_like(c, np.nan)), strict=True)
     }
-    layout = {"majors": majors, "swizzle": swizzle, "a_in_registers": a_in_registers}
+    layout = (*(f"lab::Major::{major}" for major in majors), f"lab::Swizzle::{swizzle}")
+    words = ", ".join((CPP[fmt], *layout, str(a_in_registers).lower(), str(columns), str(steps)))
     machines.launch(
         machine,
-        HEADER,
-        wgmma_probe(fmt, columns=columns, steps=steps, **layout),
+        "probes.cuh",
+        f"lab::probe_wgmma<{words}>",
         MmaParams(*(x.data_ptr() for x in tensors.values())),
         tensors,
         written="d",
         grid=(tiles, 1, 1),
         threads=128,
-        smem_bytes=wgmma_smem_bytes(columns, steps),
+        smem_bytes=(64 + -(-columns // 64) * 64) * 32 * steps,  # of a's 64 rows, and of b
         checks=False,
     )
     values = (rounding.from_bits(x, fmt) for x in (a, b.swapaxes(1, 2)))

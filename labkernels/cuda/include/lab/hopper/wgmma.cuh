@@ -79,17 +79,17 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0;\n"                                      \
                "wgmma.mma_async.sync.aligned.m64n" shape " {" d "}, " a ", " b ", p, 1, 1"      \
                majors ";}"
-#define LAB_WGMMA_SS(T, D, n, registers, shape, d_list, a, b, p, majors)                        \
+#define LAB_WGMMA_SS(T, n, registers, shape, d_list, a, b, p, majors)                           \
   template <Major A, Major B>                                                                   \
-  LAB_DEVICE void wgmma_overload(T, D (&d)[n], u64 a_tile, u64 b_tile, int accumulate) {        \
+  LAB_DEVICE void wgmma_overload(T, float (&d)[n], u64 a_tile, u64 b_tile, int accumulate) {    \
     LAB_ASM(shape, d_list, a, b, p, majors)                                                     \
         : LAB_##registers                                                                       \
         : "l"(a_tile), "l"(b_tile), "r"(accumulate), "n"(static_cast<int>(A)),\
                   "n"(static_cast<int>(B)));                                                    \
   }
-#define LAB_WGMMA_RS(T, D, n, registers, shape, d_list, a, b, p, majors)                        \
+#define LAB_WGMMA_RS(T, n, registers, shape, d_list, a, b, p, majors)                           \
   template <Major B>                                                                            \
-  LAB_DEVICE void wgmma_overload(T, D (&d)[n], const u32 (&rows)[4], u64 b_tile,                \
+  LAB_DEVICE void wgmma_overload(T, float (&d)[n], const u32 (&rows)[4], u64 b_tile,            \
                                  int accumulate) {                                              \
     LAB_ASM(shape, d_list, "{" a "}", b, p, majors)                                             \
         : LAB_##registers                                                                       \
@@ -97,9 +97,8 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
                   "r"(accumulate), "n"(static_cast<int>(B)));                                   \
   }
 #define LAB_WGMMA_OF(T, name, columns, n, registers, d, r0, r1, r2, r3, r4, r5, r6)             \
-  LAB_WGMMA_SS(T, float, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4) \
-  LAB_WGMMA_RS(T, float, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,\
-               ", " r6)
+  LAB_WGMMA_SS(T, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4)        \
+  LAB_WGMMA_RS(T, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5, ", " r6)
 // clang-format on
 #define LAB_F16 LAB_16("+f", 0)
 #define LAB_F32 LAB_32("+f", 0)
@@ -124,23 +123,15 @@ LAB_WGMMA("160", 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 LAB_WGMMA("176", 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 LAB_WGMMA("192", 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 LAB_WGMMA("256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
-// clang-format off
-#define LAB_WGMMA_K_MAJOR(T, shape, columns, n, r0, r1, r2, r3, r4, r5)                      \
-  LAB_WGMMA_SS(T, float, n, F##n, columns shape, LAB_D##n, r0, r1, r2, "")                   \
-  LAB_WGMMA_RS(T, float, n, F##n, columns shape, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
-#define LAB_WGMMA_E4M3(...) LAB_WGMMA_K_MAJOR(e4m3, "k32.f32.e4m3.e4m3", __VA_ARGS__)
-// clang-format on
-LAB_WGMMA_K_MAJOR(tf32, "k8.f32.tf32.tf32", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
-LAB_WGMMA_K_MAJOR(e5m2, "k32.f32.e5m2.e5m2", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
+#define LAB_E4M3 "k32.f32.e4m3.e4m3"
+#define LAB_WGMMA_E4M3(columns, n, r0, r1, r2, r3, r4, r5)                \
+  LAB_WGMMA_SS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0, r1, r2, "") \
+  LAB_WGMMA_RS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
 LAB_WGMMA_E4M3("64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
 LAB_WGMMA_E4M3("128", 64, "%64", "%65", "%66", "%67", "%68", "%69")
 LAB_WGMMA_E4M3("160", 80, "%80", "%81", "%82", "%83", "%84", "%85")
 LAB_WGMMA_E4M3("192", 96, "%96", "%97", "%98", "%99", "%100", "%101")
 LAB_WGMMA_E4M3("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")
-#define LAB_U16 LAB_16("+r", 0)
-LAB_WGMMA_SS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16", "%17", "%18", ", %19, %20")
-LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19", "%20", "%21",
-             ", %22")
 #undef LAB_8
 #undef LAB_16
 #undef LAB_32
@@ -150,9 +141,8 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 #undef LAB_WGMMA_RS
 #undef LAB_WGMMA_OF
 #undef LAB_WGMMA
-#undef LAB_WGMMA_K_MAJOR
 #undef LAB_WGMMA_E4M3
-#undef LAB_U16
+#undef LAB_E4M3
 #undef LAB_D16
 #undef LAB_D32
 #undef LAB_D40
@@ -174,20 +164,19 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 #undef LAB_F96
 #undef LAB_F128
 
-// d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32
-// or fp16. N is 64; where d is in fp32 and the elements have 16 bits, it may also be 32, 80, 96,
-// 112, 128, 160, 176, 192 or 256, and where they are e4m3, 128, 160, 192 or 256. Thread t of the
+// d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32.
+// Where the elements are f16 or bf16, N is 32, 64, 80, 96, 112, 128, 160, 176, 192 or 256; where
+// they are e4m3, it is 64, 128, 160, 192 or 256, and they have Major::k alone. Thread t of the
 // warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
-// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row
-// g + i * 8. Elements that do not have 16 bits have Major::k alone.
-template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
-LAB_DEVICE void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
+// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8.
+template <class T, Major A = Major::k, Major B = Major::k, int Registers>
+LAB_DEVICE void wgmma(float (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
   wgmma_overload<A, B>(T{}, d, a, b, accumulate);
 }
-// Does the same with a in registers, where a warp holds its 16 rows as in mma_m16n8.
-template <class T, Major B = Major::k, class D, int Registers>
-LAB_DEVICE void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true) {
+// Does the same with a in registers, where a warp holds its 16 rows as in mma_m16n8k16.
+template <class T, Major B = Major::k, int Registers>
+LAB_DEVICE void wgmma(float (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || B == Major::k);
   wgmma_overload<B>(T{}, d, a, b, accumulate);
 }

@@ -46,7 +46,6 @@ enum class Word : unsigned char {
   movmatrix_trans,
   mma_f16,
   mma_bf16,
-  mma_format,
   wgmma,
   wgmma_fence,
   wgmma_commit,

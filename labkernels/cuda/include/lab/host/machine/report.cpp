@@ -21,7 +21,6 @@ const char* name_of(Word word) {
                                           "movmatrix_trans",
                                           "mma_m16n8k16<f16>",
                                           "mma_m16n8k16<bf16>",
-                                          "mma_m16n8",
                                           "wgmma",
                                           "wgmma_fence",
                                           "wgmma_commit",
