@@ -14,6 +14,7 @@ from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Call, Step
 
 POINTERS = ("page_table", "kv_len", "cu_seqlens_new", "planned", "found")
+SIZES = ("page_table_stride", "max_pages", "page_size", "pages")
 THREADS = 128
 NO_SLOT = -1
 KERNEL = Specialization(
@@ -31,7 +32,7 @@ class Params(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_int) for name in ("page_table_stride", "max_pages", "page_size", "pages")),
+        *((name, ctypes.c_int) for name in SIZES),
     )
 
 
