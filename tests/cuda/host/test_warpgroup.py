@@ -35,7 +35,7 @@ def tile(fmt, shape):
     return rounding.to_bits(x, fmt)
 
 
-COLUMNS = (32, 64, 80, 96, 112, 128, 160, 176, 192, 256)
+COLUMNS = (32, 64, 80, 96, 128, 160, 176, 192, 256)
 
 
 def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, tiles=1):

@@ -28,9 +28,6 @@ LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_
          static_cast<u64>(stride_bytes >> 4) << 32 | static_cast<u64>(swizzle) << 62;
 }
 
-// One wgmma takes 32 bytes of K.
-template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
-
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 // Makes this thread's earlier stores to shared memory visible to wgmma and the TMA of all threads
@@ -66,8 +63,7 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_D32 LAB_D16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define LAB_D40 LAB_D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define LAB_D48 LAB_D40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define LAB_D56 LAB_D48 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define LAB_D64 LAB_D56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define LAB_D64 LAB_D48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define LAB_D80 LAB_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define LAB_D88 LAB_D80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define LAB_D96 LAB_D88 ",%88,%89,%90,%91,%92,%93,%94,%95"
@@ -104,7 +100,6 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_F32 LAB_32("+f", 0)
 #define LAB_F40 LAB_32("+f", 0), LAB_8("+f", 32)
 #define LAB_F48 LAB_32("+f", 0), LAB_16("+f", 32)
-#define LAB_F56 LAB_32("+f", 0), LAB_16("+f", 32), LAB_8("+f", 48)
 #define LAB_F64 LAB_64("+f", 0)
 #define LAB_F80 LAB_64("+f", 0), LAB_16("+f", 64)
 #define LAB_F88 LAB_64("+f", 0), LAB_16("+f", 64), LAB_8("+f", 80)
@@ -117,7 +112,6 @@ LAB_WGMMA("32", 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 LAB_WGMMA("64", 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 LAB_WGMMA("80", 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
 LAB_WGMMA("96", 48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
-LAB_WGMMA("112", 56, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
 LAB_WGMMA("128", 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 LAB_WGMMA("160", 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 LAB_WGMMA("176", 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
@@ -127,46 +121,13 @@ LAB_WGMMA("256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 #define LAB_WGMMA_E4M3(columns, n, r0, r1, r2, r3, r4, r5)                \
   LAB_WGMMA_SS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0, r1, r2, "") \
   LAB_WGMMA_RS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
-LAB_WGMMA_E4M3("64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
 LAB_WGMMA_E4M3("128", 64, "%64", "%65", "%66", "%67", "%68", "%69")
 LAB_WGMMA_E4M3("160", 80, "%80", "%81", "%82", "%83", "%84", "%85")
 LAB_WGMMA_E4M3("192", 96, "%96", "%97", "%98", "%99", "%100", "%101")
-LAB_WGMMA_E4M3("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")
-#undef LAB_8
-#undef LAB_16
-#undef LAB_32
-#undef LAB_64
-#undef LAB_ASM
-#undef LAB_WGMMA_SS
-#undef LAB_WGMMA_RS
-#undef LAB_WGMMA_OF
-#undef LAB_WGMMA
-#undef LAB_WGMMA_E4M3
-#undef LAB_E4M3
-#undef LAB_D16
-#undef LAB_D32
-#undef LAB_D40
-#undef LAB_D48
-#undef LAB_D56
-#undef LAB_D64
-#undef LAB_D80
-#undef LAB_D88
-#undef LAB_D96
-#undef LAB_D128
-#undef LAB_F16
-#undef LAB_F32
-#undef LAB_F40
-#undef LAB_F48
-#undef LAB_F56
-#undef LAB_F64
-#undef LAB_F80
-#undef LAB_F88
-#undef LAB_F96
-#undef LAB_F128
 
 // d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32.
-// Where the elements are f16 or bf16, N is 32, 64, 80, 96, 112, 128, 160, 176, 192 or 256; where
-// they are e4m3, it is 64, 128, 160, 192 or 256, and they have Major::k alone. Thread t of the
+// Where the elements are f16 or bf16, N is 32, 64, 80, 96, 128, 160, 176, 192 or 256; where they are
+// e4m3, it is 128, 160 or 192, and they have Major::k alone. Thread t of the
 // warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
 // 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8.
 template <class T, Major A = Major::k, Major B = Major::k, int Registers>
