@@ -73,7 +73,7 @@ class BackwardWgmma(CudaBackwardKernel):
     idea = "Two warpgroups keep dK and dV; P and dS stay in registers; the TMA loads and adds."
     parent = "backward_mma"
     params = "backward_wgmma::Params"
-    launch = ".launch"
+    program_in = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
     numbers = MappingProxyType(
         kernel.NUMBERS

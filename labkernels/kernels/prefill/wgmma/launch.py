@@ -9,7 +9,6 @@ import torch
 
 from labkernels.cuda.compiler.specialization import ATOM_COLUMNS, ATOM_ROWS
 from labkernels.cuda.gpu.tensor_map import TensorMap, padded, rows_map, tensor_map
-from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.kernels.prefill import cuda
@@ -46,15 +45,8 @@ def params_with(problem: type[PrefillParams]) -> type[ctypes.Structure]:
     return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
-def prepare(call: PackedCall) -> Step[Attention]:
-    """Compile, list the work tiles, describe the tensors to the TMA, and fix the launch.
-
-    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
-    """
-    return cuda.prepare(call, _program)
-
-
-def _program(call: PackedCall) -> Program:
+def program(call: PackedCall) -> Program:
+    """List the work tiles, describe the tensors to the TMA, and fix the launch."""
     k, v, group, keys = call.kv.k, call.kv.v, call.group, call.choice.instance.tile.keys
     tile_rows = call.choice.instance.rows // group * group  # a box of Q is whole tokens
     # K and V of this many keys of one KV head fit their share of the L2 cache.

@@ -63,7 +63,7 @@ class TmaPrefill(CudaPrefillKernel):
 
     numbers = MappingProxyType(NUMBERS)
     needs = HOPPER
-    launch = ".launch"
+    program_in = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
     def refuses(self, shape: Shape) -> str | None:

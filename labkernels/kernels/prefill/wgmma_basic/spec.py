@@ -42,7 +42,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     padded_dims = ()
     layouts = ("ragged",)
     params = "prefill_wgmma_basic::Params"
-    launch = ".launch"
+    program_in = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
     def refuses(self, shape: Shape) -> str | None:

@@ -6,7 +6,6 @@ import functools
 import torch
 
 from labkernels.cuda.gpu.tensor_map import TensorMap, rows_map
-from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.kernels.prefill import cuda
@@ -32,16 +31,8 @@ class Problem(PrefillParams):
     _fields_ = (("descales", Descales),)
 
 
-def prepare(call: PackedCall) -> Step[Attention]:
-    """Compile, list the work tiles, describe the tensors to the TMA, and fix the launch.
-
-    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
-    """
-    program = call.once(_program)
-    return program.step({**cuda.tensors_of(call), **call.variant_tensors}, call.outputs)
-
-
-def _program(call: PackedCall) -> Program:
+def program(call: PackedCall) -> Program:
+    """List the work tiles, describe the tensors to the TMA, and fix the launch."""
     k, v, group, keys = call.kv.k, call.kv.v, call.group, call.choice.instance.tile.keys
     tile_rows = call.choice.instance.rows // group * group  # a box of Q is whole tokens
     cached_keys = int(L2_SHARE * call.gpu.l2_bytes) // (k.shape[-1] + v.shape[-1])
