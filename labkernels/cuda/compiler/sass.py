@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.cuda.compiler import cache
@@ -18,15 +17,7 @@ from labkernels.cuda.compiler import cache
 _COUNTED = "2"
 # An address, a predicate such as @!P0, and the instruction's name up to its first modifier.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
-_USAGE = re.compile(r"Function (\S+):\s*REG:(?P<registers>\d+) STACK:(?P<stack_bytes>\d+)")
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Resources of machine code: registers and stack per thread."""
-
-    registers: int
-    stack_bytes: int
+_USAGE = re.compile(r"Function (\S+):\s*REG:(\d+) STACK:(\d+)")
 
 
 def available() -> str | None:
@@ -53,15 +44,13 @@ def instruction_mix(cubin: bytes) -> dict[str, int]:
     return json.loads(found.content)
 
 
-def cubin_usage(cubin: bytes) -> dict[str, Usage]:
-    """Read every kernel's registers and bytes out of machine code, by symbol.
+def cubin_usage(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Read every kernel's registers and bytes of stack per thread out of machine code, by symbol.
 
     Raises: RuntimeError if there is no disassembler, or it fails.
     """
-    return {
-        match[1]: Usage(**{name: int(value) for name, value in match.groupdict().items()})
-        for match in _USAGE.finditer(_run(cubin, "-res-usage"))
-    }
+    found = _USAGE.findall(_run(cubin, "-res-usage"))
+    return {symbol: (int(registers), int(stack)) for symbol, registers, stack in found}
 
 
 def _counted(listing: str) -> dict[str, int]:

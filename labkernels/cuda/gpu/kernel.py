@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.cuda.compiler.nvrtc import CompiledKernel
 from labkernels.cuda.gpu import driver
@@ -61,21 +62,9 @@ class LoadedKernel:
             )
         return LaunchPlan(self, grid, threads, smem_bytes, params, early and self.early_possible)
 
-    def launch(
-        self,
-        *,
-        grid: tuple[int, int, int],
-        threads: int,
-        smem_bytes: int,
-        params: ctypes.Structure,
-        stream: int,
-        early: bool = False,
-    ) -> None:
-        """Launch once on a stream (torch's `current_stream().cuda_stream`); see `LaunchPlan`."""
-        plan = self.plan(
-            grid=grid, threads=threads, smem_bytes=smem_bytes, params=params, early=early
-        )
-        plan.run(stream)
+    def launch(self, *, stream: int, **how: Any) -> None:
+        """Launch once on a stream (torch's `current_stream().cuda_stream`), as `plan` says how."""
+        self.plan(**how).run(stream)
 
     def blocks_per_sm(self, threads: int, smem_bytes: int) -> int:
         """Return how many blocks of this kernel the driver places on one multiprocessor."""

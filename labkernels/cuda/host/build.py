@@ -27,24 +27,12 @@ from labkernels.cuda.host import banks
 from labkernels.cuda.host.compiler import (
     INCLUDE_DIRS,
     CompileError,
-    Compiler,
-    CompilerMissing,
     common_flags,
     compile_entry,
     compile_runtime,
     compiler,
 )
 from labkernels.numerics.emulation import ex2_unit
-
-__all__ = [
-    "Compiler",
-    "CompilerMissing",
-    "GlobalRange",
-    "HostKernel",
-    "HostKernelError",
-    "build",
-    "compiler",
-]
 
 # The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's. Blackwell's GPUs get
 # Hopper's.

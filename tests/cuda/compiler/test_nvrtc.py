@@ -91,7 +91,7 @@ def test_spills_are_reported_with_the_compilers_warning(add_header):
     assert any("Registers are spilled" in warning for warning in report.warnings)
     needs_disassembler()
     usage = sass.cubin_usage(compiled.cubin)[compiled.symbol]  # what the machine code claims
-    assert (usage.registers, usage.stack_bytes) == (report.registers, report.stack_bytes)
+    assert usage == (report.registers, report.stack_bytes)
 
 
 def test_serialised_wgmma_is_a_warning_though_ptxas_calls_it_info():
