@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device
@@ -13,8 +14,6 @@ from labkernels.cuda.gpu import kernel as gpu_kernel
 from labkernels.measure import resources
 from tests.kernels.contract import CUDA
 from tests.kernels.decode.cases import decode_case
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
 SOURCES = Path(__file__).parents[2] / "cuda" / "kernels_for_tests"

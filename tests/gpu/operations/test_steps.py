@@ -4,16 +4,15 @@ import math
 from dataclasses import fields
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels.measure import timing  # noqa: E402
-from tests.kernels import test_invariance as invariance  # noqa: E402
-from tests.kernels.backward.cases import BACKWARDS, backward_case  # noqa: E402
-from tests.kernels.contract import SPECS  # noqa: E402
-from tests.kernels.decode.cases import assert_same, bits, decode_case  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import prefill_case  # noqa: E402
+from labkernels.measure import timing
+from tests.kernels import test_invariance as invariance
+from tests.kernels.backward.cases import BACKWARDS, backward_case
+from tests.kernels.contract import SPECS
+from tests.kernels.decode.cases import assert_same, bits, decode_case
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case
 
 pytestmark = pytest.mark.gpu
 
