@@ -1,6 +1,5 @@
 """The base of the CUDA kernels, and what their ledgers and C++ names share."""
 
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,6 @@ class CudaKernel(Kernel, Protocol):
     params: the C++ name of its one parameter. numbers: constants, each of which is a macro of the
     source: LAB_ and the name. addresses: registers by which each kernel of the operation finds its
     rows and keys. smem_alignment: bytes to a multiple of which shared memory is rounded up.
-    program_in: the module whose program(call) makes the launches.
     """
 
     language: str = "cuda"
@@ -41,11 +39,6 @@ class CudaKernel(Kernel, Protocol):
     numbers: Mapping[str, int] = MappingProxyType({})
     addresses: tuple[Line, ...] = ()
     smem_alignment: int = 1
-    program_in: str = "..cuda"
-
-    def program(self, call):
-        """Return the launches of a checked call, and the memory that they share."""
-        return importlib.import_module(self.program_in, self.package).program(call)
 
     def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the lines of a block's shared memory, without the padding at its end."""
