@@ -33,42 +33,32 @@ template <int Columns, int Steps> struct WgmmaSmem {
 };
 
 // Puts N rows of `Steps` x 32 bytes (Major::mn: 16 Steps of N elements) where wgmma finds them.
-template <Major M, Swizzle S, int N, int Steps>
+template <Major M, int N, int Steps>
 LAB_DEVICE void stage(u32x4 (&tile)[wgmma_chunks<N, Steps>], const u32* from) {
   constexpr int chunks = M == Major::k ? 2 * Steps : N / 8;  // of 16 bytes, in a row of memory
   constexpr int rows = N * 2 * Steps / chunks;
   for (int i = thread_x(); i < N * 2 * Steps; i += wgmma_probe_threads) {
     const int row = i / chunks, c = i % chunks;
-    const int below = row / 8, within = row % 8;
-    int to;
-    if constexpr (S == Swizzle::b128) to = (c / 8 * rows + row) * 8 + (c % 8 ^ within);
-    else to = (below * chunks + c) * 8 + within;
     const u32x4 chunk = load_constant(reinterpret_cast<const u32x4*>(from) + i);
-    tile[to] = chunk;
+    tile[(c / 8 * rows + row) * 8 + (c % 8 ^ row % 8)] = chunk;
   }
 }
 
 // Returns the descriptor of the 32 bytes of K that step `step` takes.
-template <Major M, Swizzle S, int N, int Steps>
+template <Major M, int N, int Steps>
 LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step) {
-  constexpr int core = 128, chunks = M == Major::k ? 2 * Steps : N / 8;
-  if constexpr (S == Swizzle::b128) {
-    const int first = M == Major::k ? step * 2 : step * 128;
-    return wgmma_descriptor(tile + first, M == Major::k ? 16 : 16 * Steps * core, 8 * core, S);
-  } else if constexpr (M == Major::k) {
-    return wgmma_descriptor(tile + step * 16, core, chunks * core, S);
-  } else {
-    return wgmma_descriptor(tile + step * 2 * chunks * 8, chunks * core, core, S);
-  }
+  constexpr int core = 128;
+  const int first = M == Major::k ? step * 2 : step * 128;
+  return wgmma_descriptor(tile + first, M == Major::k ? 16 : 16 * Steps * core, 8 * core);
 }
 
-template <class T, Major A, Major B, Swizzle S, bool RegisterA, int Columns, int Steps>
-LAB_KERNEL(wgmma_probe_threads, 1)
-probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
+template <class T, Major A, Major B, bool RegisterA, int Columns, int Steps>
+LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(
+    LAB_GRID_CONSTANT MmaParams p) {
   auto& smem = shared_memory<WgmmaSmem<Columns, Steps>>();
   const i64 tile = block_x();
-  stage<A, S, 64, Steps>(smem.a, p.a + tile * (64 * 8 * Steps));
-  stage<B, S, Columns, Steps>(smem.b, p.b + tile * (Columns * 8 * Steps));
+  stage<A, 64, Steps>(smem.a, p.a + tile * (64 * 8 * Steps));
+  stage<B, Columns, Steps>(smem.b, p.b + tile * (Columns * 8 * Steps));
   fence_async_shared();
   float d[Columns / 2];
   const i64 first_row = tile * 64 + thread_x() / 32 * 16;
@@ -87,9 +77,9 @@ probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
-    const u64 b = descriptor<B, S, Columns, Steps>(smem.b, step);
+    const u64 b = descriptor<B, Columns, Steps>(smem.b, step);
     if constexpr (RegisterA) wgmma<T, B>(d, rows[step], b);
-    else wgmma<T, A, B>(d, descriptor<A, S, 64, Steps>(smem.a, step), b);
+    else wgmma<T, A, B>(d, descriptor<A, 64, Steps>(smem.a, step), b);
   }
   wgmma_commit();
   wgmma_wait<0>();

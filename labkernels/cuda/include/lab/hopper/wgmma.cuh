@@ -9,23 +9,19 @@
 
 namespace lab {
 
-// These say how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
+// This says how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
 // bytes of them are a chunk. Eight chunks, which follow each other in the other direction, are a
-// core matrix. Without swizzle its 128 bytes are contiguous. With Swizzle::b128 its chunks lie 128
-// bytes apart, among the chunks of seven other core matrices, and address bits 4 to 6 are XORed
-// with bits 7 to 9.
+// core matrix. In the swizzle of 128 bytes the chunks of a core matrix lie 128 bytes apart, among
+// the chunks of seven others, and address bits 4 to 6 are XORed with bits 7 to 9.
 enum class Major { k, mn };
-enum class Swizzle { none, b128 };
 
-// Returns the descriptor of a tile, given the distances between its core matrices. For Major::k,
-// `leading_bytes` goes from 16 bytes of K to the next (b128 does not read it), and `stride_bytes`
-// from 8 rows to the next. For Major::mn, `stride_bytes` goes from 8 elements to the next, and
-// `leading_bytes` from 8 of K to the next; with b128, `leading_bytes` goes from 64 elements to the
+// Returns the descriptor of a swizzled tile. For Major::k, `stride_bytes` goes from 8 rows to the
+// next, and `leading_bytes` is not read. For Major::mn, `leading_bytes` goes from 64 elements to the
 // next, and `stride_bytes` from 8 of K to the next.
-LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes,
-                                Swizzle swizzle) {
+LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes) {
+  constexpr u64 swizzled = 1;
   return static_cast<u64>(shared_address(tile) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
-         static_cast<u64>(stride_bytes >> 4) << 32 | static_cast<u64>(swizzle) << 62;
+         static_cast<u64>(stride_bytes >> 4) << 32 | swizzled << 62;
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

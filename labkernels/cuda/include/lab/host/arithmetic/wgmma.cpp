@@ -32,23 +32,17 @@ u32 field(u64 descriptor, int shift) {  // in bytes; a descriptor omits 4 bits
 // a tile of major MN, rows i to i + 7 at k = chunk.
 u32 place_of(u64 descriptor, bool major_mn, u32 i, u32 chunk) {
   const u32 leading = field(descriptor, 16), stride = field(descriptor, 32);
-  const bool swizzled = descriptor >> 62 == 1;
-  u32 at = field(descriptor, 0);
-  if (major_mn) {
-    at += swizzled ? i / 8 % 8 * 16 + i / 64 * leading + chunk % 8 * 128 + chunk / 8 * stride
-                   : i / 8 * stride + chunk % 8 * 16 + chunk / 8 * leading;
-  } else {
-    at += swizzled ? i % 8 * 128 + i / 8 * stride + chunk * 16
-                   : i % 8 * 16 + i / 8 * stride + chunk * leading;
-  }
-  return swizzled ? at ^ (at >> 7 & 7) << 4 : at;
+  const u32 offset = major_mn
+                         ? i / 8 % 8 * 16 + i / 64 * leading + chunk % 8 * 128 + chunk / 8 * stride
+                         : i % 8 * 128 + i / 8 * stride + chunk * 16;
+  const u32 at = field(descriptor, 0) + offset;
+  return at ^ (at >> 7 & 7) << 4;
 }
 
 void check_descriptor(u64 descriptor, Where where) {
-  if (descriptor >> 62 > 1 || (descriptor >> 49 & 7) != 0)
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
     fail("wgmma at " + place(where) +
-         ": a descriptor with a swizzle other than none and b128, or "
-         "a base offset");
+         ": a descriptor without the swizzle of 128 bytes, or with a base offset");
 }
 
 template <bool touch>
