@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from labkernels.measure import timing
-from tests.kernels import test_invariance as invariance
 from tests.kernels.backward.cases import BACKWARDS, backward_case
 from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import assert_same, bits, decode_case
@@ -64,11 +63,6 @@ def test_every_run_gives_the_same_bits_and_a_graph_too(kernel, cut):
         fresh = moving.run(kernel, **cut)
         for run in [step.run, graph.replay] * 30:
             assert_gives(run, step, fresh)
-
-
-@pytest.mark.parametrize("kernel", PAGED)
-def test_the_rest_of_the_batch_changes_nothing(kernel):
-    invariance.check_the_rest_of_the_batch(kernel, "paged", device="cuda")
 
 
 @every_kernel
