@@ -198,6 +198,11 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
     return prepare
 
 
+def registers(made: Specialization, gpu: Gpu, device: torch.device) -> int:
+    """Return the registers per thread, by the driver of a GPU."""
+    return gpu_kernel(made, gpu.compile_arch, device.index).registers
+
+
 @functools.cache
 def gpu_kernel(made: Specialization, arch: str, device: int):
     """Return the specialization loaded on a device."""

@@ -368,10 +368,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a call that has been scheduled."""
     choice, gpu, on_gpu = call.choice, call.gpu, call.device.type == "cuda"
-    registers = None
-    if on_gpu and choice.specializations:
-        one, index = choice.specializations[0], call.device.index
-        registers = launch.gpu_kernel(one, gpu.compile_arch, index).registers
+    compiled = choice.specializations[:1]
     machine = _ELSEWHERE.get(choice.kernel.language) or f"CPU build, {gpu.arch} arithmetic"
     return Plan(
         **choice.facts,
@@ -380,7 +377,7 @@ def plan_of(
         keys_per_split=keys_per_split,
         blocks=blocks,
         waves=blocks / choice.slots,
-        registers=registers,
+        registers=launch.registers(compiled[0], gpu, call.device) if compiled and on_gpu else None,
         launches=launches,
         batch_invariant=batch_invariant,
         splits_by_length=splits_by_length,
