@@ -16,8 +16,8 @@ namespace lab {
 enum class Major { k, mn };
 
 // Returns the descriptor of a swizzled tile. For Major::k, `stride_bytes` goes from 8 rows to the
-// next, and `leading_bytes` is not read. For Major::mn, `leading_bytes` goes from 64 elements to the
-// next, and `stride_bytes` from 8 of K to the next.
+// next, and `leading_bytes` is not read. For Major::mn, `leading_bytes` goes from 64 elements to
+// the next, and `stride_bytes` from 8 of K to the next.
 LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes) {
   constexpr u64 swizzled = 1;
   return static_cast<u64>(shared_address(tile) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
@@ -90,7 +90,8 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   }
 #define LAB_WGMMA_OF(T, name, columns, n, registers, d, r0, r1, r2, r3, r4, r5, r6)             \
   LAB_WGMMA_SS(T, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4)        \
-  LAB_WGMMA_RS(T, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5, ", " r6)
+  LAB_WGMMA_RS(T, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,  \
+               ", " r6)
 // clang-format on
 #define LAB_F16 LAB_16("+f", 0)
 #define LAB_F32 LAB_32("+f", 0)
@@ -122,10 +123,9 @@ LAB_WGMMA_E4M3("160", 80, "%80", "%81", "%82", "%83", "%84", "%85")
 LAB_WGMMA_E4M3("192", 96, "%96", "%97", "%98", "%99", "%100", "%101")
 
 // d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32.
-// Where the elements are f16 or bf16, N is 32, 64, 80, 96, 128, 160, 176, 192 or 256; where they are
-// e4m3, it is 128, 160 or 192, and they have Major::k alone. Thread t of the
-// warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
-// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8.
+// N is 32, 64, 80, 96, 128, 160, 176, 192 or 256 of f16 or bf16, and 128, 160 or 192 of e4m3, whose
+// tiles have Major::k alone. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and
+// g + 8: d[4 j + i] is column 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8.
 template <class T, Major A = Major::k, Major B = Major::k, int Registers>
 LAB_DEVICE void wgmma(float (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
