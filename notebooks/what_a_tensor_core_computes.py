@@ -219,13 +219,13 @@ plt.show()
 # :end-before: "private:"
 # ```
 #
-# The second listing is from a probe, a kernel that asks a GPU for one product.
-# The probe puts a tile into shared memory, issues `wgmma` with a descriptor of each operand, waits, and stores what came out:
+# The second listing asks a GPU for products of two tiles in shared memory.
+# It issues a `wgmma` for each 16 columns, with a descriptor of each operand:
 #
-# ```{literalinclude} /labkernels/cuda/include/lab/probes.cuh
+# ```{literalinclude} /labkernels/cuda/include/lab/hopper/tile.cuh
 # :language: cpp
-# :start-at: "  wgmma_fence();"
-# :end-at: "  wgmma_wait<0>();"
+# :start-at: "// Issues the wgmma of d = A B^T"
+# :end-before: "// Starts d = A B^T, with fence"
 # ```
 #
 # ## Measurement

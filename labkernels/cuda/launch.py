@@ -200,7 +200,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
 
 def registers(made: Specialization, gpu: Gpu, device: torch.device) -> int:
     """Return the registers per thread, by the driver of a GPU."""
-    return gpu_kernel(made, gpu.compile_arch, device.index).attributes.registers
+    return gpu_kernel(made, gpu.compile_arch, device.index).registers
 
 
 @functools.cache

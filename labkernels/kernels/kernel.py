@@ -128,6 +128,7 @@ class Kernel(Protocol):
     """A kernel: what it supports, its tiles, and the module that launches it.
 
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
+    program_in: the module whose program(call) makes the launches of a CUDA kernel.
     features: the features of attention variants that it computes. kv_dtypes: formats of caches, of
     which None is the dtype. block_dtypes: dtypes beside such a cache whose blocks of keys have
     scales. padded_dims: head_dims beside the `head_dims`, whose tiles are wider. overlay: as in
@@ -149,6 +150,7 @@ class Kernel(Protocol):
     layouts: tuple[str, ...] = ("paged",)
     features: tuple[str, ...] = ()
     launch: str = ".launch"
+    program_in: str = "..cuda"
     overlay: Path | None = None
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
@@ -195,6 +197,10 @@ class Kernel(Protocol):
     def prepare(self, call):
         """Return the step that runs a checked call."""
         return self._launcher.prepare(call)
+
+    def program(self, call):
+        """Return the launches of a checked call, and the memory that they share."""
+        return importlib.import_module(self.program_in, self.package).program(call)
 
     @cached_property
     def _launcher(self) -> ModuleType:

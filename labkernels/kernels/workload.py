@@ -40,8 +40,19 @@ class Workload(Protocol):
         """The workload in one line."""
 
 
+class Requests:
+    """Several requests, each with keys: the base of all workloads."""
+
+    kv_lens: tuple[int, ...]
+
+    @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.kv_lens)
+
+
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Requests):
     """Query tokens of several requests and their keys: the base of a prefill and its gradients.
 
     variant: which attention. causal is the variant's, unless it is given: then the variant takes
@@ -70,11 +81,6 @@ class Tokens:
             raise ValueError(f"causal = {self.causal!r}, allowed: True, False")
         object.__setattr__(self, "variant", replace(self.variant, causal=self.causal))
         check_dtype(self.dtype)
-
-    @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.q_lens)
 
     @property
     def group(self) -> int:

@@ -8,6 +8,8 @@ from labkernels.kernels.mla.inputs import mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
+from tests.kernels.contract import SPECS
+from tests.kernels.trials import tiles_of
 
 KEYS = 128  # so that bf16 holds the weights of the counts, 1 / 128, exactly
 
@@ -36,6 +38,13 @@ def test_the_kernel_reads_the_keys_that_the_slots_name(case, kernel):
         assert 0 < gap < np.sqrt(2) * OFF  # the errors of both outputs, which are independent
     else:
         assert gap > 0.5
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("tile", [t for t in tiles_of(SPECS[KERNEL], head_dim=576) if t != TILE])
+def test_no_other_tile_has_the_bug(tile, case):
+    right, wrong = (typo.decode(case, kernel=k, tile=tile, splits=1) for k in SLOTS)
+    assert np.array_equal(right, wrong)
 
 
 def test_a_nan_is_beyond_every_tolerance():

@@ -29,7 +29,7 @@ def made(folder, command, flags):
 
 def for_arm(folder, target, *more):
     pytest.importorskip("ziglang", reason="ziglang: pip install ziglang")
-    own = common_flags(tensor_core=90, checks=False, portable_fibers=False)
+    own = common_flags(tensor_core=90, checks=False)
     # without flags that are for this machine's own processor
     flags = [flag for flag in own if not flag.startswith(("-m", "-fcf", "-fstack-clash"))]
     zig = [sys.executable, "-m", "ziglang", "c++", "-target", target]
@@ -40,7 +40,7 @@ def test_arm_gives_the_bits_of_this_machine(tmp_path):
     if shutil.which(QEMU) is None:
         pytest.skip(f"{QEMU}: apt-get install qemu-user-static")
     (tmp_path / "here").mkdir()
-    flags = common_flags(tensor_core=90, checks=False, portable_fibers=False)
+    flags = common_flags(tensor_core=90, checks=False)
     here = made(tmp_path / "here", compiler().command, [*flags, "-pthread"])
     arm = for_arm(tmp_path, "aarch64-linux-musl", "-static", "-pthread")
     told = [

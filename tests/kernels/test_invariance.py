@@ -3,16 +3,15 @@
 All comparisons are at fixed splits and tiles, which a plan otherwise chooses from the shapes.
 """
 
-from dataclasses import fields
 from functools import partial
 
 import pytest
 import torch
 
 from tests.kernels.contract import CUDA, CUDA_PREFILLS, RAGGED, SPECS
-from tests.kernels.decode.cases import LAYOUTS, assert_same, bits, decode_case
+from tests.kernels.decode.cases import assert_same, bits, decode_case
 from tests.kernels.mla.cases import mla_case
-from tests.kernels.prefill.cases import RAGGED_LAYOUTS, prefill_case
+from tests.kernels.prefill.cases import prefill_case
 
 BATCHES = {
     "decode": partial(decode_case, RAGGED),
@@ -76,38 +75,6 @@ def test_again_and_in_a_longer_split_the_bits_are_the_same(kernel, layout):
     few = [i for i, n in enumerate(case.kv.read_lengths()) if n <= 96]
     once = case.chosen(few).run(**{**fixed(kernel), "keys_per_split": 10_000})
     assert_same(once, first, case.rows(few))
-
-
-@every_kernel
-def test_pages_and_layouts_change_nothing(kernel, layout):
-    """Also where K and V are ragged, if the kernel takes both."""
-    causal = (
-        ({},) if SPECS[kernel].operation == "decode" else ({"causal": x} for x in (False, True))
-    )
-    if layout == "paged":
-        shapes = [
-            {"page_size": n, "layout": x} for n, x in zip((1, 3, 64, 256), LAYOUTS, strict=True)
-        ]
-    else:
-        shapes = [{"layout": each} for each in RAGGED_LAYOUTS[1:]]
-    for how in causal:
-        first = batch(kernel, SPECS[kernel].layouts[0], **how).run(**fixed(kernel))
-        for shape in shapes:
-            assert_same(batch(kernel, layout, **how, **shape).run(**fixed(kernel)), first)
-
-
-@every_paged_kernel
-def test_the_order_of_pages_in_the_pool_changes_nothing(kernel):
-    case = batch(kernel)
-    table, pages = case.kv.page_table, len(case.kv.pool)
-    order = torch.randperm(pages, generator=torch.Generator().manual_seed(8))
-    moved = torch.where(table < pages, order[table.clamp(max=pages - 1)], 0).int()
-    names = [field.name for field in fields(case.kv)][:2]
-    pools = {name: torch.empty_like(getattr(case.kv, name)) for name in names}
-    for name, pool in pools.items():
-        pool[order] = getattr(case.kv, name)
-    turned = case.with_kv(page_table=moved, **pools)
-    assert_same(case.run(**fixed(kernel)), turned.run(**fixed(kernel)))
 
 
 @every_paged_kernel

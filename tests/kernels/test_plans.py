@@ -13,7 +13,6 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.registry import discover
 from labkernels.numerics.error.execution import SPLITS_ALLOWED
 from labkernels.variant import AttentionVariant
-from tests.kernels.contract import CUDA
 
 KEYS = 2**24
 MOST_SMS = max(gpu.sm_count for gpu in hardware.GPUS.values())
@@ -58,15 +57,6 @@ def test_a_small_decode_keeps_the_sms_busy_as_far_as_its_keys_reach(units, max_k
     how = {"slots": 3 * 132, "sm_count": 132, "step": 64}
     keys = keys_per_split(units=units, max_kv_len=max_kv_len, **how)
     assert units * ceil(max_kv_len / keys) >= 132 or keys <= 256
-
-
-def test_the_blocks_that_a_plan_counts_on_fit_every_gpu():
-    for gpu in hardware.GPUS.values():
-        for spec in CUDA.values():
-            for head_dim in spec.head_dims:
-                shape = spec.shape(dtype="fp16", head_dim=head_dim, group=8)
-                instance = spec.instance(shape, gpu=gpu)
-                assert spec.blocks_per_sm(instance, gpu) >= 1
 
 
 def test_a_parent_computes_the_same_operation_or_the_forward_pass():

@@ -122,7 +122,7 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, every, launches):
     compiled = compile_triton([made for *_, made in asked])  # in one process
     for (gpu, tile, made), found in zip(asked, compiled, strict=True):
         where = f"{gpu}, tile {tile.label}, {made.constants}"
-        mix = sass.instruction_mix(found.cubin, symbol=made.function)
+        mix = sass.instruction_mix(found.cubin)
         on = made.constants["TENSOR_CORES"]
         assert any("MMA" in name for name in mix) == on, where
         assert found.stack_bytes == 0, f"{where}: spills"
@@ -143,7 +143,7 @@ def test_variants_compile_without_spills(kernel, attention, launches):
     for policy in (TENSOR_CORES, CUDA_CORES):
         asked += islice(wanted(SPECS[kernel], policy, launches, attention), 1)
     for (*_, made), found in zip(asked, compile_triton([x[-1] for x in asked]), strict=True):
-        mix = sass.instruction_mix(found.cubin, symbol=made.function)
+        mix = sass.instruction_mix(found.cubin)
         assert any("MMA" in name for name in mix) == made.constants["TENSOR_CORES"]
         assert found.stack_bytes == 0, f"{made.constants}: spills"
 
@@ -181,6 +181,6 @@ def test_a_cache_of_8_bits_compiles_without_spills(kind, blocks, launches):
         (tile, *_) = spec.tiles(spec.shape(head_dim=128, group=4), policy)
         asked[policy] = variant(spec, launches[0], tile, "h200")
     for policy, found in zip(asked, compile_triton(list(asked.values())), strict=True):
-        mix = sass.instruction_mix(found.cubin, symbol="decode")
+        mix = sass.instruction_mix(found.cubin)
         assert any("MMA" in name for name in mix) == (policy == TENSOR_CORES)
         assert found.stack_bytes == 0, f"{policy.label}: spills"

@@ -9,30 +9,15 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.cuda.compiler import cache
 
-# Part of the counts' key: raise it when _functions reads a listing in another way.
-_COUNTED = "1"
-_FUNCTION = re.compile(r"^\s*Function\s*:\s*(\S+)")
+# Part of the counts' key: raise it when _counted reads a listing in another way.
+_COUNTED = "2"
 # An address, a predicate such as @!P0, and the instruction's name up to its first modifier.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
-_USAGE = re.compile(
-    r"Function (\S+):\s*REG:(?P<registers>\d+) STACK:(?P<stack_bytes>\d+) "
-    r"SHARED:(?P<static_smem_bytes>\d+) LOCAL:(?P<local_bytes>\d+)"
-)
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Resources of machine code: registers and stack per thread, shared memory per block."""
-
-    registers: int
-    stack_bytes: int
-    static_smem_bytes: int
-    local_bytes: int
+_USAGE = re.compile(r"Function (\S+):\s*REG:(\d+) STACK:(\d+)")
 
 
 def available() -> str | None:
@@ -42,47 +27,35 @@ def available() -> str | None:
     return "cuobjdump is neither in Triton's wheel nor on the PATH: pip install triton (Linux only)"
 
 
-def instruction_mix(cubin: bytes, *, symbol: str | None = None) -> dict[str, int]:
-    """Count the instructions of a kernel, or of all kernels of a file, most frequent first.
+def instruction_mix(cubin: bytes) -> dict[str, int]:
+    """Count the instructions of all kernels of a file, most frequent first.
 
     Names lose their modifiers: HMMA.16816.F32 is HMMA. NOP is left out: it pads the end. The
     disassembler takes half a second to start, so that the lab's cache keeps the counts.
 
-    Raises: RuntimeError if there is no disassembler or it fails, ValueError for a foreign symbol.
+    Raises: RuntimeError if there is no disassembler, or it fails.
     """
     tool = disassembler()
     if tool is None:
         raise RuntimeError(available())
     about = f"{_COUNTED} {Path(tool).stat().st_size}"
     name = f"sass-{cache.content_key(about, cubin)}"
-    found = cache.entry(name, lambda work: json.dumps(_functions(_run(cubin, "-sass"))).encode())
-    functions = {of: Counter(counts) for of, counts in json.loads(found.content).items()}
-    if symbol is not None and symbol not in functions:
-        raise ValueError(f"symbol = {symbol!r}, allowed: {', '.join(functions)}")
-    chosen = functions.values() if symbol is None else [functions[symbol]]
-    return dict(sum(chosen, Counter()).most_common())
+    found = cache.entry(name, lambda work: json.dumps(_counted(_run(cubin, "-sass"))).encode())
+    return json.loads(found.content)
 
 
-def cubin_usage(cubin: bytes) -> dict[str, Usage]:
-    """Read every kernel's registers and bytes out of machine code, by symbol.
+def cubin_usage(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Read every kernel's registers and bytes of stack per thread out of machine code, by symbol.
 
     Raises: RuntimeError if there is no disassembler, or it fails.
     """
-    return {
-        match[1]: Usage(**{name: int(value) for name, value in match.groupdict().items()})
-        for match in _USAGE.finditer(_run(cubin, "-res-usage"))
-    }
+    found = _USAGE.findall(_run(cubin, "-res-usage"))
+    return {symbol: (int(registers), int(stack)) for symbol, registers, stack in found}
 
 
-def _functions(listing: str) -> dict[str, Counter[str]]:
-    functions: dict[str, Counter[str]] = {}
-    counts: Counter[str] = Counter()
-    for line in listing.splitlines():
-        if match := _FUNCTION.match(line):
-            counts = functions.setdefault(match[1], Counter())
-        elif (match := _INSTRUCTION.match(line)) and match[1] != "NOP":
-            counts[match[1]] += 1
-    return functions
+def _counted(listing: str) -> dict[str, int]:
+    names = (match[1] for line in listing.splitlines() if (match := _INSTRUCTION.match(line)))
+    return dict(Counter(name for name in names if name != "NOP").most_common())
 
 
 def disassembler() -> str | None:

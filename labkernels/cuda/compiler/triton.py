@@ -81,8 +81,7 @@ def compile_triton(variants: Iterable[TritonVariant]) -> list[TritonCompiled]:
 
 def _read(answer: dict) -> TritonCompiled:
     symbol, cubin = answer["symbol"], base64.b64decode(answer["cubin"])
-    usage = sass.cubin_usage(cubin)[symbol]
-    return TritonCompiled(symbol, cubin, usage.registers, usage.stack_bytes, answer["smem_bytes"])
+    return TritonCompiled(symbol, cubin, *sass.cubin_usage(cubin)[symbol], answer["smem_bytes"])
 
 
 def _answer(request: dict) -> dict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.cuda.compiler.nvrtc import CompiledKernel
 from labkernels.cuda.gpu import driver
@@ -18,26 +19,22 @@ _LOADED: dict[tuple[str, bytes, int], LoadedKernel] = {}
 
 
 @dataclass(frozen=True)
-class FunctionAttributes:
-    """What the driver reports of a kernel: registers per thread, bytes per block or thread."""
-
-    registers: int
-    static_smem_bytes: int
-    local_bytes: int
-    threads_max: int
-    dynamic_smem_max_bytes: int
-
-
-@dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel in one device's memory; it stays there as long as the process."""
+    """A kernel in one device's memory; it stays there as long as the process.
+
+    registers, local_bytes: per thread, by the driver; the other bytes and threads: per block.
+    """
 
     instance: str
     device: int
     function: int
     params_bytes: int | None
     early_possible: bool
-    attributes: FunctionAttributes
+    registers: int
+    static_smem_bytes: int
+    local_bytes: int
+    threads_max: int
+    dynamic_smem_max_bytes: int
 
     def plan(
         self,
@@ -61,21 +58,9 @@ class LoadedKernel:
             )
         return LaunchPlan(self, grid, threads, smem_bytes, params, early and self.early_possible)
 
-    def launch(
-        self,
-        *,
-        grid: tuple[int, int, int],
-        threads: int,
-        smem_bytes: int,
-        params: ctypes.Structure,
-        stream: int,
-        early: bool = False,
-    ) -> None:
-        """Launch once on a stream (torch's `current_stream().cuda_stream`); see `LaunchPlan`."""
-        plan = self.plan(
-            grid=grid, threads=threads, smem_bytes=smem_bytes, params=params, early=early
-        )
-        plan.run(stream)
+    def launch(self, *, stream: int, **how: Any) -> None:
+        """Launch once on a stream (torch's `current_stream().cuda_stream`), as `plan` says how."""
+        self.plan(**how).run(stream)
 
     def blocks_per_sm(self, threads: int, smem_bytes: int) -> int:
         """Return how many blocks of this kernel the driver places on one multiprocessor."""
@@ -92,14 +77,13 @@ class LoadedKernel:
         return blocks.value
 
     def _check(self, grid: tuple[int, int, int], threads: int, smem_bytes: int) -> None:
-        known = self.attributes
         limits = (2**31 - 1, 65535, 65535)
         if not all(1 <= n <= limit for n, limit in zip(grid, limits, strict=True)):
             raise ValueError(f"grid = {grid}, allowed: 1 to {limits} blocks")
-        if not 1 <= threads <= known.threads_max:
-            raise ValueError(f"threads = {threads}, allowed: 1 to {known.threads_max} per block")
-        if not 0 <= smem_bytes <= known.dynamic_smem_max_bytes:
-            allowed = f"0 to {known.dynamic_smem_max_bytes} bytes on this device"
+        if not 1 <= threads <= self.threads_max:
+            raise ValueError(f"threads = {threads}, allowed: 1 to {self.threads_max} per block")
+        if not 0 <= smem_bytes <= self.dynamic_smem_max_bytes:
+            allowed = f"0 to {self.dynamic_smem_max_bytes} bytes on this device"
             raise ValueError(f"smem_bytes = {smem_bytes}, allowed: {allowed}")
 
 
@@ -191,20 +175,17 @@ def _load(compiled: CompiledKernel, device: int) -> LoadedKernel:
     dynamic_max = limit - static_smem_bytes
     driver.call("cuFuncSetAttribute", function, driver.MAX_DYNAMIC_SMEM_BYTES, dynamic_max)
     driver.call("cuFuncSetAttribute", function, driver.SMEM_CARVEOUT_PERCENT, 100)
-    attributes = FunctionAttributes(
-        registers=_attribute(function, driver.REGISTERS),
-        static_smem_bytes=static_smem_bytes,
-        local_bytes=_attribute(function, driver.LOCAL_BYTES),
-        threads_max=_attribute(function, driver.MAX_THREADS_PER_BLOCK),
-        dynamic_smem_max_bytes=dynamic_max,
-    )
     return LoadedKernel(
         instance=compiled.instance,
         device=device,
         function=function.value,
         params_bytes=_params_bytes(function),
         early_possible=driver.device_attribute(driver.COMPUTE_CAPABILITY_MAJOR, device) >= 9,
-        attributes=attributes,
+        registers=_attribute(function, driver.REGISTERS),
+        static_smem_bytes=static_smem_bytes,
+        local_bytes=_attribute(function, driver.LOCAL_BYTES),
+        threads_max=_attribute(function, driver.MAX_THREADS_PER_BLOCK),
+        dynamic_smem_max_bytes=dynamic_max,
     )
 
 

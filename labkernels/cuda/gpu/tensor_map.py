@@ -16,12 +16,12 @@ from labkernels.cuda.gpu import driver
 from labkernels.kept import Kept
 
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-_DATA_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
-_SWIZZLES = {0: 0, 128: 3}
-_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_DATA_TYPES = {torch.float16: 6, torch.bfloat16: 9}
+_SWIZZLE_128 = 3
+_PROMOTIONS = {128: 2, 256: 3}
 _MAX_RANK = 5
 _MAX_BOX = 256
-_ALIGNMENT = 16
+_ALIGNMENT, _LINE_BYTES = 16, 128
 _STRUCTURE_BYTES = 64
 _MADE = Kept(4096)  # maps: each is a function only of addresses and sizes
 _HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
@@ -39,36 +39,29 @@ def padded(*fields: tuple[str, type]) -> tuple[tuple[str, type], ...]:
     return (*fields, ("padding", ctypes.c_char * (-ctypes.sizeof(bare) % _STRUCTURE_BYTES)))
 
 
-def tensor_map(
-    tensor: torch.Tensor,
-    box: Sequence[int],
-    *,
-    swizzle_bytes: int = 128,
-    promote_bytes: int = 256,
-) -> TensorMap:
+def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, promote_bytes: int = 256) -> TensorMap:
     """Describe boxes of that many elements of a tensor, for the machine that it lies on.
 
-    The last dimension comes first in the kernel's coordinates. Where a box reaches over the
-    tensor's end, zeros arrive. promote_bytes: the least that the L2 cache fetches at once.
+    The last dimension comes first in the kernel's coordinates; a box has 128 bytes of it, which are
+    swizzled. Where a box reaches over the tensor's end, zeros arrive. promote_bytes: the least that
+    the L2 cache fetches at once.
     Shapes: box as many numbers as the tensor has dimensions, in the same order.
     Raises: ValueError naming what the TMA cannot do.
     """
     place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    how = (*place, tuple(box), swizzle_bytes, promote_bytes)
+    how = (*place, tuple(box), promote_bytes)
     made = _MADE.get(how)
     if made is None:
-        made = _MADE[how] = _make(tensor, tuple(box), swizzle_bytes, promote_bytes)
+        made = _MADE[how] = _make(tensor, tuple(box), promote_bytes)
     return made
 
 
-def _make(
-    tensor: torch.Tensor, box: tuple[int, ...], swizzle_bytes: int, promote_bytes: int
-) -> TensorMap:
-    _check(tensor, box, swizzle_bytes, promote_bytes)
+def _make(tensor: torch.Tensor, box: tuple[int, ...], promote_bytes: int) -> TensorMap:
+    _check(tensor, box)
     shape, strides, boxes = tensor.shape[::-1], _strides_bytes(tensor)[::-1], box[::-1]
     result = TensorMap()
     if tensor.device.type == "cuda":
-        _encode(result, tensor, shape, strides, boxes, swizzle_bytes, promote_bytes)
+        _encode(result, tensor, shape, strides, boxes, promote_bytes)
         return result
     # The layout that host/memory/tma.cpp reads: the same facts as the GPU's opaque bytes.
     rank = tensor.dim()
@@ -76,10 +69,7 @@ def _make(
     halves = (*boxes, *padding, 0)
     result.words[:] = (
         tensor.data_ptr(),
-        rank
-        | tensor.element_size() << 8
-        | (swizzle_bytes == 128) << 16
-        | _DATA_TYPES[tensor.dtype] << 24,
+        rank | tensor.element_size() << 8,
         *shape,
         *padding,
         *strides,
@@ -112,9 +102,7 @@ def _strides_bytes(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride * tensor.element_size() for stride in tensor.stride())
 
 
-def _check(
-    tensor: torch.Tensor, box: Sequence[int], swizzle_bytes: int, promote_bytes: int
-) -> None:
+def _check(tensor: torch.Tensor, box: Sequence[int]) -> None:
     if tensor.dtype not in _DATA_TYPES:
         allowed = ", ".join(str(dtype) for dtype in _DATA_TYPES)
         raise ValueError(f"dtype = {tensor.dtype}, allowed in a tensor map: {allowed}")
@@ -127,15 +115,9 @@ def _check(
         raise ValueError(f"shape = {tuple(tensor.shape)}, allowed in a tensor map: no 0")
     if not all(1 <= n <= _MAX_BOX for n in box):
         raise ValueError(f"box = {tuple(box)}, allowed: 1 to {_MAX_BOX} each")
-    if swizzle_bytes not in _SWIZZLES:
-        raise ValueError(f"swizzle_bytes = {swizzle_bytes}, allowed: 0, 128")
-    if promote_bytes not in _PROMOTIONS:
-        raise ValueError(f"promote_bytes = {promote_bytes}, allowed: 0, 64, 128, 256")
     line = box[-1] * tensor.element_size()
-    # A shorter swizzled line would leave a gap behind it in shared memory.
-    if line % _ALIGNMENT or (swizzle_bytes and line != swizzle_bytes):
-        allowed = f"{swizzle_bytes}" if swizzle_bytes else f"multiples of {_ALIGNMENT}"
-        raise ValueError(f"box = {tuple(box)}: a line of {line} bytes, allowed: {allowed}")
+    if line != _LINE_BYTES:  # a shorter one would leave a gap behind it in shared memory
+        raise ValueError(f"box = {tuple(box)}: a line of {line} bytes, allowed: {_LINE_BYTES}")
     *outer, inner = tensor.stride()
     misaligned = tensor.data_ptr() % _ALIGNMENT or any(
         stride % _ALIGNMENT for stride in _strides_bytes(tensor)[:-1]
@@ -153,7 +135,6 @@ def _encode(
     shape: Sequence[int],
     strides: Sequence[int],
     box: Sequence[int],
-    swizzle_bytes: int,
     promote_bytes: int,
 ) -> None:
     rank = tensor.dim()
@@ -172,7 +153,7 @@ def _encode(
             (ctypes.c_uint * rank)(*box),
             (ctypes.c_uint * rank)(*(1,) * rank),
             0,
-            _SWIZZLES[swizzle_bytes],
+            _SWIZZLE_128,
             _PROMOTIONS[promote_bytes],
             0,
         )

@@ -1,7 +1,7 @@
 """Builds kernels for the CPU: they give the same bits there, with one fiber per CUDA thread.
 
 A C++20 compiler compiles the runtime, `include/lab/host/`, once for each choice of tensor core,
-checks, fibers and counting, and a kernel once for each instance. Both are cached by the content of
+checks and counting, and a kernel once for each instance. Both are cached by the content of
 all that they are made from. A kernel with checks can be built a second time, for a machine that
 counts the turns of shared memory (see `banks`).
 """
@@ -27,24 +27,12 @@ from labkernels.cuda.host import banks
 from labkernels.cuda.host.compiler import (
     INCLUDE_DIRS,
     CompileError,
-    Compiler,
-    CompilerMissing,
     common_flags,
     compile_entry,
     compile_runtime,
     compiler,
 )
 from labkernels.numerics.emulation import ex2_unit
-
-__all__ = [
-    "Compiler",
-    "CompilerMissing",
-    "GlobalRange",
-    "HostKernel",
-    "HostKernelError",
-    "build",
-    "compiler",
-]
 
 # The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's. Blackwell's GPUs get
 # Hopper's.
@@ -194,7 +182,6 @@ def build(
     defines: Mapping[str, str | int] | None = None,
     arch: str = "sm_90",
     checks: bool = False,
-    portable_fibers: bool = False,
     bounded: bool = False,
     include_dirs: Sequence[Path] = (),
 ) -> HostKernel:
@@ -208,9 +195,7 @@ def build(
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
     _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
-    flags = common_flags(
-        tensor_core=TENSOR_CORES[arch], checks=checks, portable_fibers=portable_fibers
-    )
+    flags = common_flags(tensor_core=TENSOR_CORES[arch], checks=checks)
     own_flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     if checks:
         own_flags += ["-fsanitize=thread"]
@@ -272,7 +257,7 @@ def _loaded_runtime(library: Path) -> ctypes.CDLL:
     ]
     runtime.lab_tensor_core.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong, ctypes.c_int]
     runtime.lab_tensor_core.restype = None
-    runtime.lab_dot.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 2
+    runtime.lab_dot.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int]
     runtime.lab_dot.restype = None
     runtime.lab_set_ex2.argtypes = [ctypes.c_void_p]
     runtime.lab_set_ex2.restype = None

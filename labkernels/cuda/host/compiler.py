@@ -68,7 +68,7 @@ def _find_compiler(chosen: str) -> Compiler:
     )
 
 
-def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> list[str]:
+def common_flags(*, tensor_core: int, checks: bool) -> list[str]:
     """Return the flags that a runtime and its kernels share, for any compiler."""
     flags = ["-std=c++20", "-O3", "-g1", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE"]
     # The compiler must not fuse operations, since the kernels write fused ones out; and memory is
@@ -83,8 +83,6 @@ def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> li
         flags += ["-fstack-clash-protection"]
     if checks:
         flags += ["-DLAB_CHECKS"]
-    if portable_fibers:
-        flags += ["-DLAB_FIBER_PORTABLE=1"]
     return flags
 
 

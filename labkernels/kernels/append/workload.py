@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from labkernels.formats import named
-from labkernels.kernels.workload import check_dtype, lengths_label, set_lengths
+from labkernels.kernels.workload import Requests, check_dtype, lengths_label, set_lengths
 from labkernels.units import require_int
 from labkernels.variant import FULL, AttentionVariant
 
 
 @dataclass(frozen=True)
-class Append:
+class Append(Requests):
     """New keys and values of several requests, and how many keys each request had before.
 
     Shapes: k_new, v_new [sum(new_lens), kv_heads, head_dim].
@@ -34,11 +34,6 @@ class Append:
         for field in ("kv_heads", "head_dim", "page_size"):
             require_int(field, getattr(self, field), minimum=1)
         check_dtype(self.dtype)
-
-    @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.kv_lens)
 
     @property
     def group(self) -> int:

@@ -1,7 +1,7 @@
 """Runs a CUDA backward pass, on the GPU or as a CPU build: prepares rows, then dK, dV and dq."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,8 @@ class Stage:
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def _program(call: BackwardCall) -> Program:
+def program(call: BackwardCall) -> Program:
+    """Return the launches of a call."""
     made = schedule_of(call)
     main, before, after = call.choice.specializations[:3]
     adds = not call.ordered  # an ordered dq is computed by the third launch
@@ -71,16 +72,11 @@ def _program(call: BackwardCall) -> Program:
         Stage(main, made.keys, ("dk", "dv", "dq_accum"), shaped),
         Stage(after, made.padded, ("dq",)) if adds else Stage(after, made.rows, ("dq",), shaped),
     )
-    return program(call, made, stages, workspace(call, made, adds=adds))
+    return in_stages(call, made, stages, workspace(call, made, adds=adds))
 
 
-def prepare(
-    call: BackwardCall, make: Callable[[BackwardCall], Program] = _program
-) -> Step[Gradients]:
-    """Compile, list the blocks, allocate the workspace, and fix the launches.
-
-    make: makes the program, for a kernel whose launch needs more than the others.
-    """
+def prepare(call: BackwardCall) -> Step[Gradients]:
+    """Compile, list the blocks, allocate the workspace, and fix the launches."""
     kv = call.kv
     given = (call.q, call.dout, call.out, kv.k, kv.v, call.lse2, call.cu_seqlens_q, kv.cu_seqlens)
     found = (call.dq, call.dk, call.dv)
@@ -88,10 +84,10 @@ def prepare(
     tensors |= call.variant_tensors
     if call.dsinks is not None:
         tensors["dsinks"] = call.dsinks
-    return call.once(make).step(tensors, call.outputs)
+    return call.once(call.choice.kernel.program).step(tensors, call.outputs)
 
 
-def program(
+def in_stages(
     call: BackwardCall, made: BackwardSchedule, stages: tuple[Stage, ...], space: Workspace
 ) -> Program:
     """Launches that run in order; the plan describes the second one."""

@@ -18,6 +18,7 @@ from labkernels.kernels.cuda_kernel import (
 )
 from labkernels.kernels.kernel import PADDED_DIMS, Instance, Kernel
 from labkernels.kernels.tile import RowTile
+from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 from labkernels.variant import UNMASKED
 
 ADDRESSES = Line(
@@ -29,6 +30,8 @@ PARAMS = "lab::BackwardParams"
 ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256
 ROW_PADDING = 128  # each request begins at a multiple of this many rows in the workspace
 NUMBERS = {"ROW_PADDING": ROW_PADDING}
+EVERY_EXP2 = policies(TENSOR_CORES, denominators=("unrounded",), exp2s=EXP2)
+POLICIES = tuple(policy for policy in EVERY_EXP2 if policy.out == "input")
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     addresses: tuple[Line, ...] = (ADDRESSES,)
     numbers: Mapping[str, int] = MappingProxyType(NUMBERS)
     features: tuple[str, ...] = UNMASKED
+    policies: tuple[NumericPolicy, ...] = POLICIES
     dq_by_rows: bool = False
 
     def template(self, instance: Instance) -> str:

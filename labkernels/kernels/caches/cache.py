@@ -39,3 +39,25 @@ class Cache(ABC):
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors by name."""
         return {name: x for name, x in vars(self).items() if name != "facts"}
+
+
+class Heads:
+    """K and V of several heads: the channels are the last dimension, the heads the one before."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return self.k.shape[-2]
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of K."""
+        return self.k.shape[-1]
+
+    @property
+    def head_dim_v(self) -> int:
+        """Channels of V."""
+        return self.v.shape[-1]

@@ -9,10 +9,12 @@ import torch
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.launch import Launch, with_numbers
 from labkernels.hardware import Gpu
-from labkernels.kernels.caches.paged import Paged, check_pages, wrong_length, wrong_page
+from labkernels.kernels.caches.paged import Paged, wrong_length, wrong_page
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Call, Step
 
+POINTERS = ("page_table", "kv_len", "cu_seqlens_new", "planned", "found")
+SIZES = ("page_table_stride", "max_pages", "page_size", "pages")
 THREADS = 128
 NO_SLOT = -1
 KERNEL = Specialization(
@@ -29,14 +31,8 @@ class Params(ctypes.Structure):
     """page_guard::Params, by field."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("page_table", "kv_len", "cu_seqlens_new", "planned", "found")
-        ),
-        *(
-            (name, ctypes.c_int)
-            for name in ("page_table_stride", "max_pages", "page_size", "pages")
-        ),
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_int) for name in SIZES),
     )
 
 
@@ -64,40 +60,18 @@ class Contents:
         )
 
 
-class CpuGuard:
-    """Reads the contents of a cache on a CPU directly."""
+class Guard:
+    """Launches a small kernel that checks the contents, and reads its findings.
 
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
-
-    def before_run(self) -> None:
-        """Check the contents against the pools.
-
-        Raises: ValueError naming request, slot and page, or request and length.
-        """
-        contents = self._contents
-        cache, planned, new = contents.cache, contents.planned, contents.cu_seqlens_new
-        if planned is not None:
-            for request in np.flatnonzero(cache.kv_len.numpy() != planned):
-                raise contents.refusal(int(request), NO_SLOT, int(cache.kv_len[request]))
-        check_pages(cache.page_table, cache.kv_len, sizes=cache.pool.shape[:2])
-        if new is not None:
-            after = (cache.kv_len + new.diff()).clamp(max=cache.max_kv_len)
-            check_pages(cache.page_table, after, sizes=cache.pool.shape[:2])
-
-    check = before_run
-
-
-class GpuGuard:
-    """Enqueues a small launch that checks the contents on the GPU, and reads its findings.
-
-    The launch writes its findings into page-locked memory of the host, which can be read without
-    waiting for the GPU. A finding is therefore reported late, by the next run or by `check`.
+    On a GPU the launch writes its findings into page-locked memory of the host, which can be read
+    without waiting for the GPU. A finding is therefore reported late, by the next run or by
+    `check`. On a CPU the launch ends before it is asked for its findings.
     """
 
     def __init__(self, contents: Contents, step: Step, gpu: Gpu) -> None:
         cache, device = contents.cache, contents.cache.pool.device
-        found = torch.zeros(4, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._is_late = device.type == "cuda"
+        found = torch.zeros(4, dtype=torch.int32, pin_memory=self._is_late)
         tensors = {"page_table": cache.page_table, "kv_len": cache.kv_len, "found": found}
         if contents.cu_seqlens_new is not None:
             tensors["cu_seqlens_new"] = contents.cu_seqlens_new
@@ -118,20 +92,23 @@ class GpuGuard:
         self._found = found.numpy()
 
     def before_run(self) -> None:
-        """Report what was found until now, and enqueue the next check.
+        """Report what was found until now, and on a GPU enqueue the next check.
 
         Raises: ValueError as `check`.
         """
         self.check()
-        self._enqueue()
+        if self._is_late:
+            self._enqueue()
 
     def check(self) -> None:
-        """Report what was found until now, without waiting for the GPU.
+        """Report what was found until now, without waiting for a GPU.
 
         Raises: ValueError naming request, slot and page, or request and length; the counters that
         the step keeps at zero are then cleared after the runs under way, so that the step can be
         used again.
         """
+        if not self._is_late:
+            self._enqueue()
         if self._found[0]:
             _, request, slot, value = self._found.tolist()
             self._found[:] = 0
@@ -149,8 +126,7 @@ def guarded(
     """Return the step, which checks the contents at each run if the call has checks and pages."""
     if not call.checks or cache.layout != "paged" or call.device.type == "meta":
         return step
-    contents = Contents(cache, planned, cu_seqlens_new)
-    guard = GpuGuard(contents, step, call.gpu) if call.on_gpu else CpuGuard(contents)
+    guard = Guard(Contents(cache, planned, cu_seqlens_new), step, call.gpu)
 
     def run() -> None:
         guard.before_run()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from labkernels.kernels.caches.cache import Cache
+from labkernels.kernels.caches.cache import Cache, Heads
 from labkernels.kernels.checks import (
     KV_DTYPES,
     MAX_KEYS,
@@ -161,7 +161,7 @@ def check_pages(page_table: torch.Tensor, kv_len: torch.Tensor, *, sizes: tuple[
 
 
 @dataclass(frozen=True, eq=False)
-class PagedHeads(Paged):
+class PagedHeads(Heads, Paged):
     """K and V of several heads, in pages anywhere in two pools: the base of two caches."""
 
     k: torch.Tensor
@@ -173,21 +173,6 @@ class PagedHeads(Paged):
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The pools of K and V."""
         return self.k, self.v
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of K and V."""
-        return self.k.shape[2]
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of K."""
-        return self.k.shape[3]
-
-    @property
-    def head_dim_v(self) -> int:
-        """Channels of V."""
-        return self.v.shape[3]
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return copies of a request's keys and values, in order: [kv_len, kv_heads, head_dim]."""

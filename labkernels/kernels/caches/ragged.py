@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from labkernels.kernels.caches.cache import Cache
+from labkernels.kernels.caches.cache import Cache, Heads
 from labkernels.kernels.checks import read_lengths, require_cu_seqlens, require_formats
 
 
 @dataclass(frozen=True, eq=False)
-class RaggedKV(Cache):
+class RaggedKV(Heads, Cache):
     """K and V of many requests, each request's keys after those of the request before.
 
     Shapes: k [total, kv_heads, head_dim], v [total, kv_heads, head_dim_v], fp16 or bf16, last
@@ -36,21 +36,6 @@ class RaggedKV(Cache):
     def batch(self) -> int:
         """Number of requests."""
         return self.cu_seqlens.shape[0] - 1
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of K and V."""
-        return self.k.shape[1]
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of K."""
-        return self.k.shape[2]
-
-    @property
-    def head_dim_v(self) -> int:
-        """Channels of V."""
-        return self.v.shape[2]
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one request's keys and values: [length, kv_heads, head_dim or head_dim_v]."""

@@ -1,11 +1,13 @@
 """The workload of a decode: shapes checked once, FLOPs and bytes."""
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 from labkernels.formats import named
 from labkernels.kernels.workload import (
     LSE_BYTES,
     VARIANT_BYTES,
+    Requests,
     check_dtype,
     check_heads,
     exps_of,
@@ -21,7 +23,7 @@ SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(Requests):
     """One query token per request against a paged K/V cache, possibly of unequal lengths.
 
     variant: which attention; the query is the last key of its request, with or without a causal
@@ -56,29 +58,10 @@ class Decode:
             raise ValueError(f"keys_per_scale = {keys}, allowed: None, or {allowed}")
 
     @classmethod
-    def uniform(
-        cls,
-        batch: int,
-        kv_len: int,
-        *,
-        q_heads: int,
-        kv_heads: int,
-        head_dim: int = 128,
-        page_size: int = 16,
-        dtype: str = "bf16",
-        variant: AttentionVariant = FULL,
-        kv_dtype: str | None = None,
-        keys_per_scale: int | None = None,
-    ) -> "Decode":
+    def uniform(cls, batch: int, kv_len: int, *, head_dim: int = 128, **shape: Any) -> Self:
         """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
-        sizes = (q_heads, kv_heads, head_dim, page_size)
-        return cls(lengths, *sizes, dtype, variant, kv_dtype, keys_per_scale)
-
-    @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.kv_lens)
+        return cls(lengths, head_dim=head_dim, **shape)
 
     @property
     def group(self) -> int:

@@ -17,3 +17,7 @@ class MlaCall(PackedCall):
 
     q_pe: torch.Tensor | None = None
     kv: LatentKV | None = None
+
+    def queries(self, tokens: slice) -> torch.Tensor:
+        """Return the queries of some tokens, both parts side by side."""
+        return torch.cat([self.q[tokens], self.q_pe[tokens]], dim=-1)

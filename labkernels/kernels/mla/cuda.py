@@ -2,7 +2,6 @@
 
 import ctypes
 import dataclasses
-from collections.abc import Callable
 
 import torch
 
@@ -34,12 +33,13 @@ class MlaParams(ctypes.Structure):
     _fields_ = cuda.fields(POINTERS, STRIDES)
 
 
-def _program(call: MlaCall) -> Program:
+def program(call: MlaCall) -> Program:
+    """Return the launches of a call."""
     made = schedule_of(call)
-    return program(call, made, params_of(call, made))
+    return with_merge(call, made, params_of(call, made))
 
 
-def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
+def with_merge(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
     """Make the launch of a scheduled call, and that of the merge of its splits, if separate."""
     blocks = cuda.program(call, made, params, **how)
     merges = call.choice.specializations[1:]
@@ -60,17 +60,16 @@ def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> P
     return Program(plan, (*blocks.launches, merge), blocks.workspace)
 
 
-def prepare(call: MlaCall, make: Callable[[MlaCall], Program] = _program) -> Step:
+def prepare(call: MlaCall) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launches.
 
-    make: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     kv = call.kv
     given = (call.q, call.q_pe, kv.ckv, kv.kpe, call.cu_seqlens_q, kv.page_table, kv.kv_len)
     names = (*POINTERS, *cuda.OUTPUTS)
     tensors = dict(zip(names, (*given, call.out, call.lse2), strict=True))
-    return call.once(make).step(tensors, call.outputs)
+    return call.once(call.choice.kernel.program).step(tensors, call.outputs)
 
 
 def params_of(call: MlaCall, made: Schedule) -> MlaParams:

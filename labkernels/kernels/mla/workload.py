@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from labkernels.formats import named
-from labkernels.kernels.workload import LSE_BYTES, check_dtype, lengths_label, set_lengths
+from labkernels.kernels.workload import LSE_BYTES, Requests, check_dtype, lengths_label, set_lengths
 from labkernels.units import require_int
 from labkernels.variant import AttentionVariant
 
 
 @dataclass(frozen=True)
-class MlaDecode:
+class MlaDecode(Requests):
     """Decode of multi-head latent attention: all heads share one latent row per key.
 
     With a causal mask the last of the q_len tokens sees all keys, and each earlier token one key
@@ -35,11 +35,6 @@ class MlaDecode:
             require_int(field, getattr(self, field), minimum=1)
         require_int("rope_dim", self.rope_dim)
         check_dtype(self.dtype)
-
-    @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.kv_lens)
 
     @property
     def variant(self) -> AttentionVariant:

@@ -75,6 +75,10 @@ class PackedCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
     variant_tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
+    def queries(self, tokens: slice) -> torch.Tensor:
+        """Return the queries of some tokens, with K's channels."""
+        return self.q[tokens]
+
     def outputs(self) -> Attention:
         """Return the tensors that a run writes."""
         return Attention(self.out, self.lse2)

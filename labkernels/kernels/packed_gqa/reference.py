@@ -1,7 +1,7 @@
 """Plain torch attention, request by request: float64 is the truth, 16 bits the baseline."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -11,11 +11,8 @@ from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.variant import FULL, AttentionVariant
 
 
-def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[Attention]:
-    """Prepare the torch operations. Requested splits are ignored.
-
-    queries(tokens) gives the queries of some tokens, with K's channels.
-    """
+def prepare(call: PackedCall) -> Step[Attention]:
+    """Prepare the torch operations. Requested splits are ignored."""
     plan = plan_of(
         call,
         blocks=len(schedule_of(call).work),
@@ -28,7 +25,7 @@ def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[
         first, bits = 0, _bits(call)
         for i, n in enumerate(call.lengths.q.tolist()):
             tokens = slice(first, first + n)
-            q, (k, v) = queries(tokens), call.kv.of_request(i)
+            q, (k, v) = call.queries(tokens), call.kv.of_request(i)
             wide = (x.to(dtype) for x in (q, k, v))
             seen = None if bits is None else bits[tokens, : len(k)]
             call.out[tokens], call.lse2[tokens] = attend(call, *wide, seen)

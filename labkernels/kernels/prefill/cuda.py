@@ -1,7 +1,6 @@
 """Runs a CUDA prefill kernel in one launch, on the GPU or as its CPU build."""
 
 import ctypes
-from collections.abc import Callable
 
 import torch
 
@@ -32,7 +31,8 @@ class PrefillParams(ctypes.Structure):
     _fields_ = cuda.fields(POINTERS, STRIDES)
 
 
-def _program(call: PackedCall) -> Program:
+def program(call: PackedCall) -> Program:
+    """Return the launch of a call."""
     if call.kv.layout == "paged":
         call.kv.require_reach()
         if call.kv.head_dim == call.kv.head_dim_v:
@@ -41,14 +41,15 @@ def _program(call: PackedCall) -> Program:
     return cuda.program(call, made, params_of(call, made))
 
 
-def prepare(call: PackedCall, program: Callable[[PackedCall], Program] = _program) -> Step:
+def prepare(call: PackedCall) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
 
-    program: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS), K and
     V have equal channels but pools of different strides, or a pool is too large for the offsets.
     """
-    return call.once(program).step({**tensors_of(call), **call.variant_tensors}, call.outputs)
+    return call.once(call.choice.kernel.program).step(
+        {**tensors_of(call), **call.variant_tensors}, call.outputs
+    )
 
 
 def tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:

@@ -134,10 +134,9 @@ def test_an_older_architecture_has_none_of_them(number, word):
 
 @pytest.mark.parametrize("kernel", ["handover", "copied", "two_warps"])
 @pytest.mark.parametrize("number", [0, 4])
-@pytest.mark.parametrize("way", ["checks", "portable_fibers"])
-def test_barriers_order_what_they_should(kernel, number, way):
+def test_barriers_order_what_they_should(kernel, number):
     inputs, out = tensors()
-    made = build(f"gates::{kernel}", **{way: True})
+    made = build(f"gates::{kernel}", checks=True)
     run(made, inputs, out, number, threads=64, smem=SMEM_BYTES)
     assert (out[:32] == inputs[:128].reshape(4, 32).sum(0)[np.arange(32) ^ 1]).all()
 

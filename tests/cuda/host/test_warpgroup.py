@@ -1,5 +1,6 @@
 """wgmma on the CPU has the right bits in every layout, and names each mistake in its use."""
 
+import ctypes
 from itertools import product
 
 import numpy as np
@@ -10,22 +11,21 @@ from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
 from tests.cuda import machines
 from tests.cuda.host.small_kernels import aligned, build, message, place, run
-from tests.cuda.instructions import (
-    HEADER,
-    MmaParams,
-    wgmma_probe,
-    wgmma_smem_bytes,
-)
 
 RNG = np.random.default_rng(7)
-SMEM_BYTES = 4096
+SMEM_BYTES = 16384
 LAYOUTS = [
-    (majors, swizzle, a_in_registers)
-    for majors, swizzle, a_in_registers in product(
-        product(("k", "mn"), repeat=2), ("none", "b128"), (False, True)
-    )
+    (majors, a_in_registers)
+    for majors, a_in_registers in product(product(("k", "mn"), repeat=2), (False, True))
     if not (a_in_registers and majors[0] == "mn")
 ]
+CPP = {"fp16": "lab::f16", "bf16": "lab::bf16", "e4m3": "lab::e4m3"}
+
+
+class MmaParams(ctypes.Structure):
+    """lab::MmaParams of kernels/probes.cuh."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in "abcd")
 
 
 def tile(fmt, shape):
@@ -33,10 +33,10 @@ def tile(fmt, shape):
     return rounding.to_bits(x, fmt)
 
 
-COLUMNS = (32, 64, 80, 96, 112, 128, 160, 176, 192, 256)
+COLUMNS = (32, 64, 80, 96, 128, 160, 176, 192, 256)
 
 
-def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, tiles=1):
+def chain_of_four(machine, fmt, majors, a_in_registers, *, columns, tiles=1):
     """Return d by kernel and model, for a K of 64, which fills a row of the 128-byte swizzle."""
     steps = 4
     a, b = tile(fmt, (tiles, 64, 16 * steps)), tile(fmt, (tiles, columns, 16 * steps))
@@ -49,17 +49,18 @@ def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, til
         name: torch.from_numpy(x).to(machine)
         for name, x in zip("abcd", (*stored, c, np.full_like(c, np.nan)), strict=True)
     }
-    layout = {"majors": majors, "swizzle": swizzle, "a_in_registers": a_in_registers}
+    layout = (f"lab::Major::{major}" for major in majors)
+    words = ", ".join((CPP[fmt], *layout, str(a_in_registers).lower(), str(columns), str(steps)))
     machines.launch(
         machine,
-        HEADER,
-        wgmma_probe(fmt, columns=columns, steps=steps, **layout),
+        "probes.cuh",
+        f"lab::probe_wgmma<{words}>",
         MmaParams(*(x.data_ptr() for x in tensors.values())),
         tensors,
         written="d",
         grid=(tiles, 1, 1),
         threads=128,
-        smem_bytes=wgmma_smem_bytes(columns, steps),
+        smem_bytes=(64 + -(-columns // 64) * 64) * 32 * steps,  # of a's 64 rows, and of b
         checks=False,
     )
     values = (rounding.from_bits(x, fmt) for x in (a, b.swapaxes(1, 2)))
@@ -122,7 +123,7 @@ def test_a_wait_leaves_the_youngest_groups_in_flight(tiles):
     (4, "a tile of the wgmma at {here} changed while it was in flight"),
     (5, "d of the wgmma at {here} changed while it was in flight"),
     (6, "wgmma at {here}: the lanes' descriptors differ"),
-    (7, "wgmma at {here}: a descriptor with a swizzle other than none and b128, or a base offset"),
+    (7, "wgmma at {here}: a descriptor without the swizzle of 128 bytes, or with a base offset"),
     (8, "wgmma of 16 bytes at {here}: shared memory out of bounds"),
 ])  # fmt: skip
 def test_mistakes_are_named(tiles, mistake, says):

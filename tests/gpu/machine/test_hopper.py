@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tests.cuda import machines
 from tests.cuda.host import test_boxes as boxes
@@ -17,15 +16,9 @@ def gpu():
     return machines.gpu_of_sm90()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize(("shape", "box", "corners"), boxes.LOADS)
-def test_loads(gpu, shape, box, corners, dtype):
-    boxes.check_loads(gpu, shape, box, corners, dtype)
-
-
-@pytest.mark.parametrize(("shape", "box", "corners"), boxes.SWIZZLED)
-def test_swizzled_loads(gpu, shape, box, corners):
-    boxes.check_swizzled(gpu, shape, box, corners)
+def test_loads(gpu, shape, box, corners):
+    boxes.check_loads(gpu, shape, box, corners)
 
 
 def test_runs_of_bytes(gpu):

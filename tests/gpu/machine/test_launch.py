@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device
@@ -13,8 +14,6 @@ from labkernels.cuda.gpu import kernel as gpu_kernel
 from labkernels.measure import resources
 from tests.kernels.contract import CUDA
 from tests.kernels.decode.cases import decode_case
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
 SOURCES = Path(__file__).parents[2] / "cuda" / "kernels_for_tests"
@@ -142,10 +141,10 @@ def test_early_launch_really_starts_early():
 
 def test_driver_reports_what_the_compiler_did():
     compiled, kernel = load("add.cuh", "add::spill<256>")
-    assert kernel.attributes.registers == compiled.report.registers
-    assert kernel.attributes.static_smem_bytes == compiled.report.static_smem_bytes
-    assert kernel.attributes.local_bytes >= compiled.report.stack_bytes
-    assert kernel.attributes.threads_max == 1024
+    assert kernel.registers == compiled.report.registers
+    assert kernel.static_smem_bytes == compiled.report.static_smem_bytes
+    assert kernel.local_bytes >= compiled.report.stack_bytes
+    assert kernel.threads_max == 1024
     assert kernel.params_bytes == ctypes.sizeof(AddParams)
 
 
@@ -176,12 +175,12 @@ def test_a_prepared_launch_costs_microseconds():
 
 
 def loaded(instance, arch):
-    """Return an instance as the driver has loaded it: its attributes, its bytes, blocks per SM."""
+    """Return an instance as the driver has loaded it, with its bytes and its blocks per SM."""
     compiled = resources.compile_instance(instance, arch=arch)
     kernel = gpu_kernel.load(compiled, device=torch.cuda.current_device())
     smem_bytes = resources.find(instance.kernel).smem(instance).total
     blocks = kernel.blocks_per_sm(instance.tile.threads, smem_bytes)
-    return kernel.attributes, smem_bytes + kernel.attributes.static_smem_bytes, blocks
+    return kernel, smem_bytes + kernel.static_smem_bytes, blocks
 
 
 @pytest.mark.parametrize(

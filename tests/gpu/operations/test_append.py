@@ -1,16 +1,15 @@
 """On a real GPU, append writes the new rows to their pages, and nothing else."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels import ops  # noqa: E402
-from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from labkernels.measure import timing  # noqa: E402
-from tests.kernels.append import test_append as on_cpu  # noqa: E402
-from tests.kernels.append import test_rotary as rotary  # noqa: E402
-from tests.kernels.append.cases import append_case  # noqa: E402
-from tests.kernels.decode.cases import LAYOUTS, bits  # noqa: E402
+from labkernels import ops
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.measure import timing
+from tests.kernels.append import test_append as on_cpu
+from tests.kernels.append import test_rotary as rotary
+from tests.kernels.append.cases import append_case
+from tests.kernels.decode.cases import LAYOUTS, bits
 
 pytestmark = pytest.mark.gpu
 

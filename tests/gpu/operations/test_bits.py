@@ -8,25 +8,24 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels.cuda.gpu import device  # noqa: E402
-from labkernels.cuda.host import build as host_build  # noqa: E402
-from labkernels.measure import resources  # noqa: E402
-from labkernels.variant import AttentionVariant  # noqa: E402
-from tests.kernels.backward.cases import (  # noqa: E402
+from labkernels.cuda.gpu import device
+from labkernels.cuda.host import build as host_build
+from labkernels.measure import resources
+from labkernels.variant import AttentionVariant
+from tests.kernels.backward.cases import (
     CUDA_BACKWARDS,
     backward_case,
     varied_backward,
 )
-from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS  # noqa: E402
-from tests.kernels.decode.cases import LAYOUTS, bits, decode_case  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import prefill_case  # noqa: E402
-from tests.kernels.variants.cases import varied  # noqa: E402
+from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS
+from tests.kernels.decode.cases import LAYOUTS, bits, decode_case
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case
+from tests.kernels.variants.cases import varied
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("needs_sm90")]
 
 LEAST_OUTPUTS = 200_000  # of decode per test; six tests make more than a million
 BATCH, LONGEST = 9, 500
@@ -64,13 +63,6 @@ def compared(operation, kernel, lengths, shape, options):
     assert not differing.any(), f"{differing.sum()} of {differing.numel()}: {where}"
     assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), f"lse2: {where}"
     return differing.numel()
-
-
-@pytest.fixture(autouse=True)
-def _needs_sm90():
-    gpu = device.planning_gpu(0)
-    if gpu.arch != "sm_90":
-        pytest.skip(f"the tables of ex2 are of sm_90, this GPU is {gpu.arch}")
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

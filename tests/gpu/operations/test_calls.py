@@ -3,13 +3,12 @@
 import functools
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels import ops  # noqa: E402
-from tests.kernels.decode.cases import assert_same, decode_case  # noqa: E402
-from tests.kernels.mla.cases import mla_case  # noqa: E402
-from tests.kernels.prefill.cases import sums  # noqa: E402
+from labkernels import ops
+from tests.kernels.decode.cases import assert_same, decode_case
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import sums
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,13 +16,6 @@ pytestmark = [
 ]
 
 SPLIT = {"keys_per_split": 128}
-
-
-@pytest.fixture
-def no_reading():
-    """Yield a function; after its call, an operation that waits for the GPU is an error."""
-    yield lambda: torch.cuda.set_sync_debug_mode("error")
-    torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_training_loop_reads_nothing_after_its_first_step(no_reading):

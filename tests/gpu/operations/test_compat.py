@@ -1,11 +1,10 @@
 """On a real GPU, calls of other libraries are right, and read nothing back that they know."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels.compat import flash_attn, flashinfer, scaled_dot_product_attention  # noqa: E402
-from tests.compat.judged import close, normal  # noqa: E402
+from labkernels.compat import flash_attn, flashinfer, scaled_dot_product_attention
+from tests.compat.judged import close, normal
 
 pytestmark = [
     pytest.mark.gpu,
@@ -14,13 +13,6 @@ pytestmark = [
 
 Q, K, V = normal(2, 12, 4, 64), normal(2, 40, 2, 64), normal(2, 40, 2, 64).flip(0)
 LENS = torch.tensor([30, 9], dtype=torch.int32)
-
-
-@pytest.fixture
-def no_reading():
-    """Yield a function; after its call, an operation that waits for the GPU is an error."""
-    yield lambda: torch.cuda.set_sync_debug_mode("error")
-    torch.cuda.set_sync_debug_mode("default")
 
 
 def test_dense_calls_read_nothing(no_reading):

@@ -2,11 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from tests.kernels.contract import run_checked  # noqa: E402
-from tests.kernels.test_invariance import BATCHES  # noqa: E402
-from tests.kernels.trials import trials  # noqa: E402
+from tests.kernels.contract import run_checked
+from tests.kernels.test_invariance import BATCHES
+from tests.kernels.trials import trials
 
 pytestmark = pytest.mark.gpu
 

@@ -1,26 +1,17 @@
 """On a real GPU, a cache of 8 bits gives the bits of 16 bits, and the bits of the CPU build."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from labkernels import ops
+from tests.kernels.append.test_append import SCALES, check_quantized
+from tests.kernels.decode import test_eight_bits as small
+from tests.kernels.decode.cases import bits
+from tests.kernels.prefill import test_fp8 as forward
 
-from labkernels import ops  # noqa: E402
-from labkernels.cuda.gpu import device  # noqa: E402
-from tests.kernels.append.test_append import SCALES, check_quantized  # noqa: E402
-from tests.kernels.decode import test_eight_bits as small  # noqa: E402
-from tests.kernels.decode.cases import bits  # noqa: E402
-from tests.kernels.prefill import test_fp8 as forward  # noqa: E402
-
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("needs_sm90")]
 
 SHAPES = [(64, 16), (128, 1), (128, 4), (128, 8), (256, 4)]
-
-
-@pytest.fixture(autouse=True)
-def _needs_sm90():
-    gpu = device.planning_gpu(0)
-    if gpu.arch != "sm_90":
-        pytest.skip(f"the order of the products is that of sm_90, this GPU is {gpu.arch}")
 
 
 @pytest.mark.parametrize(("kernel", "dtype", "kind"), small.EVERY)

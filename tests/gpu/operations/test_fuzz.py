@@ -8,10 +8,8 @@ from collections import Counter
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from tests.fuzz.__main__ import judged  # noqa: E402
-from tests.fuzz.problems import Seeded  # noqa: E402
+from tests.fuzz.__main__ import judged
+from tests.fuzz.problems import Seeded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 

@@ -1,14 +1,13 @@
 """On a real GPU, merges and cascades have the bits of the CPU build."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels import ops  # noqa: E402
-from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from labkernels.measure import timing  # noqa: E402
-from tests.kernels.decode.cases import bits  # noqa: E402
-from tests.kernels.merge_states import test_merge_states as on_cpu  # noqa: E402
+from labkernels import ops
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.measure import timing
+from tests.kernels.decode.cases import bits
+from tests.kernels.merge_states import test_merge_states as on_cpu
 
 pytestmark = pytest.mark.gpu
 

@@ -4,15 +4,14 @@ import warnings
 from dataclasses import fields
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from labkernels import ops  # noqa: E402
-from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
-from labkernels.measure import timing  # noqa: E402
-from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS  # noqa: E402
-from tests.kernels.decode.cases import bits, decode_case  # noqa: E402
-from tests.kernels.trials import short_case  # noqa: E402
+from labkernels import ops
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.measure import timing
+from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS
+from tests.kernels.decode.cases import bits, decode_case
+from tests.kernels.trials import short_case
 
 pytestmark = pytest.mark.gpu
 

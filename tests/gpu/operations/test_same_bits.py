@@ -4,17 +4,15 @@ from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from labkernels.cuda.gpu.device import planning_gpu  # noqa: E402
-from labkernels.measure import timing  # noqa: E402
-from labkernels.probing import our_cuts, targets  # noqa: E402
-from labkernels.probing.certificate import BATCHES, Sizes, certify  # noqa: E402
-from labkernels.variant import AttentionVariant  # noqa: E402
-from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS  # noqa: E402
-from tests.kernels.decode.cases import assert_same, decode_case  # noqa: E402
-from tests.ops import test_same_bits as small  # noqa: E402
-from tests.probing.test_parted import dump, parted  # noqa: E402
+from labkernels.cuda.gpu.device import planning_gpu
+from labkernels.measure import timing
+from labkernels.probing import our_cuts, targets
+from labkernels.probing.certificate import BATCHES, Sizes, certify
+from labkernels.variant import AttentionVariant
+from tests.kernels.contract import CUDA, CUDA_MLAS, PAGED_PREFILLS
+from tests.kernels.decode.cases import assert_same, decode_case
+from tests.ops import test_same_bits as small
+from tests.probing.test_parted import dump, parted
 
 pytestmark = pytest.mark.gpu
 

@@ -39,6 +39,7 @@ def test_the_default_tile_fits_the_gpu_that_is_planned_for(key):
                 shape = spec.shape(dtype="bf16", head_dim=head_dim, group=group)
                 instance, first = spec.instance(shape, gpu=gpu), spec.instance(shape)
                 assert spec.smem(instance).total <= gpu.smem_per_block_max_bytes
+                assert spec.blocks_per_sm(instance, gpu) >= 1
                 options = spec.tiles(shape, instance.policy)
                 assert first.tile == options[0]
                 if spec.smem(first).total <= gpu.smem_per_block_max_bytes:

@@ -95,13 +95,6 @@ def test_few_rows_go_to_the_kernel_that_has_tiles_for_them():
     assert plan.batch_invariant
 
 
-def test_a_gpu_without_wgmma_gets_mma():
-    x, ends = torch.randn(9, 4, 64).half(), sums((9,))
-    result = ops.prefill(x, RaggedKV(x, x, ends), ends, target="a100")
-    assert result.plan.kernel == "prefill_mma"
-    assert "prefill_wgmma needs sm_90a" in result.plan.why
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("head_dim", "page_size"), [(64, None), (64, 3), (128, 16), (128, 1), (256, None)]

@@ -15,7 +15,7 @@ from labkernels.kernels.backward.kernel import (
     tile_line,
 )
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
-from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
+from labkernels.policy import NumericPolicy
 
 
 class BackwardMma(CudaBackwardKernel):
@@ -26,11 +26,6 @@ class BackwardMma(CudaBackwardKernel):
     parent = "prefill_mma"
     dq_by_rows = True
     needs = SINCE_AMPERE
-    policies = tuple(
-        p
-        for p in policies(TENSOR_CORES, denominators=("unrounded",), exp2s=EXP2)
-        if p.out == "input"
-    )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""

@@ -10,7 +10,6 @@ from labkernels.kernels.backward.cuda import ROWS, BackwardParams, Stage
 from labkernels.kernels.backward.schedule import BackwardSchedule
 from labkernels.kernels.backward.wgmma.overlap import COUNTS_PER_HEAD, Overlap, overlap, separate
 from labkernels.kernels.backward.wgmma.spec import TURN_PARTS, TURN_ROWS, adders
-from labkernels.kernels.call import Gradients, Step
 from labkernels.kernels.program import Program
 
 
@@ -30,15 +29,8 @@ def params_with(problem: type[BackwardParams]) -> type[ctypes.Structure]:
     return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
-def prepare(call: BackwardCall) -> Step[Gradients]:
-    """Compile, list the blocks, describe the tensors to the TMA, and fix the launches.
-
-    Raises: ValueError naming what the TMA cannot reach.
-    """
-    return cuda.prepare(call, _program)
-
-
-def _program(call: BackwardCall) -> Program:
+def program(call: BackwardCall) -> Program:
+    """List the blocks, describe the tensors to the TMA, and fix the launches."""
     tile = call.choice.instance.tile
     # With an ordered dq a block waits for the blocks of its head's later keys, which start first.
     made = schedule_of(call, last_keys_first=call.ordered, overlaps=not tile.rung)
@@ -58,7 +50,7 @@ def _program(call: BackwardCall) -> Program:
         Stage(main, lists.keys, ("dk", "dv", "dq_accum", *counters), how, own),
         Stage(after, lists.after, ("dq", *counters)),
     )
-    return cuda.program(call, made, stages, cuda.workspace(call, made, adds=True, **counters))
+    return cuda.in_stages(call, made, stages, cuda.workspace(call, made, adds=True, **counters))
 
 
 def _counters(call: BackwardCall, made: BackwardSchedule) -> dict[str, int]:

@@ -12,7 +12,7 @@ from labkernels.kernels.backward import kernel
 from labkernels.kernels.backward.kernel import BackwardTile, CudaBackwardKernel, tile_line
 from labkernels.kernels.cuda_kernel import cpp_function
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
-from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
+from labkernels.policy import NumericPolicy
 
 WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
@@ -73,7 +73,7 @@ class BackwardWgmma(CudaBackwardKernel):
     idea = "Two warpgroups keep dK and dV; P and dS stay in registers; the TMA loads and adds."
     parent = "backward_mma"
     params = "backward_wgmma::Params"
-    launch = ".launch"
+    program_in = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
     numbers = MappingProxyType(
         kernel.NUMBERS
@@ -81,11 +81,6 @@ class BackwardWgmma(CudaBackwardKernel):
         | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS}
     )
     needs = HOPPER
-    policies = tuple(
-        p
-        for p in policies(TENSOR_CORES, denominators=("unrounded",), exp2s=EXP2)
-        if p.out == "input"
-    )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Return a head_dim's tile: registers limit its keys (by dK and dV) and its rows (by S)."""

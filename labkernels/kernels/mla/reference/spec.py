@@ -12,6 +12,7 @@ class ReferenceMla(TorchKernel, MlaKernel):
     idea = "torch.matmul and softmax over latent rows, one request at a time: float64 or 16 bits."
     features = ()  # as the verb
     whole = PrefillTile(1, 1, 1, 1, 1)
+    launch = "labkernels.kernels.packed_gqa.reference"
 
 
 KERNEL = ReferenceMla()

@@ -9,7 +9,6 @@ import torch
 from labkernels.cuda.compiler.specialization import ATOM_COLUMNS, ATOM_ROWS
 from labkernels.cuda.gpu.tensor_map import TensorMap, padded, tensor_map
 from labkernels.kernels.caches.latent import LatentKV
-from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.mla import cuda
 from labkernels.kernels.mla.call import MlaCall
 from labkernels.kernels.mla.cuda import MlaParams
@@ -31,15 +30,8 @@ class Params(ctypes.Structure):
     )
 
 
-def prepare(call: MlaCall) -> Step[Attention]:
-    """Compile, make the tensor maps, and fix the launch of an MLA decode.
-
-    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
-    """
-    return cuda.prepare(call, _program)
-
-
-def _program(call: MlaCall) -> Program:
+def program(call: MlaCall) -> Program:
+    """Make the tensor maps, and fix the launch of an MLA decode."""
     made = schedule_of(call)
     keys = box_keys(call.kv, made, call.choice.instance.tile.keys)
     params, maps = Params(mla=cuda.params_of(call, made), box_keys=keys), {}
@@ -50,7 +42,7 @@ def _program(call: MlaCall) -> Program:
             "ckv_map": ("ckv", functools.partial(_box_map, box=(octets, HALF_LINES))),
             "kpe_map": ("kpe", functools.partial(_box_map, box=(octets,))),
         }
-    return cuda.program(call, made, params, maps=maps)
+    return cuda.with_merge(call, made, params, maps=maps)
 
 
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:

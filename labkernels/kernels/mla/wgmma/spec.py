@@ -27,7 +27,7 @@ class MlaWgmma(CudaMlaKernel):
     # O, S and P leave no registers for the temporaries of a polynomial.
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS, exp2s=("mufu",))
     params = "mla_wgmma::Params"
-    launch = ".launch"
+    program_in = ".launch"
     smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
     division = "reciprocal"  # a merge has fewer instructions to fetch than with divisions
 

@@ -11,6 +11,7 @@ class ReferencePrefill(TorchKernel, PrefillKernel):
     name = "reference_prefill"
     idea = "torch.matmul and softmax, one request at a time: float64, or 16-bit eager."
     whole = PrefillTile(1, 1, 1, 1, 1)
+    launch = "labkernels.kernels.packed_gqa.reference"
 
 
 KERNEL = ReferencePrefill()

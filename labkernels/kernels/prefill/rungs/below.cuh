@@ -67,8 +67,9 @@ LAB_DEVICE void read_eight(float (&x)[8], Tile& tile, int row, int column) {
 }
 // Adds A B^T to s, for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys]. Each
 // lane computes those elements that it would hold in an accumulator of mma.
-template <class A, class B, int N>
-LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
+template <class C, class A, class B, int N>
+  requires (C::rung == Rung::fma)
+LAB_DEVICE void add_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
 #pragma unroll 1
   for (int d = 0; d < B::columns; d += 8) {  // channels
@@ -88,8 +89,9 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
 }
 // Adds P B to o. One lane of a quad holds the P of a key and sends it to the three others.
 // o: [16 rows, 2 N channels]; p: [16 rows, 16 K keys].
-template <class B, int N, int K>
-LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
+template <class C, class B, int N, int K>
+  requires (C::rung == Rung::fma)
+LAB_DEVICE void add_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   using T = typename B::T;
   const int quad = (thread_x() & 31) / 4 * 4, t = thread_x() & 3;
 #pragma unroll
@@ -121,35 +123,6 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
         }
       }
 }
-
-// A consumer warpgroup computes attention for 64 rows of the tile, key block by key block.
-template <class C, class P>
-  requires (C::rung == Rung::fma)
-LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                        Progress& at) {
-  using T = typename C::T;
-  const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
-  typename C::Output o = {};
-  consumer_wait(smem.q_ring, at.tiles);
-  for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;    // both rings are equally deep here
-    typename C::Scores s = {};  // S = Q K^T
-    consumer_wait(smem.k_ring, n);
-    fma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
-    consumer_release(smem.k_ring, n);
-    if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P, {m, l} follow
-    rescale_rows(o, rescale);
-    typename C::Fragments probabilities;
-    round_to_fragments<T>(probabilities, s);
-    consumer_wait(smem.v_ring, n);  // O += P V
-    fma_ab(o, probabilities, smem.v[n % C::stages]);
-    consumer_release(smem.v_ring, n);
-  }
-  consumer_release(smem.q_ring, at.tiles++);
-  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
-}
 // [/rung: fma]
 
 // [rung: mma]
@@ -158,8 +131,9 @@ template <int N> LAB_DEVICE float (&octet(float (&x)[N], int j))[4] {
   return reinterpret_cast<float (&)[N / 4][4]>(x)[j];
 }
 // Adds A B^T to s, for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys].
-template <class A, class B, int N>
-LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
+template <class C, class A, class B, int N>
+  requires (C::rung != Rung::fma)
+LAB_DEVICE void add_abt(float (&s)[N], A& a, int row, B& b) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int d = 0; d < B::columns; d += 16) {  // channels
@@ -177,8 +151,9 @@ LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
 }
 // Adds P B to o. A fragment holds P of 16 rows and 16 keys. o: [16 rows, 2 N channels];
 // p: [16 rows, 16 K keys].
-template <class B, int N, int K>
-LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
+template <class C, class B, int N, int K>
+  requires (C::rung != Rung::fma)
+LAB_DEVICE void add_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int k = 0; k < K; ++k)
@@ -191,10 +166,12 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
       mma_m16n8k16<typename B::T>(octet(o, d / 8 + 1), p[k], right[2], right[3]);
     }
 }
+// [/rung: mma]
 
+// [rung: loop]
 // A consumer warpgroup computes attention for 64 rows of the tile, key block by key block.
 template <class C, class P>
-  requires (C::rung == Rung::mma || C::rung == Rung::tma)
+  requires (C::rung < Rung::within)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
                         Progress& at) {
   using T = typename C::T;
@@ -206,7 +183,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
     const u32 n = at.blocks;    // both rings are equally deep here
     typename C::Scores s = {};  // S = Q K^T
     consumer_wait(smem.k_ring, n);
-    mma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
+    add_abt<C>(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
     consumer_release(smem.k_ring, n);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
     const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P, {m, l} follow
@@ -214,12 +191,12 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
     typename C::Fragments probabilities;
     round_to_fragments<T>(probabilities, s);
     consumer_wait(smem.v_ring, n);  // O += P V
-    mma_ab(o, probabilities, smem.v[n % C::stages]);
+    add_ab<C>(o, probabilities, smem.v[n % C::stages]);
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
   finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
-// [/rung: mma]
+// [/rung: loop]
 
 }  // namespace prefill_wgmma_basic

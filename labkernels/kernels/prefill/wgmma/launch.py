@@ -3,15 +3,16 @@
 import ctypes
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from labkernels.cuda.compiler.specialization import ATOM_COLUMNS, ATOM_ROWS
 from labkernels.cuda.gpu.tensor_map import TensorMap, padded, rows_map, tensor_map
-from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
+from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
 from labkernels.kernels.program import Program
@@ -46,27 +47,29 @@ def params_with(problem: type[PrefillParams]) -> type[ctypes.Structure]:
     return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
-def prepare(call: PackedCall) -> Step[Attention]:
-    """Compile, list the work tiles, describe the tensors to the TMA, and fix the launch.
-
-    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
-    """
-    return cuda.prepare(call, _program)
+def program(call: PackedCall) -> Program:
+    """List the work tiles, describe the tensors to the TMA, and fix the launch."""
+    return program_of(call, cuda.params_of, rows_map)
 
 
-def _program(call: PackedCall) -> Program:
+def program_of(
+    call: PackedCall,
+    problem_of: Callable[[PackedCall, Schedule], PrefillParams],
+    describe: Callable[..., TensorMap],
+) -> Program:
+    """Return the launch of a problem; describe(tensor, tokens, heads) makes maps of ragged rows."""
     k, v, group, keys = call.kv.k, call.kv.v, call.group, call.choice.instance.tile.keys
     tile_rows = call.choice.instance.rows // group * group  # a box of Q is whole tokens
     # K and V of this many keys of one KV head fit their share of the L2 cache.
     key_bytes = (k.shape[-1] + v.shape[-1]) * k.element_size()
     cached_keys = int(L2_SHARE * call.gpu.l2_bytes) // key_bytes
     made = schedule_of(call, tile_rows=tile_rows, cached_keys=cached_keys)
-    tiles, problem = len(made.work), cuda.params_of(call, made)
+    tiles, problem = len(made.work), problem_of(call, made)
     blocks = min(tiles, call.choice.slots)
     made_of = {"problem": problem, "work_tiles": tiles, "blocks": blocks, "tile_rows": tile_rows}
     params: Any = params_with(type(problem))(**made_of)
-    of_rows = functools.partial(rows_map, tokens=tile_rows // group, heads=group)
-    of_keys = functools.partial(rows_map, tokens=keys, heads=1)
+    of_rows = functools.partial(describe, tokens=tile_rows // group, heads=group)
+    of_keys = functools.partial(describe, tokens=keys, heads=1)
     if call.kv.layout == "paged":
         # beyond the channels of a head, a box of a page would have those of the next head
         padded_dims = call.choice.kernel.padded_dims

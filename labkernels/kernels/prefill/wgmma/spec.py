@@ -13,10 +13,10 @@ from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import ATOM_ROWS
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.cuda_kernel import TunableKernel
-from labkernels.kernels.kernel import HOPPER, Instance, Shape
+from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
-from labkernels.kernels.prefill.kernel import CudaPrefillKernel
+from labkernels.kernels.prefill.kernel import TmaPrefill
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 from labkernels.variant import FEATURES
 
@@ -24,7 +24,6 @@ WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
 OTHER_REGISTERS = 32  # registers beside the fragments; one more per 16 channels of Q
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
-FEWEST_ROWS = 128  # fewest rows of a tile option
 FROM_ROWS = 17  # up to 16 rows have a separate tile in prefill_mma
 
 Q_TWICE_BYTES = 226 * 1024  # if K, V and two tiles of Q fit it, the next tile's Q loads early
@@ -58,24 +57,6 @@ def tile_of(rows: int, keys: int, warps: int, stages: int, overlap: str) -> Pref
     return PrefillTile(rows, keys, warps, stages, 1, key_order="descending", overlap=overlap)
 
 
-class TmaPrefill(CudaPrefillKernel):
-    """A prefill whose tiles the TMA brings, for wgmma, in 8 or 16 bits."""
-
-    numbers = MappingProxyType(NUMBERS)
-    needs = HOPPER
-    launch = ".launch"
-    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
-
-    def refuses(self, shape: Shape) -> str | None:
-        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
-        if shape.group > FEWEST_ROWS:
-            what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
-            return f"{what}, allowed for {self.name}: {allowed}"
-        if not shape.positive_strides:
-            return f"a stride of 0 in q, k or v, allowed for {self.name}: positive strides"
-        return super().refuses(shape)
-
-
 class PrefillWgmma(TmaPrefill, TunableKernel):
     """One warpgroup loads, two or three compute."""
 
@@ -85,6 +66,7 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
     features = FEATURES
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
+    numbers = MappingProxyType(NUMBERS)
 
     def yields(self, shape: Shape) -> str | None:
         """Return a reason for few rows, for which most of a tile is padding."""

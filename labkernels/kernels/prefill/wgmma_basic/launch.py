@@ -4,7 +4,6 @@ import ctypes
 import functools
 
 from labkernels.cuda.gpu.tensor_map import TensorMap, padded, rows_map
-from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.kernels.prefill import cuda
@@ -28,15 +27,8 @@ class Params(ctypes.Structure):
     )
 
 
-def prepare(call: PackedCall) -> Step[Attention]:
-    """Compile, list the blocks, describe the tensors to the TMA, and fix the launch.
-
-    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
-    """
-    return cuda.prepare(call, _program)
-
-
-def _program(call: PackedCall) -> Program:
+def program(call: PackedCall) -> Program:
+    """List the work tiles, describe the tensors to the TMA, and fix the launch."""
     group, tile = call.group, call.choice.instance.tile
     tile_rows = tile.q_rows // group * group  # a box of Q is whole tokens, each with its heads
     made = schedule_of(call, tile_rows=tile_rows)

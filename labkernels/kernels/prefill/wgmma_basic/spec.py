@@ -7,9 +7,9 @@ from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.kernel import HOPPER, Instance, Shape
+from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill.kernel import CudaPrefillKernel
+from labkernels.kernels.prefill.kernel import TmaPrefill
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 ROWS, WARPS, STAGES = 128, 12, 2
@@ -31,28 +31,16 @@ RUNGS = (
 RUNGS_HEADER = "prefill/rungs/kernel.cuh"
 
 
-class PrefillWgmmaBasic(CudaPrefillKernel):
+class PrefillWgmmaBasic(TmaPrefill):
     """One warp loads, two warpgroups compute."""
 
     name = "prefill_wgmma_basic"
     idea = "One warp asks the TMA for tiles; two warpgroups multiply by wgmma, in one plain loop."
     parent = "prefill_mma"
-    needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     padded_dims = ()
     layouts = ("ragged",)
     params = "prefill_wgmma_basic::Params"
-    launch = ".launch"
-    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
-
-    def refuses(self, shape: Shape) -> str | None:
-        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
-        if shape.group > ROWS:
-            what = f"{shape.group} query heads per KV head"
-            return f"{what}, allowed for {self.name}: up to {ROWS}"
-        if not shape.positive_strides:
-            return f"a stride of 0 in q, k or v, allowed for {self.name}: positive strides"
-        return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
         """Return the reason: another kernel is faster on every shape."""

@@ -1,6 +1,7 @@
 """prefill_wgmma_fp8: prefill_wgmma with Q, K, V and P in e4m3; two warps transpose V."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number, symbol
@@ -8,13 +9,14 @@ from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
+from labkernels.kernels.prefill.kernel import TmaPrefill
 from labkernels.kernels.prefill.wgmma.spec import (
     KEY_BLOCKS_BYTES,
+    NUMBERS,
     OVERLAPS,
     TILE_BYTES,
     TILE_STAGES,
     WARPGROUP_ROWS,
-    TmaPrefill,
     tile_of,
 )
 from labkernels.policy import NumericPolicy
@@ -55,6 +57,7 @@ class PrefillWgmmaFp8(TmaPrefill):
         for p, accumulate in WAYS
     )
     params = "prefill_wgmma_fp8::Params"
+    numbers = MappingProxyType(NUMBERS)
 
     def thread_registers(self, instance: Instance) -> int:
         """Return the registers of a consumer's thread, after the producers gave up some."""

@@ -34,7 +34,7 @@ template <int N, int Stages> LAB_DEVICE void produce(Smem<N, Stages>& smem, cons
   }
 }
 
-LAB_DEVICE u64 tile(const bf16* at) { return wgmma_descriptor(at, 16, 1024, Swizzle::b128); }
+LAB_DEVICE u64 tile(const bf16* at) { return wgmma_descriptor(at, 16, 1024); }
 
 template <int N, int Stages> LAB_DEVICE void consume(Smem<N, Stages>& smem, const Params& p) {
   setmaxnreg_inc<240>();

@@ -28,13 +28,14 @@ enum Mistake {
   late_fences_of_some
 };
 
-struct Smem { alignas(1024) u16 a[64 * 16], b[64 * 16]; };
+// Rows have 128 bytes, of which a wgmma reads 32.
+struct Smem { alignas(1024) u16 a[64 * 64], b[64 * 64]; };
 
 LAB_DEVICE void stage(Smem& smem, const void* in) {
   u16* tile = &smem.a[0];
   for (int i = thread_x(); i < 2048; i += 128) {
     const int row = i / 16, k = i % 16;
-    const int place = row / 8 * 128 + k / 8 * 64 + row % 8 * 8 + k % 8;
+    const int place = row * 64 + (k / 8 ^ row % 8) * 8 + k % 8;
     const u16 element = load_constant(static_cast<const u16*>(in) + i);
     tile[place] = element;  // here: written
   }
@@ -51,11 +52,11 @@ LAB_KERNEL(128, 1) multiply(LAB_GRID_CONSTANT Params p) {
   float d[32];
   for (float& x : d) x = 0.f;
   if (mistake != no_fence) wgmma_fence();
-  u64 a = wgmma_descriptor(smem.a, 128, 256, Swizzle::none);
-  const u64 b = wgmma_descriptor(smem.b, 128, 256, Swizzle::none);
+  u64 a = wgmma_descriptor(smem.a, 16, 1024);
+  const u64 b = wgmma_descriptor(smem.b, 16, 1024);
   if (mistake == descriptors_differ && thread_x() == 40) a += 8;
   if (mistake == base_offset) a |= 1ull << 49;
-  if (mistake == beyond_smem) a += 256;
+  if (mistake == beyond_smem) a += 1024;
   wgmma<f16>(d, a, b);  // here: wgmma
   if (mistake != no_commit) wgmma_commit();
   const bool numbers = d[0] == d[0];
@@ -85,7 +86,7 @@ LAB_KERNEL(128, 1) three_warps(LAB_GRID_CONSTANT Params p) {
   if (thread_x() >= 96) return;
   float d[32];
   for (float& x : d) x = 0.f;
-  const u64 a = wgmma_descriptor(smem.a, 128, 256, Swizzle::none);
+  const u64 a = wgmma_descriptor(smem.a, 16, 1024);
   wgmma_fence();
   wgmma<f16>(d, a, a);
   wgmma_commit();

@@ -68,11 +68,10 @@ template <class Tile_> struct MnMajor {
 };
 
 template <class Tile> LAB_DEVICE KMajor<Tile> k_major(const Tile& tile, int row = 0) {
-  return {wgmma_descriptor(tile.atom(row, 0), 16, Tile::row_pitch * 2, Swizzle::b128)};
+  return {wgmma_descriptor(tile.atom(row, 0), 16, Tile::row_pitch * 2)};
 }
 template <class Tile> LAB_DEVICE MnMajor<Tile> mn_major(const Tile& tile, int column = 0) {
-  return {wgmma_descriptor(tile.atom(0, column), Tile::column_pitch * 2, Tile::row_pitch * 2,
-                           Swizzle::b128)};
+  return {wgmma_descriptor(tile.atom(0, column), Tile::column_pitch * 2, Tile::row_pitch * 2)};
 }
 // An operand that has only `Rows` rows of a tile has this in the place of the tile's type.
 template <class Tile, int Rows> struct RowsOf {
@@ -83,8 +82,7 @@ template <class Tile, int Rows> struct RowsOf {
 // Returns `Rows` rows of the tile, from row `first` on, as an operand.
 template <int Rows, class Tile>
 LAB_DEVICE MnMajor<RowsOf<Tile, Rows>> mn_major_rows(const Tile& tile, int first) {
-  return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2,
-                           Swizzle::b128)};
+  return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2)};
 }
 // Returns the operand that begins `elements` later: another tile of an array of tiles, or later
 // columns of the same tile.

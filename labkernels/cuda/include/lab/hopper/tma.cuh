@@ -2,8 +2,7 @@
 // a TensorMap describes, or for a run of bytes. An Mbarrier counts the bytes of loads; additions
 // end in groups, as copies of cp_async do. A box lands with its innermost dimension contiguous. In
 // a swizzle of 128 bytes that dimension is 128 bytes wide, and address bits 4 to 6 are XORed with
-// bits 7 to 9; Swizzle::b128 of wgmma.cuh names the same layout. The part of a box outside the
-// tensor arrives as zeros.
+// bits 7 to 9, as wgmma.cuh has it. The part of a box outside the tensor arrives as zeros.
 #pragma once
 #include "lab/hopper/mbarrier.cuh"
 

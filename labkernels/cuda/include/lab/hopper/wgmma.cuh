@@ -9,27 +9,20 @@
 
 namespace lab {
 
-// These say how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
+// This says how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
 // bytes of them are a chunk. Eight chunks, which follow each other in the other direction, are a
-// core matrix. Without swizzle its 128 bytes are contiguous. With Swizzle::b128 its chunks lie 128
-// bytes apart, among the chunks of seven other core matrices, and address bits 4 to 6 are XORed
-// with bits 7 to 9.
+// core matrix. In the swizzle of 128 bytes the chunks of a core matrix lie 128 bytes apart, among
+// the chunks of seven others, and address bits 4 to 6 are XORed with bits 7 to 9.
 enum class Major { k, mn };
-enum class Swizzle { none, b128 };
 
-// Returns the descriptor of a tile, given the distances between its core matrices. For Major::k,
-// `leading_bytes` goes from 16 bytes of K to the next (b128 does not read it), and `stride_bytes`
-// from 8 rows to the next. For Major::mn, `stride_bytes` goes from 8 elements to the next, and
-// `leading_bytes` from 8 of K to the next; with b128, `leading_bytes` goes from 64 elements to the
-// next, and `stride_bytes` from 8 of K to the next.
-LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes,
-                                Swizzle swizzle) {
+// Returns the descriptor of a swizzled tile. For Major::k, `stride_bytes` goes from 8 rows to the
+// next, and `leading_bytes` is not read. For Major::mn, `leading_bytes` goes from 64 elements to
+// the next, and `stride_bytes` from 8 of K to the next.
+LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes) {
+  constexpr u64 swizzled = 1;
   return static_cast<u64>(shared_address(tile) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
-         static_cast<u64>(stride_bytes >> 4) << 32 | static_cast<u64>(swizzle) << 62;
+         static_cast<u64>(stride_bytes >> 4) << 32 | swizzled << 62;
 }
-
-// One wgmma takes 32 bytes of K.
-template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
@@ -66,8 +59,7 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_D32 LAB_D16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define LAB_D40 LAB_D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define LAB_D48 LAB_D40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define LAB_D56 LAB_D48 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define LAB_D64 LAB_D56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define LAB_D64 LAB_D48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define LAB_D80 LAB_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define LAB_D88 LAB_D80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define LAB_D96 LAB_D88 ",%88,%89,%90,%91,%92,%93,%94,%95"
@@ -79,17 +71,17 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0;\n"                                      \
                "wgmma.mma_async.sync.aligned.m64n" shape " {" d "}, " a ", " b ", p, 1, 1"      \
                majors ";}"
-#define LAB_WGMMA_SS(T, D, n, registers, shape, d_list, a, b, p, majors)                        \
+#define LAB_WGMMA_SS(T, n, registers, shape, d_list, a, b, p, majors)                           \
   template <Major A, Major B>                                                                   \
-  LAB_DEVICE void wgmma_overload(T, D (&d)[n], u64 a_tile, u64 b_tile, int accumulate) {        \
+  LAB_DEVICE void wgmma_overload(T, float (&d)[n], u64 a_tile, u64 b_tile, int accumulate) {    \
     LAB_ASM(shape, d_list, a, b, p, majors)                                                     \
         : LAB_##registers                                                                       \
         : "l"(a_tile), "l"(b_tile), "r"(accumulate), "n"(static_cast<int>(A)),\
                   "n"(static_cast<int>(B)));                                                    \
   }
-#define LAB_WGMMA_RS(T, D, n, registers, shape, d_list, a, b, p, majors)                        \
+#define LAB_WGMMA_RS(T, n, registers, shape, d_list, a, b, p, majors)                           \
   template <Major B>                                                                            \
-  LAB_DEVICE void wgmma_overload(T, D (&d)[n], const u32 (&rows)[4], u64 b_tile,                \
+  LAB_DEVICE void wgmma_overload(T, float (&d)[n], const u32 (&rows)[4], u64 b_tile,            \
                                  int accumulate) {                                              \
     LAB_ASM(shape, d_list, "{" a "}", b, p, majors)                                             \
         : LAB_##registers                                                                       \
@@ -97,15 +89,14 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
                   "r"(accumulate), "n"(static_cast<int>(B)));                                   \
   }
 #define LAB_WGMMA_OF(T, name, columns, n, registers, d, r0, r1, r2, r3, r4, r5, r6)             \
-  LAB_WGMMA_SS(T, float, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4) \
-  LAB_WGMMA_RS(T, float, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,\
+  LAB_WGMMA_SS(T, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4)        \
+  LAB_WGMMA_RS(T, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,  \
                ", " r6)
 // clang-format on
 #define LAB_F16 LAB_16("+f", 0)
 #define LAB_F32 LAB_32("+f", 0)
 #define LAB_F40 LAB_32("+f", 0), LAB_8("+f", 32)
 #define LAB_F48 LAB_32("+f", 0), LAB_16("+f", 32)
-#define LAB_F56 LAB_32("+f", 0), LAB_16("+f", 32), LAB_8("+f", 48)
 #define LAB_F64 LAB_64("+f", 0)
 #define LAB_F80 LAB_64("+f", 0), LAB_16("+f", 64)
 #define LAB_F88 LAB_64("+f", 0), LAB_16("+f", 64), LAB_8("+f", 80)
@@ -118,76 +109,31 @@ LAB_WGMMA("32", 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 LAB_WGMMA("64", 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 LAB_WGMMA("80", 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
 LAB_WGMMA("96", 48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
-LAB_WGMMA("112", 56, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
 LAB_WGMMA("128", 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 LAB_WGMMA("160", 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 LAB_WGMMA("176", 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 LAB_WGMMA("192", 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 LAB_WGMMA("256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
-// clang-format off
-#define LAB_WGMMA_K_MAJOR(T, shape, columns, n, r0, r1, r2, r3, r4, r5)                      \
-  LAB_WGMMA_SS(T, float, n, F##n, columns shape, LAB_D##n, r0, r1, r2, "")                   \
-  LAB_WGMMA_RS(T, float, n, F##n, columns shape, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
-#define LAB_WGMMA_E4M3(...) LAB_WGMMA_K_MAJOR(e4m3, "k32.f32.e4m3.e4m3", __VA_ARGS__)
-// clang-format on
-LAB_WGMMA_K_MAJOR(tf32, "k8.f32.tf32.tf32", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
-LAB_WGMMA_K_MAJOR(e5m2, "k32.f32.e5m2.e5m2", "64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
-LAB_WGMMA_E4M3("64", 32, "%32", "%33", "%34", "%35", "%36", "%37")
+#define LAB_E4M3 "k32.f32.e4m3.e4m3"
+#define LAB_WGMMA_E4M3(columns, n, r0, r1, r2, r3, r4, r5)                \
+  LAB_WGMMA_SS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0, r1, r2, "") \
+  LAB_WGMMA_RS(e4m3, n, F##n, columns LAB_E4M3, LAB_D##n, r0 "," r1 "," r2 "," r3, r4, r5, "")
 LAB_WGMMA_E4M3("128", 64, "%64", "%65", "%66", "%67", "%68", "%69")
 LAB_WGMMA_E4M3("160", 80, "%80", "%81", "%82", "%83", "%84", "%85")
 LAB_WGMMA_E4M3("192", 96, "%96", "%97", "%98", "%99", "%100", "%101")
-LAB_WGMMA_E4M3("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")
-#define LAB_U16 LAB_16("+r", 0)
-LAB_WGMMA_SS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16", "%17", "%18", ", %19, %20")
-LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19", "%20", "%21",
-             ", %22")
-#undef LAB_8
-#undef LAB_16
-#undef LAB_32
-#undef LAB_64
-#undef LAB_ASM
-#undef LAB_WGMMA_SS
-#undef LAB_WGMMA_RS
-#undef LAB_WGMMA_OF
-#undef LAB_WGMMA
-#undef LAB_WGMMA_K_MAJOR
-#undef LAB_WGMMA_E4M3
-#undef LAB_U16
-#undef LAB_D16
-#undef LAB_D32
-#undef LAB_D40
-#undef LAB_D48
-#undef LAB_D56
-#undef LAB_D64
-#undef LAB_D80
-#undef LAB_D88
-#undef LAB_D96
-#undef LAB_D128
-#undef LAB_F16
-#undef LAB_F32
-#undef LAB_F40
-#undef LAB_F48
-#undef LAB_F56
-#undef LAB_F64
-#undef LAB_F80
-#undef LAB_F88
-#undef LAB_F96
-#undef LAB_F128
 
-// d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32
-// or fp16. N is 64; where d is in fp32 and the elements have 16 bits, it may also be 32, 80, 96,
-// 112, 128, 160, 176, 192 or 256, and where they are e4m3, 128, 160, 192 or 256. Thread t of the
-// warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
-// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row
-// g + i * 8. Elements that do not have 16 bits have Major::k alone.
-template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
-LAB_DEVICE void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
+// d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32.
+// N is 32, 64, 80, 96, 128, 160, 176, 192 or 256 of f16 or bf16, and 128, 160 or 192 of e4m3, whose
+// tiles have Major::k alone. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and
+// g + 8: d[4 j + i] is column 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8.
+template <class T, Major A = Major::k, Major B = Major::k, int Registers>
+LAB_DEVICE void wgmma(float (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
   wgmma_overload<A, B>(T{}, d, a, b, accumulate);
 }
-// Does the same with a in registers, where a warp holds its 16 rows as in mma_m16n8.
-template <class T, Major B = Major::k, class D, int Registers>
-LAB_DEVICE void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true) {
+// Does the same with a in registers, where a warp holds its 16 rows as in mma_m16n8k16.
+template <class T, Major B = Major::k, int Registers>
+LAB_DEVICE void wgmma(float (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || B == Major::k);
   wgmma_overload<B>(T{}, d, a, b, accumulate);
 }

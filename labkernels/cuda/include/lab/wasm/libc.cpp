@@ -87,11 +87,6 @@ double ldexp(double x, int n) {
   for (; n < -1022; n += 969) x *= power(-969);  // 53 bits stay above the subnormals
   return x * power(n);
 }
-int ilogb(double x) {
-  const u64 bits = std::bit_cast<u64>(x) << 1 >> 1;
-  if (bits >> 52 != 0) return static_cast<int>(bits >> 52) - 1023;
-  return bits == 0 ? -2147483647 - 1 : std::bit_width(bits) - 1075;
-}
 
 }  // extern "C"
 

@@ -1,6 +1,6 @@
 // Every product of a chunk is exact. All terms, c too, are aligned to the largest exponent, cut
-// toward zero after `kept_bits` bits, and added as integers. The sum is cut to `out_fraction_bits`,
-// or rounded to fp16. numerics/emulation/tensor_core.py has the same constants.
+// toward zero after `kept_bits` bits, and added as integers. The sum is cut to `out_fraction_bits`.
+// numerics/emulation/tensor_core.py has the same constants.
 #include "lab/host/arithmetic/dot.hpp"
 
 #include <algorithm>
@@ -8,26 +8,23 @@
 #include <vector>
 
 #include "lab/host/arithmetic/numbers.hpp"
-#include "lab/host/machine/report.hpp"
 
 namespace lab::host {
 namespace {
 
 struct Format {
-  int fraction_bits, exponent_bits, dropped_bits;  // dropped: what the unit does not read
+  int fraction_bits, exponent_bits;
   bool has_infinity;
 };
-constexpr Format formats[] = {
-    {10, 5, 0, true}, {7, 8, 0, true}, {10, 8, 13, true}, {3, 4, 0, false}, {2, 5, 0, true}};
+constexpr Format formats[] = {{10, 5, true}, {7, 8, true}, {3, 4, false}};
 
-struct Unit { int kept_bits, chunk, lowest_alignment, lowest_alignment_half, out_fraction_bits; };
+struct Unit { int kept_bits, chunk, lowest_alignment, out_fraction_bits; };
 constexpr Unit unit_of(Input input) {
 #if LAB_ARCH >= 90
-  if (bytes_of(input) == 1) return {13, 32, -133, -21, 13};
-  return {25, input == Input::tf32 ? 8 : 16, -133, -21, 23};
+  return input == Input::e4m3 ? Unit{13, 32, -133, 13} : Unit{25, 16, -133, 23};
 #else
-  if (bytes_of(input) == 1) return {13, 16, -132, -20, 13};
-  return {24, input == Input::tf32 ? 4 : 8, -132, -20, 23};
+  (void)input;  // there is no wgmma, and mma.sync takes 16 bits
+  return {24, 8, -132, 23};
 #endif
 }
 
@@ -40,7 +37,6 @@ struct Number {
 };
 
 Number decode(Format format, u32 bits) {
-  bits >>= format.dropped_bits;
   const u32 one = 1u << format.fraction_bits, top = (1u << format.exponent_bits) - 1;
   const u32 fraction = bits & (one - 1), e = (bits >> format.fraction_bits) & top;
   const bool special = e == top && (format.has_infinity || fraction == one - 1);
@@ -62,12 +58,6 @@ double cut(double x, int fraction_bits) {
   return std::bit_cast<double>(std::bit_cast<u64>(x) & ~0ull << (52 - fraction_bits));
 }
 
-double round_to_half(double x) {
-  const int exponent = x == 0 ? -14 : std::max(std::ilogb(x), -14);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, 10 - exponent)), exponent - 10);
-  return std::abs(rounded) >= 65536. ? std::copysign(INFINITY, x) : rounded + 0.;
-}
-
 // The sum of one chunk and c, which may be infinite or NaN.
 class Sum {
  public:
@@ -80,19 +70,17 @@ class Sum {
     const i64 product = x.significand * y.significand << spare;
     add_term(minus ? -product : product, x.exponent + y.exponent);
   }
-  void add(float c, bool half) {
-    // a subnormal fp16 c has fp16's lowest exponent, which may be the largest of all terms
-    const Number x = half ? decode(formats[static_cast<int>(Input::f16)], f16_from_float(c))
-                          : decode({23, 8, 0, true}, as_bits(c));
+  void add(float c) {
+    const Number x = decode({23, 8, true}, as_bits(c));
     nan_ |= x.nan;
     if (x.infinite) (x.negative ? minus_ : plus_) = true;
     const i64 significand = x.significand << (point - x.fraction_bits);
     if (x.significand != 0) add_term(x.negative ? -significand : significand, x.exponent);
   }
-  double result(const Unit& unit, bool half) const {
+  double result(const Unit& unit) const {
     if (nan_ || (plus_ && minus_)) return NAN;
     if (plus_ || minus_) return plus_ ? INFINITY : -INFINITY;
-    int alignment = half ? unit.lowest_alignment_half : unit.lowest_alignment;
+    int alignment = unit.lowest_alignment;
     for (int i = 0; i < n_; ++i) alignment = std::max(alignment, exponents_[i]);
     i64 sum = 0;
     for (int i = 0; i < n_; ++i) {
@@ -101,7 +89,7 @@ class Sum {
       sum += terms_[i] < 0 ? -magnitude : magnitude;
     }
     const double exact = std::ldexp(static_cast<double>(sum), alignment - unit.kept_bits);
-    return half ? round_to_half(exact) : cut(exact, unit.out_fraction_bits);
+    return cut(exact, unit.out_fraction_bits);
   }
 
  private:
@@ -114,25 +102,9 @@ class Sum {
   bool nan_ = false, plus_ = false, minus_ = false;
 };
 
-float canonical(double x) {
-  return std::isnan(x) ? as_float(canonical_nan) : static_cast<float>(x);
-}
-
-u32 widen(Format format, u32 bits) {
-  const Number x = decode(format, bits);
-  const double magnitude =
-      x.nan        ? NAN
-      : x.infinite ? INFINITY
-                   : std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
-  return f16_from_float(static_cast<float>(x.negative ? -magnitude : magnitude));
-}
-
 }  // namespace
 
-float dot(Input input, const u32* a, const u32* b, int n, float c, bool half) {
-#if LAB_ARCH < 89
-  if (bytes_of(input) == 1) fail("the tensor core of sm_80 takes no 8-bit floats");
-#endif
+float dot(Input input, const u32* a, const u32* b, int n, float c) {
   const Format format = formats[static_cast<int>(input)];
   const Unit unit = unit_of(input);
   double total = c;
@@ -140,31 +112,16 @@ float dot(Input input, const u32* a, const u32* b, int n, float c, bool half) {
     Sum sum;
     for (int k = first; k < std::min(first + unit.chunk, n); ++k)
       sum.add(decode(format, a[k]), decode(format, b[k]));
-    sum.add(static_cast<float>(total), half);
-    total = sum.result(unit, half);
+    sum.add(static_cast<float>(total));
+    total = sum.result(unit);
   }
-  return canonical(total);
-}
-
-float dot_widened(Input input, const u32* a, const u32* b, float c) {
-  const Format format = formats[static_cast<int>(input)];
-  float sum = 0.f;
-  for (int pair = 0; pair < 2; ++pair) {
-    u32 wide_a[16], wide_b[16];
-    for (int i = 0; i < 16; ++i) {
-      const int k = i / 2 * 4 + pair * 2 + i % 2;
-      wide_a[i] = widen(format, a[k]);
-      wide_b[i] = widen(format, b[k]);
-    }
-    sum = dot(Input::f16, wide_a, wide_b, 16, sum, false);
-  }
-  return canonical(static_cast<double>(sum + c));
+  return std::isnan(total) ? as_float(canonical_nan) : static_cast<float>(total);
 }
 
 // Computes n tiles c += a b: a [n][rows][k], b [n][k][columns], encodings in words; c
 // [n][rows][columns].
 extern "C" LAB_EXPORT void lab_dot(const u32* a, const u32* b, float* c, const int (&shape)[4],
-                                   int input, int half) {
+                                   int input) {
   const auto [n, rows, columns, k] = shape;
   std::vector<u32> column(static_cast<std::size_t>(k));
   for (int tile = 0; tile < n; ++tile, a += rows * k, b += k * columns, c += rows * columns)
@@ -172,7 +129,7 @@ extern "C" LAB_EXPORT void lab_dot(const u32* a, const u32* b, float* c, const i
       for (int i = 0; i < k; ++i) column[static_cast<std::size_t>(i)] = b[i * columns + j];
       for (int row = 0; row < rows; ++row) {
         float& sum = c[row * columns + j];
-        sum = dot(static_cast<Input>(input), a + row * k, column.data(), k, sum, half != 0);
+        sum = dot(static_cast<Input>(input), a + row * k, column.data(), k, sum);
       }
     }
 }

@@ -30,7 +30,7 @@ template <class Format> void multiply_term_by_term(Fragments& f) {
         a[k] = f.a[row][k];
         b[k] = f.b[k][column];
       }
-      f.c[row][column] = dot(Format::input, a, b, 16, f.c[row][column], false);
+      f.c[row][column] = dot(Format::input, a, b, 16, f.c[row][column]);
     }
 }
 

@@ -3,8 +3,8 @@
 #include "lab/host/arithmetic/wgmma.hpp"
 
 #include <algorithm>
+#include <cstring>
 
-#include "lab/host/arithmetic/operands.hpp"
 #include "lab/host/machine/report.hpp"
 #include "lab/host/races/shadow.hpp"
 #include "lab/host/arithmetic/tensor_core.hpp"
@@ -14,6 +14,8 @@ namespace lab::host {
 namespace {
 
 constexpr int rows_of_warp = 16;
+constexpr int bytes_of_k = 32;  // per instruction
+using KBytes = unsigned char[bytes_of_k];
 
 // A tile in shared memory: `n` rows (of a) or columns (of b), from `first` on.
 struct Tile {
@@ -30,23 +32,17 @@ u32 field(u64 descriptor, int shift) {  // in bytes; a descriptor omits 4 bits
 // a tile of major MN, rows i to i + 7 at k = chunk.
 u32 place_of(u64 descriptor, bool major_mn, u32 i, u32 chunk) {
   const u32 leading = field(descriptor, 16), stride = field(descriptor, 32);
-  const bool swizzled = descriptor >> 62 == 1;
-  u32 at = field(descriptor, 0);
-  if (major_mn) {
-    at += swizzled ? i / 8 % 8 * 16 + i / 64 * leading + chunk % 8 * 128 + chunk / 8 * stride
-                   : i / 8 * stride + chunk % 8 * 16 + chunk / 8 * leading;
-  } else {
-    at += swizzled ? i % 8 * 128 + i / 8 * stride + chunk * 16
-                   : i % 8 * 16 + i / 8 * stride + chunk * leading;
-  }
-  return swizzled ? at ^ (at >> 7 & 7) << 4 : at;
+  const u32 offset = major_mn
+                         ? i / 8 % 8 * 16 + i / 64 * leading + chunk % 8 * 128 + chunk / 8 * stride
+                         : i % 8 * 128 + i / 8 * stride + chunk * 16;
+  const u32 at = field(descriptor, 0) + offset;
+  return at ^ (at >> 7 & 7) << 4;
 }
 
 void check_descriptor(u64 descriptor, Where where) {
-  if (descriptor >> 62 > 1 || (descriptor >> 49 & 7) != 0)
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
     fail("wgmma at " + place(where) +
-         ": a descriptor with a swizzle other than none and b128, or "
-         "a base offset");
+         ": a descriptor without the swizzle of 128 bytes, or with a base offset");
 }
 
 template <bool touch>
@@ -95,31 +91,36 @@ void multiply16(const KBytes* a, const KBytes* b, int columns, float* c) {
 }
 
 void multiply(const WgmmaRequest& r, const KBytes* a, const KBytes* b, float* c) {
-  if (!r.half && r.input == Input::f16) return multiply16<F16>(a, b, r.columns, c);
-  if (!r.half && r.input == Input::bf16) return multiply16<Bf16>(a, b, r.columns, c);
+  if (r.input == Input::f16) return multiply16<F16>(a, b, r.columns, c);
+  if (r.input == Input::bf16) return multiply16<Bf16>(a, b, r.columns, c);
   u32 row[bytes_of_k], column[bytes_of_k];
   for (int i = 0; i < rows_of_warp; ++i) {
-    unpack(r.input, a[i], row);
+    std::copy_n(a[i], bytes_of_k, row);
     for (int j = 0; j < r.columns; ++j) {
-      const int n = unpack(r.input, b[j], column);
+      std::copy_n(b[j], bytes_of_k, column);
       float& sum = c[i * r.columns + j];
-      sum = dot(r.input, row, column, n, sum, r.half);
+      sum = dot(r.input, row, column, bytes_of_k, sum);
     }
   }
 }
 
-// Calls visit(value, index in the warp's 16 x columns results) for all that the lanes hold of d.
-template <class Visit> void each_of_d(void* const* d, int columns, bool half, Visit visit) {
-  for (int lane = 0; lane < warp_size; ++lane)
-    for (int first = 0; first < columns; first += 8)
-      each_result(
-          static_cast<unsigned char*>(d[lane]) + first * (half ? 1 : 2), lane, half,
-          [&](float& value, int row, int column) { visit(value, row * columns + first + column); });
+// Puts a lane's four registers of a's 16 rows in their places.
+void place_rows(KBytes (&rows)[16], int lane, const u32* registers) {
+  const int g = lane / 4, t = lane % 4;
+  for (int i = 0; i < 4; ++i)
+    std::memcpy(rows[g + i % 2 * 8] + i / 2 * 16 + t * 4, registers + i, 4);
 }
 
-std::size_t held_bytes(const Accumulator& x) {
-  return static_cast<std::size_t>(x.columns) * (x.half ? 1 : 2);
+// Calls visit(value, index in the warp's 16 x columns results) for all that the lanes hold of d.
+template <class Visit> void each_of_d(void* const* d, int columns, Visit visit) {
+  for (int lane = 0; lane < warp_size; ++lane)
+    for (int i = 0; i < columns / 2; ++i) {
+      const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      visit(static_cast<float*>(d[lane])[i], row * columns + column);
+    }
 }
+
+std::size_t held_bytes(const Accumulator& x) { return static_cast<std::size_t>(x.columns) * 2; }
 
 // Returns the accumulator of the lanes' d: one in flight, or a new one with the values of d.
 Accumulator& accumulator(WgmmaQueue& queue, const Warp& warp, const WgmmaRequest& r) {
@@ -130,10 +131,9 @@ Accumulator& accumulator(WgmmaQueue& queue, const Warp& warp, const WgmmaRequest
          " without a wgmma_fence since d's registers could last be touched");
   Accumulator& x = queue.accumulators.emplace_back();
   x.columns = r.columns;
-  x.half = r.half;
   x.values.resize(static_cast<std::size_t>(rows_of_warp * r.columns));
   for (int lane = 0; lane < warp_size; ++lane) x.d[lane] = warp.lane[lane].out;
-  each_of_d(x.d, r.columns, r.half, [&](float& value, int i) { x.values[i] = value; });
+  each_of_d(x.d, r.columns, [&](float& value, int i) { x.values[i] = value; });
   for (void* d : x.d) std::memset(d, poison, held_bytes(x));
   return x;
 }
@@ -149,7 +149,7 @@ void deliver(const Accumulator& x) {
     if (!std::all_of(bytes, bytes + held_bytes(x), [](unsigned char b) { return b == poison; }))
       report_changed("d", x.where);
   }
-  each_of_d(const_cast<void* const*>(x.d), x.columns, x.half,
+  each_of_d(const_cast<void* const*>(x.d), x.columns,
             [&](float& value, int i) { value = x.values[static_cast<std::size_t>(i)]; });
 }
 

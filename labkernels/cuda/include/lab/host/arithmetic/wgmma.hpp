@@ -11,7 +11,6 @@ struct Accumulator {
   void* d[warp_size];
   std::vector<float> values;  // 16 x columns
   int columns, group;
-  bool half;
   Where where;  // of the last wgmma that added to it
 };
 

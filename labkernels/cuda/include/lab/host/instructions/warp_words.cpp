@@ -3,9 +3,7 @@
 
 #include <cstring>
 
-#include "lab/core/formats.cuh"
 #include "lab/host/memory/memory.hpp"
-#include "lab/host/arithmetic/operands.hpp"
 #include "lab/host/machine/report.hpp"
 #include "lab/host/races/shadow.hpp"
 #include "lab/host/arithmetic/tensor_core.hpp"
@@ -115,26 +113,6 @@ void act_movmatrix_trans(Warp& warp) {
 
 void act_mma_f16(Warp& warp) { multiply<F16>(warp); }
 void act_mma_bf16(Warp& warp) { multiply<Bf16>(warp); }
-
-void act_mma_format(Warp& warp) {
-  const auto& first = *static_cast<const FormatOperands*>(warp.lane[0].in);
-  KBytes rows[16], columns[8];
-  for (int lane = 0; lane < warp_size; ++lane) {
-    const auto& in = *static_cast<const FormatOperands*>(warp.lane[lane].in);
-    place_rows(rows, lane, in.a);
-    std::memcpy(columns[lane / 4] + lane % 4 * 4, &in.b[0], 4);
-    std::memcpy(columns[lane / 4] + lane % 4 * 4 + 16, &in.b[1], 4);
-  }
-  const bool widened = LAB_ARCH >= 90 && bytes_of(first.input) == 1;
-  for (int lane = 0; lane < warp_size; ++lane)
-    each_result(warp.lane[lane].out, lane, first.half, [&](float& value, int row, int column) {
-      u32 a[bytes_of_k], b[bytes_of_k];
-      const int n = unpack(first.input, rows[row], a);
-      unpack(first.input, columns[column], b);
-      value = widened ? dot_widened(first.input, a, b, value)
-                      : dot(first.input, a, b, n, value, first.half);
-    });
-}
 
 [[gnu::noinline, gnu::cold]] void report_part_of_warp(Word word, Where where) {
   fail(std::string(name_of(word)) + " at " + place(where) + " needs 32 lanes; this warp has " +

@@ -12,7 +12,7 @@ struct WgmmaRequest {
   u64 a, b;
   const u32* rows;  // of a, in registers; null: `a` says where they are
   Input input;
-  bool half, a_major_mn, b_major_mn, accumulate;
+  bool a_major_mn, b_major_mn, accumulate;
   int columns;
 };
 
@@ -28,8 +28,6 @@ LAB_EXPORT void act_wgmma_wait(Warp& warp);
   mine.out = d;
   meet_whole_warp(Word::wgmma, where, act_wgmma);
 }
-
-template <class D> constexpr bool is_half = std::is_same_v<D, u32>;
 
 }  // namespace lab::host
 
@@ -48,23 +46,20 @@ template <int N> LAB_WORD void wgmma_wait(LAB_HERE) {
   host::meet_whole_warp(host::Word::wgmma_wait, here, host::act_wgmma_wait);
 }
 template <int Registers> LAB_DEVICE void fence_operand(float (&)[Registers]) {}
-template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
-LAB_WORD void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true, LAB_HERE) {
+template <class T, Major A = Major::k, Major B = Major::k, int Registers>
+LAB_WORD void wgmma(float (&d)[Registers], u64 a, u64 b, bool accumulate = true, LAB_HERE) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
-  constexpr bool half = host::is_half<D>;
-  host::issue_wgmma(d,
-                    {a, b, nullptr, host::input_of<T>, half, A == Major::mn, B == Major::mn,
-                     accumulate, Registers * (half ? 4 : 2)},
-                    here);
+  host::issue_wgmma(
+      d,
+      {a, b, nullptr, host::input_of<T>, A == Major::mn, B == Major::mn, accumulate, Registers * 2},
+      here);
 }
-template <class T, Major B = Major::k, class D, int Registers>
-LAB_WORD void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true, LAB_HERE) {
+template <class T, Major B = Major::k, int Registers>
+LAB_WORD void wgmma(float (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true,
+                    LAB_HERE) {
   static_assert(sizeof(T) == 2 || B == Major::k);
-  constexpr bool half = host::is_half<D>;
-  host::issue_wgmma(d,
-                    {0, b, a, host::input_of<T>, half, false, B == Major::mn, accumulate,
-                     Registers * (half ? 4 : 2)},
-                    here);
+  host::issue_wgmma(
+      d, {0, b, a, host::input_of<T>, false, B == Major::mn, accumulate, Registers * 2}, here);
 }
 
 }  // namespace lab

@@ -21,8 +21,8 @@ constexpr GlobalRange no_range{"", 0, 0, 0};
 int end_thread() {
   Worker& m = worker();
   Thread& thread = m.threads[m.thread];
-  if (thread.queue.n_landed != thread.queue.copies.size())
-    fail("returns with " + std::to_string(thread.queue.copies.size() - thread.queue.n_landed) +
+  if (!thread.queue.copies.empty())
+    fail("returns with " + std::to_string(thread.queue.copies.size()) +
          " cp_async_16 in flight: cp_async_commit and cp_async_wait<0> are missing");
   if (!m.wgmma[m.thread / warp_size].operands.empty())
     fail("returns with a wgmma in flight: wgmma_commit and wgmma_wait<0> are missing");
@@ -92,7 +92,6 @@ void Worker::begin_block(i64 new_index) {
     CopyQueue& queue = threads[t].queue;
     queue.copies.clear();
     queue.group_ends.clear();
-    queue.n_landed = queue.n_groups_landed = 0;
     threads[t].stores.clear();
     start_thread(*this, t);
   }

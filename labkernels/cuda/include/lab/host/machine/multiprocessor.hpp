@@ -33,43 +33,20 @@ constexpr int scheduler = max_threads;  // the fiber of the worker itself, not a
 constexpr unsigned char poison = 0xff;  // NaN in any format
 constexpr std::size_t max_shared_bytes = 227 * 1024;
 
-enum class Word : unsigned char {
-  none,
-  sync_block,
-  sync_warp,
-  shfl,
-  warp_any,
-  warp_uniform,
-  ldmatrix_x4,
-  ldmatrix_x4_trans,
-  stmatrix_x4,
-  movmatrix_trans,
-  mma_f16,
-  mma_bf16,
-  mma_format,
-  wgmma,
-  wgmma_fence,
-  wgmma_commit,
-  wgmma_wait,
-  load_constant,
-  load_global,
-  store_global,
-  atomic_add_global,
-  add_global,
-  cp_async_16,
-  mbarrier_init,
-  mbarrier_arrive,
-  mbarrier_arrive_expect_tx,
-  mbarrier_arrive_copied,
-  mbarrier_wait,
-  named_sync,
-  named_arrive,
-  setmaxnreg_inc,
-  setmaxnreg_dec,
-  tma_load,
-  bulk_load,
-  bulk_add,
-};
+// The words of the vocabulary, as errors and a stepper name them.
+// clang-format off
+#define LAB_WORDS(word) \
+  word(sync_block) word(sync_warp) word(shfl) word(warp_any) word(warp_uniform) word(ldmatrix_x4) \
+  word(ldmatrix_x4_trans) word(stmatrix_x4) word(movmatrix_trans) word(mma_f16) word(mma_bf16) \
+  word(wgmma) word(wgmma_fence) word(wgmma_commit) word(wgmma_wait) word(load_constant) \
+  word(load_global) word(store_global) word(atomic_add_global) word(add_global) word(cp_async_16) \
+  word(mbarrier_init) word(mbarrier_arrive) word(mbarrier_arrive_expect_tx) \
+  word(mbarrier_arrive_copied) word(mbarrier_wait) word(named_sync) word(named_arrive) \
+  word(setmaxnreg_inc) word(setmaxnreg_dec) word(tma_load) word(bulk_load) word(bulk_add)
+// clang-format on
+#define LAB_NAME(word) word,
+enum class Word : unsigned char { none, LAB_WORDS(LAB_NAME) };
+#undef LAB_NAME
 const char* name_of(Word word);
 
 // A lane brings this to a warp-wide word.

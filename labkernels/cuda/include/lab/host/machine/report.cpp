@@ -1,7 +1,6 @@
 #include "lab/host/machine/report.hpp"
 
 #include <charconv>
-#include <iterator>
 #include <utility>
 
 #include "lab/host/machine/rendezvous.hpp"
@@ -9,42 +8,11 @@
 namespace lab::host {
 
 const char* name_of(Word word) {
-  static constexpr const char* names[] = {"nothing",
-                                          "sync_block",
-                                          "sync_warp",
-                                          "shfl",
-                                          "warp_any",
-                                          "warp_uniform",
-                                          "ldmatrix_x4",
-                                          "ldmatrix_x4_trans",
-                                          "stmatrix_x4",
-                                          "movmatrix_trans",
-                                          "mma_m16n8k16<f16>",
-                                          "mma_m16n8k16<bf16>",
-                                          "mma_m16n8",
-                                          "wgmma",
-                                          "wgmma_fence",
-                                          "wgmma_commit",
-                                          "wgmma_wait",
-                                          "load_constant",
-                                          "load_global",
-                                          "store_global",
-                                          "atomic_add_global",
-                                          "add_global",
-                                          "cp_async_16",
-                                          "mbarrier_init",
-                                          "mbarrier_arrive",
-                                          "mbarrier_arrive_expect_tx",
-                                          "mbarrier_arrive_copied",
-                                          "mbarrier_wait",
-                                          "named_sync",
-                                          "named_arrive",
-                                          "setmaxnreg_inc",
-                                          "setmaxnreg_dec",
-                                          "tma_load",
-                                          "bulk_load",
-                                          "bulk_add"};
-  static_assert(std::size(names) == static_cast<int>(Word::bulk_add) + 1);
+  if (word == Word::mma_f16) return "mma_m16n8k16<f16>";
+  if (word == Word::mma_bf16) return "mma_m16n8k16<bf16>";
+#define LAB_NAME(word) #word,
+  static constexpr const char* names[] = {"nothing", LAB_WORDS(LAB_NAME)};
+#undef LAB_NAME
   return names[static_cast<int>(word)];
 }
 

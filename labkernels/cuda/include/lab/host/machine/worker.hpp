@@ -15,11 +15,10 @@ struct Copy {
   const unsigned char* src;  // null: zeros
 };
 
-// These are the asynchronous copies of one thread, oldest first. The front of a list may be done.
+// These are the asynchronous copies of one thread in flight, oldest first.
 struct CopyQueue {
   std::vector<Copy> copies;
   std::vector<std::size_t> group_ends;  // index in `copies`
-  std::size_t n_landed = 0, n_groups_landed = 0;
 };
 
 // at_sync_block: all threads wait together. waits: a word of hopper/mbarrier.cuh says for what.

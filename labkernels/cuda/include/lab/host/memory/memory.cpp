@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "lab/host/arithmetic/numbers.hpp"
@@ -54,25 +55,6 @@ std::string bytes_of(std::size_t bytes, Word word, Where where) {
 bool in_shared(const void* p, std::size_t bytes) {
   const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - sm->shared);
   return offset < sm->shared_bytes && sm->shared_bytes - offset >= bytes;
-}
-
-// Landed copies are dropped from the front only rarely, so that most waits move no elements.
-void forget_landed(CopyQueue& queue) {
-  constexpr std::size_t patience = 256;
-  if (queue.n_landed == queue.copies.size() && queue.n_groups_landed == queue.group_ends.size()) {
-    queue.copies.clear();
-    queue.group_ends.clear();
-  } else if (queue.n_landed > patience || queue.n_groups_landed > patience) {
-    queue.copies.erase(queue.copies.begin(),
-                       queue.copies.begin() + static_cast<std::ptrdiff_t>(queue.n_landed));
-    queue.group_ends.erase(
-        queue.group_ends.begin(),
-        queue.group_ends.begin() + static_cast<std::ptrdiff_t>(queue.n_groups_landed));
-    for (std::size_t& end : queue.group_ends) end -= queue.n_landed;
-  } else {
-    return;
-  }
-  queue.n_landed = queue.n_groups_landed = 0;
 }
 
 }  // namespace
@@ -141,32 +123,30 @@ void cp_async_commit() {
   queue.group_ends.push_back(queue.copies.size());
 }
 
-// Lands the copies before number `end` of the queue.
-static void land(CopyQueue& queue, std::size_t end) {
-  for (; queue.n_landed < end; ++queue.n_landed) {
-    const Copy& copy = queue.copies[queue.n_landed];
+// Lands the oldest groups of the queue.
+static void land(CopyQueue& queue, std::size_t n_groups) {
+  if (n_groups == 0) return;
+  const auto n = static_cast<std::ptrdiff_t>(queue.group_ends[n_groups - 1]);
+  for (const Copy& copy : std::span(queue.copies).first(queue.group_ends[n_groups - 1])) {
     touch_landed(copy.dst);
-    if (copy.src != nullptr) {
-      std::memcpy(copy.dst, copy.src, 16);
-    } else {
-      std::memset(copy.dst, 0, 16);
-    }
+    if (copy.src != nullptr) std::memcpy(copy.dst, copy.src, 16);
+    else std::memset(copy.dst, 0, 16);
   }
+  queue.copies.erase(queue.copies.begin(), queue.copies.begin() + n);
+  queue.group_ends.erase(queue.group_ends.begin(),
+                         queue.group_ends.begin() + static_cast<std::ptrdiff_t>(n_groups));
+  for (std::size_t& end : queue.group_ends) end -= static_cast<std::size_t>(n);
 }
 
 void cp_async_wait(std::size_t n_in_flight) {
   leave_if_pointless();
   CopyQueue& queue = worker().threads[sm->thread].queue;
-  while (queue.group_ends.size() - queue.n_groups_landed > n_in_flight)
-    land(queue, queue.group_ends[queue.n_groups_landed++]);
-  forget_landed(queue);
+  if (queue.group_ends.size() > n_in_flight) land(queue, queue.group_ends.size() - n_in_flight);
 }
 
 void cp_async_land() {
-  CopyQueue& queue = worker().threads[sm->thread].queue;
-  land(queue, queue.copies.size());
-  queue.n_groups_landed = queue.group_ends.size();
-  forget_landed(queue);
+  cp_async_commit();
+  cp_async_wait(0);
 }
 
 }  // namespace lab::host

@@ -34,7 +34,7 @@ Box read_map(const TensorMap& map, const Corner& corner, Word word, Where where)
   box.address = map.words[address_word];
   box.rank = static_cast<int>(format & 0xff);
   box.element_bytes = static_cast<int>(format >> 8 & 0xff);
-  box.swizzled = (format >> 16 & 1) != 0;
+  box.swizzled = true;
   if (box.rank != corner.rank)
     fail(host::at(word, where) + ": " + std::to_string(corner.rank) +
          " coordinates in a tensor of " + std::to_string(box.rank) + " dimensions");

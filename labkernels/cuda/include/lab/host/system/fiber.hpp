@@ -4,15 +4,6 @@
 // compiler is told that every other register is lost, and saves the registers that it still needs.
 #pragma once
 
-// A processor with registers that the clobber lists below do not know uses the portable switch.
-#if !defined(__wasm__) && (defined(__APX_F__) || !(defined(__x86_64__) || defined(__aarch64__)))
-#define LAB_FIBER_PORTABLE 1
-#endif
-#ifdef LAB_FIBER_PORTABLE
-#include <setjmp.h>
-#include <ucontext.h>
-#endif
-
 namespace lab::host {
 
 #if defined(__wasm__)
@@ -28,18 +19,17 @@ extern "C" [[noreturn]] void lab_leave();
 // The time to compile a coroutine grows with the square of its branches.
 #define LAB_BEFORE_SWITCH [[gnu::noinline]] __attribute__((no_sanitize("thread")))
 
-#elif defined(LAB_FIBER_PORTABLE)
-
-struct Fiber {
-  jmp_buf place;
-  ucontext_t start;
-  bool started = false;
-};
-[[gnu::visibility("default")]] void switch_fiber(Fiber& from, Fiber& to);
-
 #else
 
 using Fiber = void*;  // its stack pointer; what the switch saved lies there
+
+#ifdef __APX_F__
+#define LAB_APX_REGISTERS                                                                      \
+  , "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28", \
+      "r29", "r30", "r31"
+#else
+#define LAB_APX_REGISTERS
+#endif
 
 #ifdef __AVX512F__
 #define LAB_AVX512_REGISTERS                                                                    \
@@ -85,7 +75,7 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
                : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
                  "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
                  "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",
-                 "xmm15" LAB_AVX512_REGISTERS);
+                 "xmm15" LAB_AVX512_REGISTERS LAB_APX_REGISTERS);
 }
 #else
 // AAPCS64. x29 (frame) and x19 (LLVM's base pointer) may not be called lost, so they are saved
