@@ -1,7 +1,7 @@
 """The workload of a decode: shapes checked once, FLOPs and bytes."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from labkernels.formats import named
 from labkernels.kernels.workload import (
@@ -58,10 +58,24 @@ class Decode(Requests):
             raise ValueError(f"keys_per_scale = {keys}, allowed: None, or {allowed}")
 
     @classmethod
-    def uniform(cls, batch: int, kv_len: int, *, head_dim: int = 128, **shape: Any) -> Self:
+    def uniform(
+        cls,
+        batch: int,
+        kv_len: int,
+        *,
+        q_heads: int,
+        kv_heads: int,
+        head_dim: int = 128,
+        page_size: int = 16,
+        dtype: str = "bf16",
+        variant: AttentionVariant = FULL,
+        kv_dtype: str | None = None,
+        keys_per_scale: int | None = None,
+    ) -> Self:
         """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
-        return cls(lengths, head_dim=head_dim, **shape)
+        sizes = (q_heads, kv_heads, head_dim, page_size)
+        return cls(lengths, *sizes, dtype, variant, kv_dtype, keys_per_scale)
 
     @property
     def group(self) -> int:
