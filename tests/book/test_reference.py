@@ -8,7 +8,7 @@ from docstrings import plain
 from tests.repo.files import ROOT, read
 
 PYTHON = ["labkernels/kernels/workload.py", "labkernels/formats.py", "labkernels/ops"]
-PYTHON += ["labkernels/kernels/caches/paged.py", "labkernels/numerics"]
+PYTHON += ["labkernels/kernels/caches", "labkernels/numerics"]
 HOMES = {
     "Python": PYTHON,
     "NumPy": ["labkernels/numerics"],
