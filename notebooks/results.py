@@ -49,7 +49,7 @@ measured = [s for s in scores if s.status != NOT_MEASURED]
 timed = [s for s in scores if s.target.metric in ("time", "time_graph")]
 
 # %% tags=["hide-input"]
-PARTS = {"decode_tensor_cores": "decode", "decode_fp8": "decode of 8 bits", "decode_fp8_scales": "decode of 8 bits", "prefill_fp8": "prefill of 8 bits", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
+PARTS = {"decode_tensor_cores": "decode", "decode_fp8": "decode of 8 bits", "decode_fp8_scales": "decode of 8 bits", "decode_fp8_peers": "decode of 8 bits", "prefill_fp8": "prefill of 8 bits", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
 
 
 def summary(name, chosen):
