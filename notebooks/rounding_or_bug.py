@@ -268,7 +268,7 @@ told = {n: verdict(o, real.q, cache=real.cache, scale=real.scale) for n, o in re
 plots.table(asked_of_each(Criteria(real), real_out, told), "live-real", {"in ulp": "{:.1f}"})
 
 # %% [markdown]
-# With real inputs every rule sees the padding in the denominator: a few keys have most of the weight, and the padding is not small beside them. A truncated $P$ is seen less, since the largest weight is 1 and loses nothing; these few heads pass as rounding.
+# With real inputs every rule sees the padding in the denominator: a few keys have most of the weight, and the padding is not small beside them. A truncated $P$ is seen less, since the largest weight is 1 and loses nothing: from these few heads the verdict cannot tell it from rounding.
 
 # %%
 for name in outputs:

@@ -284,7 +284,7 @@ sized["window and sinks"].log.drew("timing", "prefill")
 plt.show()
 
 # %% [markdown]
-# Without tensor cores the products set the time, and they shrink as the steps do. FlashAttention-4 has tiles as well.
+# Without tensor cores the products set the time, and they shrink as the steps do.
 # The table has our fastest time of each variant, and that of FlashAttention-4, which has no slopes, over ours:
 
 # %% tags=["hide-input"]
@@ -341,8 +341,8 @@ trained["gradients"] = trained.gradients.str.replace(BARE, "", regex=True)
 plots.table(trained, "gradients-beside", timed)
 
 # %% [markdown]
-# A window of 4,096, half of the context, gains a factor of {glue:text}`gradients_4096` and not of two: a causal row sees half of the keys anyway. The rest of a training step has no window.
-# FlexAttention has no row with sinks: its output gets them afterwards, in 16 bits, and these roundings take dq of the first rows beyond its bound.
+# A window of 4,096, half of the context, gains a factor of {glue:text}`gradients_4096` and not of two: a causal row sees half of the keys anyway.
+# FlexAttention has no row with sinks: they scale its output in 16 bits, and so take dq of the first rows beyond its bound.
 #
 # ### Errors: a window head beside a sink head
 #
@@ -449,7 +449,6 @@ plots.table(capped, "soft-cap", formats)
 #
 # ## What would change the answer
 #
-# - **Other tiles.** A smaller tile goes over fewer keys beside its window, and reads K and V more often.
 # - **Windows that are not multiples of a step.** By {eq}`window-steps` all windows of {glue:text}`same_first` to 128 keys cost the same here.
 # - **Values with a mean.** {eq}`window-error` takes values of mean 0. With a mean of 1, outputs keep their size as the window shrinks, and the rounding errors of $P$ grow all the same; an output in 16 bits hides this below its own rounding.
 # - **Quality.** What a model loses by a window is outside of this lab {cite:p}`beltagy2020,xiao2024`.
