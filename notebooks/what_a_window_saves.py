@@ -319,7 +319,7 @@ formats = {"keys": "{:,}"} | dict.fromkeys(models.columns[3:5], "{:.1f}")
 plots.table(models, "model-layers", formats)
 
 # %% [markdown]
-# The columns say how many times less a layer, or all layers, should take; *at most* is what windows without any cost would give. Only attention is counted: the matrix products of a layer have no window, and a step of training has much besides attention.
+# The columns say how many times less a layer, or all layers, should take; *at most* is what windows without any cost would give. Only attention is counted; the matrix products of a layer have no window.
 # Nor does a window alone save memory: the kernels read no key before it, but whether the cache still holds such keys is the caller's choice.
 #
 # ### The gradients of a training step
