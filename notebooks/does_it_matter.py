@@ -258,7 +258,7 @@ plt.show()
 
 # %% [markdown]
 # The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds a difference of this size cannot be told from chance. This is a null: it does not say that the ways are equal, but that their difference, if there is one, is small against that of seeds.
-# Attention without tensor cores, with fp32 weights, is not better; nor does the denominator matter here that our kernels can round as P.
+# Neither weights in fp32 nor the rounded denominator are better.
 # Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, and {glue:text}`parted_free` if the kernels' sums have free order.
 #
 # ### Where many logits are equal
@@ -314,9 +314,7 @@ shown = ratios[~ratios.attention.isin(ALIKE)]
 plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
 # %% [markdown]
-# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way in 16 bits gives the same distance, be it fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away.
-#
-# The second model, with windows, gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
+# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way in 16 bits gives the same distance, be it fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
 #
 # ### A text that parts
 #
@@ -335,7 +333,7 @@ columns = ["decode", "texts of 64 that part", "first byte", "largest gap there, 
 plots.table(pd.DataFrame(rows, columns=columns), "effect-texts", {})
 
 # %% [markdown]
-# Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 8 to 16 lie 1/16 apart: with 16 bits the largest gap is one such step, and some gaps are zero. From there on the texts are different ones; which of them is better was not asked.
+# Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 8 to 16 lie 1/16 apart: with 16 bits the largest gap is one such step, and some gaps are zero. Which text is better was not asked.
 #
 # ### Let one write here
 #
@@ -366,7 +364,6 @@ widgets.write()
 # ## What would change the answer
 #
 # - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. None larger than SmolLM2 was measured, and only its logits were.
-# - **Eight bits everywhere.** Only Q, K, V and P were in e4m3, in every second layer, or the cache.
 # - **Attention that is wrong.** A bug is no random error: its effect does not sink below rounding. See {doc}`rounding_or_bug`.
 # - **A model in fp32.** Then bf16 attention would be the largest error of all.
 # - **Longer trainings.** 500 steps were run, and 400 with equal logits.

@@ -225,7 +225,7 @@ told = chapter.chain(ours, WINDOWS, HEADS)
 plots.table(told, "chain", dict.fromkeys(told.columns[1:-1], "{:.1f}") | {"time, µs": "{:.0f}"})
 
 # %% [markdown]
-# Half of $S / W$ goes because a causal row sees half of the keys even without a window; nobody computes the other half.
+# Half of $S / W$ goes because a causal row sees half of the keys even without a window.
 # The steps of the tiles take the next part, and in a window of 128 it is again a half.
 # What is left between *steps of tiles* and *measured* is what steps do not count. One part of it is known: a tile's queries are read and its outputs are written, whatever its keys are. Memory needs at least {glue:text}`short_memory` µs for Q, K, V and the output, which is {glue:text}`short_share` % of the time with a window of 128.
 # That a window of 4,096 gains *more* than its steps is not explained.
@@ -299,7 +299,7 @@ formats |= {"FlashAttention-4 / ours": "{:.2f}"}
 plots.table(peers, "variant-peers", formats)
 
 # %% [markdown]
-# *Gain* is our time with all keys over this time. Sinks cost a few percent, and a soft cap costs a factor, since each score takes a hyperbolic tangent besides its exponential.
+# *Gain* is our time with all keys over this time. Sinks cost a few percent, and a soft cap costs a factor: each score takes a hyperbolic tangent.
 # Longer requests and the heads of GPT-OSS (64 channels) and of Gemma 3 (256), each row in one recording with FlashAttention-4 and torch's FlexAttention:
 
 # %% tags=["hide-input"]
