@@ -17,7 +17,7 @@
 # ## Question
 #
 # **My model has windows of 1,024 keys (Gemma 3), or of 128 with sinks (GPT-OSS): what does this save, what does it cost in errors, and why is it not $S$ / window?**
-# {cite:t}`flashattention698` asks whether it is expected that a window of a quarter of the context made training steps only about a fifth shorter, and saved no memory.
+# {cite:t}`flashattention698` asks why a window of a quarter of the context made training steps only about a fifth shorter, and saved no memory.
 #
 # :::{admonition} Answer
 # :class: important
@@ -106,8 +106,7 @@ times_by_window(pd.DataFrame(lines, columns=columns), label="time, µs", origin=
 plt.show()
 
 # %% [markdown]
-# The last point of each curve, at 8k or 32k, has no window. A window therefore saves the more, the longer the requests are.
-# But its last factor of 8, from 1,024 keys to 128, buys only {glue:text}`last_factor` in the measured prefill.
+# The last point of each curve has no window. A window saves the more, the longer the requests are. But from 1,024 keys to 128 the measured prefill gains only {glue:text}`last_factor`.
 #
 # ## Prediction
 #
