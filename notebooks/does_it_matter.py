@@ -314,7 +314,7 @@ shown = ratios[~ratios.attention.isin(ALIKE)]
 plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
 # %% [markdown]
-# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way in 16 bits gives the same distance, be it fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
+# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way with 16-bit keys gives the same distance, be it in fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
 #
 # ### A text that parts
 #

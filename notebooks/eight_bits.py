@@ -22,7 +22,7 @@
 # :::{admonition} Answer
 # :class: important
 #
-# A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer takes {glue:text}`xqa` times as long.
+# A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's XQA takes {glue:text}`xqa` times as long.
 # Errors grow {glue:text}`times_worse` times, as a formula says by head.
 # One scale serves all heads, but a head {glue:text}`small_head` times smaller errs {glue:text}`small_errs` times as much.
 # Position 97 ends a tile: P in 8 bits meets another maximum.

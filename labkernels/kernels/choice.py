@@ -51,7 +51,7 @@ def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choic
     Raises: ValueError if no kernel, or not the named kernel, supports the call, with the value,
     what is allowed, and the kernel that would be chosen.
     """
-    kernel, why = _kernel(operation, shape, gpu, ask.kernel)
+    kernel, why = _kernel(operation, shape, gpu, ask)
     instance = _instance(kernel, shape, gpu, ask)
     per_sm = kernel.blocks_per_sm(instance, gpu)
     compiled = kernel.specializations(instance)
@@ -76,12 +76,12 @@ def chooses_alike(operation: str, shape: Shape, gpu: Gpu, ask: Ask, most_rows: i
     return len({(choice.kernel.name, choice.instance.tile) for choice in choices}) == 1
 
 
-def _kernel(
-    operation: str, shape: Shape, gpu: Gpu, asked: str | Kernel | None
-) -> tuple[Kernel, str]:
-    ranked = preferred(operation)
+def _kernel(operation: str, shape: Shape, gpu: Gpu, ask: Ask) -> tuple[Kernel, str]:
+    ranked, asked = preferred(operation), ask.kernel
     against = {kernel: _against(kernel, shape, gpu) for kernel in ranked}
-    best = next((kernel for kernel, reason in against.items() if reason is None), None)
+    able = [kernel for kernel, reason in against.items() if reason is None]
+    of_policy = [kernel for kernel in able if ask.policy in (None, *kernel.policies)]
+    best = next(iter(of_policy or able), None)  # without one of the policy, the first refuses it
     smem = f"{gpu.smem_per_block_max_bytes:,} B of shared memory per block"
     facts = f"{gpu.name} ({gpu.arch}, {smem})"
     if asked is None:
@@ -90,6 +90,7 @@ def _kernel(
             least = min((kernel.needs for kernel in ranked), key=lambda needs: needs.first)
             raise ValueError(refused or f"{operation} needs {least}, this is {facts}")
         passed = "".join(f"; {reason}" for reason in against.values() if reason)
+        passed += "" if best is able[0] else f"; {able[0].name} lacks the policy asked for"
         order = ", ".join(kernel.name for kernel in ranked)
         return best, f"{best.name}: the first of {order} that an {facts} can run{passed}"
     kernel = asked if not isinstance(asked, str) else _named(asked, operation)

@@ -8,7 +8,7 @@ import torch
 from labkernels import hardware, ops
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.policy import CUDA_CORES
+from labkernels.policy import CUDA_CORES, NumericPolicy
 from tests.kernels.contract import CUDA_PREFILLS, run_checked
 from tests.kernels.decode.cases import assert_same, sums
 from tests.kernels.prefill.cases import prefill_case
@@ -81,6 +81,16 @@ def test_what_the_tma_cannot_bring_goes_to_the_kernel_that_can():
         ValueError, match="a stride of 0.*positive strides; of the kernels: prefill_mma"
     ):
         ops.prefill(x, shared, ends, kernel="prefill_wgmma")
+
+
+def test_a_policy_goes_to_a_kernel_that_has_it():
+    x, ends = torch.randn(9, 2, 64).half(), sums((9,))
+    kv = RaggedKV(x[:, :1], x[:, :1], ends)
+    plan = ops.prefill(x, kv, ends, policy=CUDA_CORES, target="h200").plan
+    assert plan.kernel == "prefill_fma"
+    assert "prefill_wgmma lacks the policy asked for" in plan.why
+    with pytest.raises(ValueError, match="policy = p=e4m3.* allowed for prefill_wgmma"):
+        ops.prefill(x, kv, ends, policy=NumericPolicy(p="e4m3"), target="h200")
 
 
 def test_few_rows_go_to_the_kernel_that_has_tiles_for_them():
