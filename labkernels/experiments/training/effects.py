@@ -26,9 +26,8 @@ DATA_FILE = "accuracy/effects.parquet"
 ACTIVATIONS = "accuracy/activations.npz"
 SEED = 0
 REFERENCE = "rounded inputs"
-PASSES = {**ways.WAYS, **ways.PASSES}
-WINDOWED = "128 channels, windows"
-NO_MASKS = ("torch flash", "torch cuDNN")  # backends of torch that the windowed model lacks
+PASSES = {**ways.WAYS, **ways.FORWARD_ONLY}
+PLAIN, WINDOWED = "64 channels", "128 channels, windows"
 WHOLE_MODEL = "torch fp32, model in bf16"
 DRAWS = 4  # of random errors, for a prediction
 
@@ -37,10 +36,12 @@ DRAWS = 4  # of random errors, for a prediction
 class Plan:
     """The training, how much text is judged, and how long the written texts are.
 
-    kept: tokens of the activations that are kept for other measurements.
+    kept: tokens of the activations that are kept for other measurements. lacks: the ways that do
+    not compute the model's attention.
     """
 
     run: Run
+    lacks: tuple[str, ...] = ()
     judged: int = 16
     prompts: int = 64
     prompt: int = 512
@@ -52,11 +53,11 @@ WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
 _NARROW = replace(losses.QUICK.size, layers=2, head_dim=128, window=7)
 _QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
 WHOLE = {
-    "64 channels": Plan(Run(Size(context=1024), steps=1500, batch=16)),
-    WINDOWED: Plan(Run(WIDE, steps=1500, batch=16)),
+    PLAIN: Plan(Run(Size(context=1024), steps=1500, batch=16), ("e4m3",)),
+    WINDOWED: Plan(Run(WIDE, steps=1500, batch=16), ("torch flash", "torch cuDNN")),
 }
 QUICK = {
-    "64 channels": _QUICK,
+    PLAIN: _QUICK,
     WINDOWED: replace(_QUICK, run=replace(losses.QUICK, size=_NARROW)),
 }
 
@@ -66,11 +67,9 @@ def cells(_: Options) -> Iterator[Cell]:
 
     The first model's activations are kept.
     """
-    yield Cell("64 channels/activations", ("64 channels", "activations", ""))
-    for model in WHOLE:
-        passes = [way for way in PASSES if model != WINDOWED or way not in NO_MASKS]
-        if model != WINDOWED:
-            passes.remove("e4m3")  # its kernel has 128 channels
+    yield Cell(f"{PLAIN}/activations", (PLAIN, "activations", ""))
+    for model, plan in WHOLE.items():
+        passes = [way for way in PASSES if way not in plan.lacks]
         every = {
             "logits": (REFERENCE, *passes, WHOLE_MODEL),
             "greedy text": generation.DECODES,

@@ -153,8 +153,8 @@ WAYS: Mapping[str, Callable[[], Attend]] = {
     "torch math": partial(torchs, SDPBackend.MATH),
     "torch fp32": partial(torchs, SDPBackend.MATH, torch.float32),
 }
-# Ways that a full pass has besides, since they have no gradients or were not trained with.
-PASSES: Mapping[str, Callable[[], Attend]] = {
+# These have no gradients.
+FORWARD_ONLY: Mapping[str, Callable[[], Attend]] = {
     "e4m3": e4m3,
     "FlashInfer": flashinfer,
 }
