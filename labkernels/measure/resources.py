@@ -24,7 +24,10 @@ VARIED, VARIED_HEAD_DIMS = ("window", "soft_cap", "sinks"), (64, 128, 256)  # in
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ptxas reports of an instance; source says whether it ran here or was recorded before."""
+    """What ptxas reports of an instance; source says whether it ran here or was recorded before.
+
+    spill_bytes: of its spill stores, per thread.
+    """
 
     registers: int
     spill_bytes: int
@@ -114,7 +117,7 @@ def compile_report(instance: Instance, *, arch: str) -> Compiled | None:
         report = compile_instance(instance, arch=arch).report
         return Compiled(
             report.registers,
-            report.spill_store_bytes + report.spill_load_bytes,
+            report.spill_store_bytes,
             find(instance.kernel).smem(instance).total + report.static_smem_bytes,
             f"compiled here by NVRTC {nvrtc.nvrtc_version()}",
         )
