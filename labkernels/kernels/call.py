@@ -62,11 +62,11 @@ class Options(TypedDict, total=False):
     kernel: a name, or a Kernel object from outside the lab. By default the choice depends on the
     shapes and the GPU's facts, and plan.why explains it. A named kernel runs or is refused; no
     other takes its place. tile, policy: default to the preferred ones; without a named kernel, a
-    policy is computed by the first kernel that has it. target: on a CPU, the GPU
-    whose plan and arithmetic the CPU build follows. checks: each run checks a cache's lengths and
-    pages against its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected
-    too. Without checks, a step that has not read the pages follows a page number out of range: a
-    GPU then reads unrelated memory or ends the context, and the TMA reads zeros.
+    policy is computed by the first kernel that has it. target: on a CPU, the GPU whose plan and
+    arithmetic the CPU build follows. checks: each run checks a cache's lengths and pages against
+    its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected too. Without
+    checks, a step that has not read the pages follows a page number out of range: a GPU then reads
+    unrelated memory or ends the context, and the TMA reads zeros.
     """
 
     kernel: str | Kernel | None
