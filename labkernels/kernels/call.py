@@ -59,14 +59,13 @@ _ELSEWHERE = {"triton": "Triton's interpreter", "torch": "torch on the CPU"}
 class Options(TypedDict, total=False):
     """The options that every verb except `append` has.
 
-    kernel: a name, or a Kernel object from outside the lab. By default the choice depends on the
-    shapes and the GPU's facts, and plan.why explains it. A named kernel runs or is refused; no
-    other takes its place. tile, policy: default to the preferred ones; without a named kernel, a
-    policy is computed by the first kernel that has it. target: on a CPU, the GPU whose plan and
-    arithmetic the CPU build follows. checks: each run checks a cache's lengths and pages against
-    its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected too. Without
-    checks, a step that has not read the pages follows a page number out of range: a GPU then reads
-    unrelated memory or ends the context, and the TMA reads zeros.
+    kernel: a name, or a Kernel object from outside the lab. By default shapes and the GPU choose,
+    as plan.why explains. A named kernel runs or is refused; no other takes its place. tile, policy:
+    the preferred ones by default; the first kernel with the policy computes it. target: on a CPU,
+    the GPU whose plan and arithmetic the CPU build follows. checks: each run checks a cache's
+    lengths and pages against its pools (see `Step.check`); on a CPU, races and uninitialised reads
+    are detected too. Without checks, a step that has not read the pages follows a page number out
+    of range: a GPU then reads unrelated memory or ends the context, and the TMA reads zeros.
     """
 
     kernel: str | Kernel | None
