@@ -223,7 +223,7 @@ plots.table(shown, "wire-gpus", forms)
 
 # %% [markdown]
 # *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
-# Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at 450 GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
+# Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at {glue:text}`floor_rate` GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
 #
 # A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
 # The control splits the heads and needs no merge: an all-reduce adds the ranks' output projections. On two GPUs all {glue:text}`projected` sums had the bits of the sum in one process, 100 times in a row.
@@ -348,6 +348,7 @@ glue("message", message, display=False)
 # %% tags=["evidence"]
 NVLINK = 450e9  # bytes/s in each direction: 18 links of 25 GB/s, by NVIDIA's data sheet of the H200
 sent = Message(57, 32, 128, torch.float32).n_bytes
+glue("floor_rate", f"{NVLINK / 1e9:.0f}", display=False)
 glue("floor_mb", f"{sent / 1e6:.1f}", display=False)
 glue("floor_us", f"{1e6 * sent / NVLINK:.0f}", display=False)
 keys_and_values = 2 * 65536 // 2 * 8 * 128 * 2  # of a rank's half of the tokens, in 16 bits

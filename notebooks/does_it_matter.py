@@ -51,7 +51,7 @@ from labkernels.chapters import exercises, live
 
 # %% tags=["hide-input"]
 from labkernels.experiments.training import generation, weights
-from labkernels.experiments.training.effects import WIDE
+from labkernels.experiments.training.effects import PLAIN, WHOLE, WIDE, WINDOWED
 from labkernels.experiments.training.model import Gpt, Size
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
@@ -62,7 +62,7 @@ from labkernels.records import recorded, store
 # %% tags=["hide-input"]
 origin = recorded.origin(store.read("effects"))
 every = pd.DataFrame(store.read("effects"))
-found = every[every.model == "64 channels"]
+found = every[every.model == PLAIN]
 full = chapter.means(found, "logits")
 KERNELS = ["tensor cores", "CUDA cores", "FlashInfer"]
 KERNELS += ["torch flash", "torch cuDNN", "torch efficient"]
@@ -204,10 +204,10 @@ plots.table(table, "effect-verdicts", {})
 # %%
 MEASURED = "RMSE of logits"
 ROUNDED = f"{MEASURED}, random errors"
-wide = chapter.means(every[every.model == "128 channels, windows"], "logits")
+wide = chapter.means(every[every.model == WINDOWED], "logits")
 parts_of = {
-    "64 channels": full.loc[KERNELS[:3]],
-    "128 channels, windows": wide.loc[["tensor cores", "FlashInfer", "e4m3"]],
+    PLAIN: full.loc[KERNELS[:3]],
+    WINDOWED: wide.loc[["tensor cores", "FlashInfer", "e4m3"]],
 }
 table = pd.concat(parts_of, names=["model"])
 table = table[[f"{MEASURED}, predicted", ROUNDED, MEASURED]].reset_index()
@@ -403,7 +403,7 @@ numbers = {
     "loss_spread": f"{np.ptp(own['loss, nats per byte']):.5f}",
     "spread_ways": f"{losses.mean(axis=1).std():.4f}",
     "spread_seeds": f"{losses.std(axis=1).mean():.4f}",
-    "written": f"{64 * 256:,}",
+    "written": f"{WHOLE[PLAIN].prompts * WHOLE[PLAIN].tokens:,}",
     "of_model": f"{100 * own[MEASURED].max() / full[MEASURED]['torch fp32, model in bf16']:.0f}",
     "ordered_more": f"{100 * (in_order / free - 1):.0f}",
 }  # fmt: skip

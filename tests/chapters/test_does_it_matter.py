@@ -7,6 +7,7 @@ import torch
 
 from labkernels.chapters import does_it_matter as chapter
 from labkernels.chapters import live
+from labkernels.experiments.training import effects
 from labkernels.records import store
 
 
@@ -50,7 +51,7 @@ def test_right_outputs_on_activations_are_rounding(parts, kernel):
 
 def test_tables_of_the_recorded():
     every = pd.DataFrame(store.read("effects"))
-    found = every[every.model == "64 channels"]
+    found = every[every.model == effects.PLAIN]
     full = chapter.means(found, "logits")
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
@@ -71,7 +72,7 @@ def test_a_batch_invariant_decode_has_one_ratio_alone_and_in_a_batch_of_64():
     )
     assert len(one) == 2 * 5 * 64
     assert one.equals(alone)
-    ratios = chapter.ratios(every[every.model == "128 channels, windows"])
+    ratios = chapter.ratios(every[every.model == effects.WINDOWED])
     assert (ratios["largest, %"] >= ratios["mean distance from 1, %"]).all()
     assert set(ratios["trains with"]) == {"decode", "full pass"}
 

@@ -105,7 +105,7 @@ DECODES: Mapping[str, tuple[Mapping[str, Any] | None, bool]] = {
     "batch invariant, alone": ({"policy": TENSOR_CORES, "batch_invariant": True}, True),
     "rounded denominator": ({"policy": NumericPolicy(denominator="rounded")}, False),
     "P as hi + lo": ({"policy": NumericPolicy(p="input_x2")}, False),
-    "CUDA cores": ({"policy": CUDA_CORES, "kernel": "decode_fma"}, False),
+    "CUDA cores": ({"policy": CUDA_CORES}, False),
     E4M3: ({"policy": TENSOR_CORES}, False),
     "torch fp32": (None, False),
 }

@@ -37,7 +37,7 @@ class Ours(torch.autograd.Function):
         return *made.outputs(), None, None
 
 
-def ours(policy: NumericPolicy, *, ordered: bool = True, kernel: str | None = None) -> Attend:
+def ours(policy: NumericPolicy, *, ordered: bool = True) -> Attend:
     """Return attention by the lab's kernels, in bf16.
 
     ordered: whether every sum of the backward pass has one order.
@@ -50,7 +50,7 @@ def ours(policy: NumericPolicy, *, ordered: bool = True, kernel: str | None = No
         ends, lengths = _lengths(batch, context, q.device)
         shared = lengths | {"window_left": window}
         asked = {
-            "forward": shared | {"policy": policy, "kernel": kernel},
+            "forward": shared | {"policy": policy},
             "backward": shared | {"deterministic": ordered},
         }
         rows = (x.flatten(0, 1).bfloat16().contiguous() for x in (q, k, v))
@@ -146,7 +146,7 @@ WAYS: Mapping[str, Callable[[], Attend]] = {
     "tensor cores": partial(ours, TENSOR_CORES),
     "tensor cores, free order": partial(ours, TENSOR_CORES, ordered=False),
     "rounded denominator": partial(ours, NumericPolicy(denominator="rounded")),
-    "CUDA cores": partial(ours, CUDA_CORES, kernel="prefill_fma"),
+    "CUDA cores": partial(ours, CUDA_CORES),
     "torch flash": partial(torchs, SDPBackend.FLASH_ATTENTION),
     "torch cuDNN": partial(torchs, SDPBackend.CUDNN_ATTENTION),
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),

@@ -21,7 +21,7 @@ WITH_WINDOWS = ("logits/tensor cores", "logits/e4m3", "logits/rounded inputs", "
 def recording(tmp_path_factory):
     options = Options(out=tmp_path_factory.mktemp("rows"), quick=True, commit="1234567")
     cells = [c for c in effects.cells(options) if not c.label.endswith(ON_A_GPU)]
-    first = [c for c in cells if c.label.startswith("64 channels")]
+    first = [c for c in cells if c.label.startswith(effects.PLAIN)]
     second = [c for c in cells if c.label.removeprefix(f"{effects.WINDOWED}/") in WITH_WINDOWS]
     assert len(second) == len(WITH_WINDOWS)
     return Recording(effects.EXPERIMENT, options, first + second)
@@ -33,7 +33,7 @@ def rows(recording):
     return {label: [row for _, row in found] for label, found in of.items()}
 
 
-def values(rows, label, metric, model="64 channels"):
+def values(rows, label, metric, model=effects.PLAIN):
     return [row["value"] for row in rows[f"{model}/{label}"] if row["metric"] == metric]
 
 
@@ -98,7 +98,7 @@ def test_a_decode_says_what_a_full_pass_says(recording, way, model):
 
 @pytest.mark.parametrize("options", [generation.DECODES["tensor cores"][0], None])
 def test_a_cache_attends_to_all_that_was_kept(recording, options):
-    model = recording.once(effects.JUDGES["64 channels"]).model
+    model = recording.once(effects.JUDGES[effects.PLAIN]).model
     cache = generation.Cache(model, 2, options, alone=False)
     q, k, v = (torch.randn(2, 6, heads, 64) for heads in (2, 1, 1))
     cache.attend(q[:, :5], k[:, :5], v[:, :5])
