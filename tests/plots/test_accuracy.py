@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from labkernels import plots
+from labkernels.plots.accuracy.by_place import by_place
 from tests.plots.conftest import ORIGIN, draw
 
 SHARES = {"scores": 1e-3, "exp2": 0.0, "p": 0.499, "accumulation": 0.1, "store": 0.4}
@@ -101,3 +102,21 @@ def test_matrix_says_each_share_of_all_runs_and_rounds_none_to_all_or_nothing():
     assert np.array_equal(above.collections[0].get_array(), wrong)
     with pytest.raises(ValueError, match="rules of right"):
         plots.detection_matrix(wrong, wrong[["cosine"]], origin=ORIGIN)
+
+
+def test_groups_of_inputs_stand_beside_each_other():
+    sizes = {"random": 4, "SmolLM2": 3}
+    rows = [
+        ("decode", "on", inputs, head, head, 1e-3)
+        for inputs, heads in sizes.items()
+        for head in range(heads)
+    ]
+    columns = ["operation", "kind", "inputs", "sample", "head", "value"]
+    cells = pd.DataFrame(rows, columns=columns, index=[0] * len(rows))  # as pd.concat may leave it
+    axes = by_place(cells, label="error", origin="").axes[0]
+    places = axes.collections[0].get_offsets()[:, 0]
+    (line,) = axes.lines
+    parted = np.searchsorted(places, line.get_xdata()[0])
+    assert [parted, len(places) - parted] == list(sizes.values())
+    assert [text.get_text() for text in axes.get_xticklabels()] == list("0123012")
+    assert [text.get_text() for text in axes.texts] == list(sizes)
