@@ -18,7 +18,8 @@ def order_of_sums(ranks: Ranks, like: torch.Tensor) -> torch.Tensor:
     tree of each sum, since pairs that meet deeper have fewer ranks below them; the order may change
     with the place, and with length, format and device of `like`, whose numbers do not count.
     Shapes: like [numbers]; the result [numbers, ranks, ranks] int32, how many ranks the smallest
-    partial sum with both has. Raises: ValueError naming the format and what is allowed; LostRank.
+    partial sum with both has, on the device of `like`.
+    Raises: ValueError naming the format and what is allowed; LostRank.
 
     >>> order_of_sums(Ranks(), torch.zeros(2)).tolist()
     [[[1]], [[1]]]
@@ -26,11 +27,11 @@ def order_of_sums(ranks: Ranks, like: torch.Tensor) -> torch.Tensor:
     if like.dtype not in _LARGE:
         raise ValueError(f"like.dtype = {like.dtype}, allowed: {', '.join(map(str, _LARGE))}")
     large = _LARGE[like.dtype]
-    met = torch.ones(len(like), ranks.size, ranks.size, dtype=torch.int32)
+    met = like.new_ones(len(like), ranks.size, ranks.size, dtype=torch.int32)
     for i, j in itertools.combinations(range(ranks.size), 2):
         total = torch.full_like(like, {i: large, j: -large}.get(ranks.rank, 1.0))
         ranks.ask("a probe of sums", dist.all_reduce, total, group=ranks.group)
-        met[:, i, j] = met[:, j, i] = ranks.size - total.int().cpu()
+        met[:, i, j] = met[:, j, i] = ranks.size - total.int()
     return met
 
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from labkernels.distributed import (
     zigzag,
 )
 from labkernels.distributed.decode import MERGES
+from labkernels.experiments.accuracy import sums as accuracy
 from tests.distributed.cases import rows_of
 
 LENGTHS, TOKENS, HEADS = (170, 9, 97, 0), 48, 4
@@ -144,3 +146,14 @@ def sums(ranks, numbers):
     found = (total != sums_in_order(parts, met), total != sum(parts), met != again)
     trees = [tree for tree, _ in itertools.groupby(met[:: numbers // 100].tolist())]
     return trees, *(int(x.sum()) for x in found)
+
+
+def sums_with_a_log(ranks, *given):
+    """Return the rows of sums, with a log like NCCL's that says what was told."""
+    if ranks.rank == 0:
+        algorithm, protocol, channels, _ = (os.environ[name] for name in accuracy.NAMES)
+        how = f"Algo {algorithm.upper()} proto {protocol.upper()} "
+        how += f"channel{{Lo..Hi}}={{0..{int(channels) - 1}}}"
+        log = os.environ["NCCL_DEBUG_FILE"].replace("%p", f"{os.getpid()}")
+        Path(log).write_text(f"h:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> {how}\n")
+    return accuracy.on_rank(ranks, *given)

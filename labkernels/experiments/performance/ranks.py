@@ -1,9 +1,9 @@
-"""Attention and sums over GPUs of one machine: their times, and outputs with other bits.
+"""Attention over GPUs of one machine: its times, and outputs with other bits.
 
 The ranks speak by NCCL. Attention is held against the same parts in one process, and its time
-against one GPU with all keys; a sum is held against sums in the order that a probe sees. A ring is
-called anew each time, run again, and captured. The control is a decode whose heads are split over
-ranks: each multiplies its heads by its part of the output projection, and an all-reduce adds.
+against one GPU with all keys. A ring is called anew each time, run again, and captured. The control
+is a decode whose heads are split over ranks: each multiplies its heads by its part of the output
+projection, and an all-reduce adds.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.api import prefill
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.kernels.random_inputs import DTYPES, Normal
+from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import timing
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -37,12 +37,11 @@ TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
 RING_TOKENS = 2**16  # that rings run through between two events
 REPEATS = 100  # of an all-reduce, whose bits are compared
-SUMS = ("fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the ranks compute together. keys: of each request, or the numbers of a sum."""
+    """What the ranks compute together. keys: of each request."""
 
     operation: str
     batch: int
@@ -61,21 +60,19 @@ GRID = (
     *(Shared("decode", 57, 8192), Shared("decode", 1, 131072, 64), Shared("decode", 1, 2**20, 64)),
     *(Shared(name, 1, n) for name in ("prefill", "backward") for n in (8192, 65536)),
     Shared("projection", 57, 8192),
-    *(Shared("sum", 1, n) for n in (1024, 2**17, 10**7)),
 )
 SMALL = {"q_heads": 8, "kv_heads": 4, "head_dim": 64}
 QUICK = (
     *(Shared(name, 2, 200, **SMALL) for name in ("decode", "projection")),
     *(Shared(name, 1, 64, **SMALL) for name in ("prefill", "backward")),
-    Shared("sum", 1, 1000),
 )
 
 
 def cells(options: Options) -> Iterator[Cell]:
     """Yield what is shared; `quick` has tiny shapes."""
     for of in QUICK if options.quick else GRID:
-        words = f", {of.q_heads}/{of.kv_heads}, d{of.head_dim}" if of.operation != "sum" else ""
-        yield Cell(f"{of.operation} {of.batch} x {of.keys}{words}", of)
+        heads = f"{of.q_heads}/{of.kv_heads}, d{of.head_dim}"
+        yield Cell(f"{of.operation} {of.batch} x {of.keys}, {heads}", of)
 
 
 def missing() -> str | None:
@@ -90,10 +87,14 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     n = torch.cuda.device_count()
     found = distributed.on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
     for row in together(found):
-        row |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
-        yield DATA_FILE, row
+        yield DATA_FILE, row | versions()
         time = f" {format_time(row['time'])}" if row["time"] else ""
         recording.tell(f"{row['way']} {row['carry']}{time}, {row['other']} other")
+
+
+def versions() -> Row:
+    """Return the versions of NCCL and torch."""
+    return {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
 
 
 def together(found: list[list[Row]]) -> Iterator[Row]:
@@ -101,7 +102,7 @@ def together(found: list[list[Row]]) -> Iterator[Row]:
     for of_ranks in zip(*found, strict=True):
         row: dict[str, Any] = dict(of_ranks[0])
         row |= {name: sum(x[name] for x in of_ranks) for name in ("outputs", "other", "unstable")}
-        if row["time"]:
+        if row.get("time"):
             row["time"] = max(x["time"] for x in of_ranks)
         yield row
 
@@ -109,13 +110,10 @@ def together(found: list[list[Row]]) -> Iterator[Row]:
 def on_rank(ranks, of: Shared, seed: int, device: str) -> list[Row]:
     """Return the rows of one rank."""
     runs = {"decode": _decode, "prefill": _ring, "backward": _ring, "projection": _projection}
-    run = (runs | {"sum": _sums})[of.operation]
     base: Row = {"operation": of.operation, "ranks": ranks.size, "batch": of.batch}
-    base |= {"keys": of.keys, "dtype": DTYPE, "time": "", "carry": ""}
-    if of.operation != "sum":
-        base |= of.heads
+    base |= {"keys": of.keys, "dtype": DTYPE, "time": "", "carry": ""} | of.heads
     none = {"outputs": 0, "other": 0, "unstable": 0}
-    return [base | none | row for row in run(ranks, of, seed, device)]
+    return [base | none | row for row in runs[of.operation](ranks, of, seed, device)]
 
 
 def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
@@ -131,7 +129,7 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             first = step.outputs().out.clone()
             step.run()
             part = want if merge == "gather" else want[:, mine]
-            row: Row = {"way": merge, "carry": carry, **_differing(first, part, step.outputs().out)}
+            row: Row = {"way": merge, "carry": carry, **differing(first, part, step.outputs().out)}
             yield row | {"time": _seconds(step.run, ranks, device)}
 
 
@@ -167,11 +165,10 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             return total
 
         yield {"way": "one GPU", "carry": carry, "time": _seconds(part_of(0, 1, to), ranks, device)}
-        first, want = together(), _added(ranks, [part() for part in parts])
-        differ = torch.stack([together() != first for _ in range(REPEATS)]).any(0)
-        row: Row = {"way": "all-reduce", "carry": carry, **_differing(first, want, first)}
-        row |= {"unstable": int(differ.sum()), "time": _seconds(together, ranks, device)}
-        yield row
+        first, want = together(), added(ranks, [part() for part in parts])
+        row: Row = {"way": "all-reduce", "carry": carry, **differing(first, want, first)}
+        row |= {"unstable": unstable(together, first, REPEATS)}
+        yield row | {"time": _seconds(together, ranks, device)}
 
 
 def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
@@ -190,7 +187,7 @@ def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
         first, step = call(), call()
         for way, run in {"ring": call, "ring again": step.run, "ring in a graph": step.run}.items():
             time = _seconds(run, ranks, device, graph="graph" in way, replays=replays)
-            found = _differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
+            found = differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
             yield {"way": way, "carry": carry, "time": time, **found}
             for x in step.outputs():
                 x.zero_()  # the next way must write all of it
@@ -214,31 +211,29 @@ def _flat(outputs):
     return torch.cat([x.flatten() for x in outputs if x.dtype == outputs[0].dtype])
 
 
-def _sums(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
-    for dtype in SUMS:
-        kind = DTYPES.get(dtype, torch.float32)
-        draws = [torch.Generator(device).manual_seed(seed + r) for r in range(ranks.size)]
-        parts = [torch.randn(of.keys, generator=x, device=device).to(kind) for x in draws]
-        totals = [parts[ranks.rank].clone() for _ in range(2)]
-        for total in totals:
-            dist.all_reduce(total, group=ranks.group)
-        found = _differing(totals[0], _added(ranks, parts), totals[1])
-        yield {"way": "all-reduce", "dtype": dtype, **found}
-
-
-def _added(ranks, parts: list):
+def added(ranks, parts: list):
     """Return the sum of the parts in the order that a probe sees; that of two is the only one."""
     flat = torch.stack(parts).flatten(1)
     met = distributed.order_of_sums(ranks, flat[0])
     return distributed.sums_in_order(flat, met).view_as(parts[0])
 
 
-def _differing(out, expected, again) -> Row:
+def differing(out, expected, again) -> Row:
     """Return how many numbers have other bits than expected, and than in a second run."""
-    kind = torch.int16 if out.element_size() == 2 else torch.int32
-    out, *others = (x.contiguous().view(kind) for x in (out, expected, again))
-    other, unstable = (int((out != x).sum()) for x in others)
-    return {"outputs": out.numel(), "other": other, "unstable": unstable}
+    other, changed = (int((_bits(out) != _bits(x)).sum()) for x in (expected, again))
+    return {"outputs": out.numel(), "other": other, "unstable": changed}
+
+
+def unstable(run: Callable[[], torch.Tensor], first: torch.Tensor, repeats: int) -> int:
+    """Return how many numbers have other bits than the first in any of some runs."""
+    changed = torch.zeros_like(first, dtype=torch.bool)
+    for _ in range(repeats):
+        changed |= _bits(run()) != _bits(first)
+    return int(changed.sum())
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.int16 if x.element_size() == 2 else torch.int32)
 
 
 def _seconds(
@@ -266,7 +261,7 @@ def _seconds(
 
 EXPERIMENT = Experiment(
     "ranks",
-    "Attention and sums over two GPUs or more, beside one GPU and beside one process",
+    "Attention over two GPUs or more, beside one GPU and beside one process",
     {DATA_FILE: schema.TABLES["ranks"]},
     cells,
     rows,
