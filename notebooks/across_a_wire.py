@@ -68,7 +68,7 @@ from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
 inputs, HERE = chapter.decode_of(1024, 1021, 700, 512), "computed on this machine"
-two_gpus = pd.DataFrame(store.read("ranks"))
+two_gpus, sums = (pd.DataFrame(store.read(name)) for name in ("ranks", "sums"))
 
 
 def rms(values):
@@ -346,20 +346,16 @@ message = f"{sizes[0]:.0f} KiB in fp32 and {sizes[1]:.0f} KiB in bf16"
 glue("message", message, display=False)
 
 # %% tags=["evidence"]
-NVLINK = 450e9  # bytes/s in each direction: 18 links of 25 GB/s, by NVIDIA's data sheet of the H200
-sent = Message(57, 32, 128, torch.float32).n_bytes
-glue("floor_rate", f"{NVLINK / 1e9:.0f}", display=False)
+sent, rate = Message(57, 32, 128, torch.float32).n_bytes, h200.nvlink_bytes_per_s
+glue("floor_rate", f"{rate / 1e9:.0f}", display=False)
 glue("floor_mb", f"{sent / 1e6:.1f}", display=False)
-glue("floor_us", f"{1e6 * sent / NVLINK:.0f}", display=False)
+glue("floor_us", f"{1e6 * sent / rate:.0f}", display=False)
 keys_and_values = 2 * 65536 // 2 * 8 * 128 * 2  # of a rank's half of the tokens, in 16 bits
-glue("floor_ring", f"{1e3 * keys_and_values / NVLINK:.1f}", display=False)
+glue("floor_ring", f"{1e3 * keys_and_values / rate:.1f}", display=False)
 
 # %% tags=["evidence"]
 rung = two_gpus[two_gpus.way.str.startswith("ring")]
-sums, projected = (
-    two_gpus[(two_gpus.operation == of) & (two_gpus.way == "all-reduce")]
-    for of in ("sum", "projection")
-)
+projected = two_gpus[two_gpus.way == "all-reduce"]
 assert all(x.other.sum() == x.unstable.sum() == 0 for x in (rung, sums, projected))
 took = two_gpus[two_gpus.carry != "input"].set_index(["operation", "way", "keys"]).time.sort_index()
 one, ring, anew = (took["prefill", way] for way in ("one GPU", "ring in a graph", "ring"))

@@ -7,7 +7,6 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
@@ -31,7 +30,7 @@ def on_cpus(
     >>> on_cpus(attrgetter("rank", "size"), 2)
     [(0, 2), (1, 2)]
     """
-    return _Launch("gloo", work, ranks, given, timeout_s).results(check=check)
+    return _on("gloo", work, ranks, ({}, *given), check=check, timeout_s=timeout_s)
 
 
 def on_gpus(
@@ -39,72 +38,63 @@ def on_gpus(
 ) -> list[Any]:
     """Return what work(Ranks, *given) returns on each of this machine's first GPUs, as on_cpus.
 
-    told: variables of the ranks' environment, as NCCL reads most of its own once in a process.
+    told: variables of their environment, as NCCL reads most of its own only once in a process.
     Multicast over NVLink stays off, unless NCCL_NVLS_ENABLE says otherwise.
     """
-    return _Launch("nccl", work, ranks, given, timeout_s, told).results(check=True)
+    return _on("nccl", work, ranks, (told, *given), check=True, timeout_s=timeout_s)
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """Processes that each do the same work as a rank."""
+def _on(
+    backend: str, work: Callable, ranks: int, given: tuple, *, check: bool, timeout_s: float
+) -> list[Any]:
+    # A process that has imported the work starts the ranks. This one would hand on its threads'
+    # locks to a fork.
+    server = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if server else "spawn")
+    context.set_forkserver_preload([__package__, work.__module__])
+    with tempfile.TemporaryDirectory() as name:
+        given = (backend, work, ranks, Path(name), timeout_s, given)
+        started = [context.Process(target=_one, args=(rank, *given)) for rank in range(ranks)]
+        for process in started:
+            process.start()
+        connection.wait([process.sentinel for process in started])
+        until = time.monotonic() + timeout_s / 4  # an end is the end of all, but for one that hangs
+        for process in started:
+            process.join(max(0.0, until - time.monotonic()))
+        found = [_result(Path(name, f"{i}"), i, x.exitcode) for i, x in enumerate(started)]
+        for process in started:
+            process.kill()
+            process.join()
+    lost = [result for result in found if isinstance(result, Exception)]
+    if check and lost:
+        raise min(lost, key=lambda error: "lost another rank" in str(error))  # a cause, if any
+    return found
 
-    backend: str
-    work: Callable
-    size: int
-    given: tuple
-    timeout_s: float
-    told: dict[str, str] = field(default_factory=dict)
 
-    def results(self, *, check: bool) -> list[Any]:
-        # A process that has imported the work starts the ranks. This one would hand on its threads'
-        # locks to a fork.
-        server = "forkserver" in multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("forkserver" if server else "spawn")
-        context.set_forkserver_preload([__package__, self.work.__module__])
-        with tempfile.TemporaryDirectory() as name:
-            started = [
-                context.Process(target=self.rank, args=(rank, Path(name)))
-                for rank in range(self.size)
-            ]
-            for process in started:
-                process.start()
-            connection.wait([process.sentinel for process in started])
-            # an end is the end of all, but for one that hangs
-            until = time.monotonic() + self.timeout_s / 4
-            for process in started:
-                process.join(max(0.0, until - time.monotonic()))
-            found = [_result(Path(name, f"{i}"), i, x.exitcode) for i, x in enumerate(started)]
-            for process in started:
-                process.kill()
-                process.join()
-        lost = [result for result in found if isinstance(result, Exception)]
-        if check and lost:
-            raise min(lost, key=lambda error: "lost another rank" in str(error))  # a cause, if any
-        return found
-
-    def rank(self, rank: int, folder: Path) -> None:
-        """Do the work of a rank in its process, and leave the result in a folder."""
-        torch.set_num_threads(1)
-        os.environ.update(self.told)
-        how: dict[str, Any] = {"rank": rank, "world_size": self.size}
-        if self.backend == "nccl":
-            os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-            os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # to start beside a full GPU
-            how["device_id"] = torch.device("cuda", rank)
-            torch.cuda.set_device(rank)
-        limit = timedelta(seconds=self.timeout_s)
-        try:
-            dist.init_process_group(self.backend, (folder / "store").as_uri(), limit, **how)
-            found = self.work(Ranks.join(timeout_s=self.timeout_s), *self.given)
-        except Exception as error:
-            found = error
-        (folder / f"{rank}").write_bytes(pickle.dumps(found))
-        if isinstance(found, LostRank):
-            os._exit(0)  # the library's own end would wait for the lost rank once more
-        with contextlib.suppress(RuntimeError, ValueError):  # of a group that has lost a rank
-            dist.barrier()  # a rank that left would close a connection that another still makes
-            dist.destroy_process_group()
+def _one(
+    rank: int, backend: str, work: Callable, size: int, folder: Path, timeout_s: float, given: tuple
+):
+    told, *arguments = given
+    torch.set_num_threads(1)
+    os.environ.update(told)
+    how: dict[str, Any] = {"rank": rank, "world_size": size}
+    if backend == "nccl":
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # to start beside a full GPU
+        how["device_id"] = torch.device("cuda", rank)
+        torch.cuda.set_device(rank)
+    limit = timedelta(seconds=timeout_s)
+    try:
+        dist.init_process_group(backend, (folder / "store").as_uri(), limit, **how)
+        found = work(Ranks.join(timeout_s=timeout_s), *arguments)
+    except Exception as error:
+        found = error
+    (folder / f"{rank}").write_bytes(pickle.dumps(found))
+    if isinstance(found, LostRank):
+        os._exit(0)  # the library's own end would wait for the lost rank once more
+    with contextlib.suppress(RuntimeError, ValueError):  # of a group that has lost a rank
+        dist.barrier()  # since a rank that left would close a connection that another still makes
+        dist.destroy_process_group()
 
 
 def _result(path: Path, rank: int, code: int | None) -> Any:

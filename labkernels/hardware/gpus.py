@@ -53,6 +53,7 @@ class Gpu:
     tensor_flops_per_clk_per_sm: int
     tensor_fp32_accumulate_rate: float
     tensor_fp16_flops: float
+    nvlink_bytes_per_s: float | None
     measured_copy_bytes_per_s: float | None
     measured_bf16_matmul_flops: float | None
     measured_mma_sync_share: float | None
@@ -68,7 +69,7 @@ class Gpu:
         return f"{self.arch}a" if self.arch in ("sm_90", "sm_100") else self.arch
 
 
-_MEASURED = {f.name for f in fields(Gpu) if f.name.startswith("measured_")}
+_NOT_OF_ALL = {f.name for f in fields(Gpu) if f.type == float | None}
 _IDENTITY = {"key", "name", "arch"}
 
 
@@ -85,8 +86,8 @@ def _load(path: Path) -> tuple[dict[str, Gpu], dict[str, dict[str, Fact]]]:
             field: Fact(row["value"], row["unit"], sources[row["source"]], row["date"].isoformat())
             for field, row in rows.items()
         }
-        # each field has its own type; a fact that has not been measured is None
-        values: dict[str, Any] = dict.fromkeys(_MEASURED)
+        # each field has its own type; None if it was not measured, or there is no NVLink
+        values: dict[str, Any] = dict.fromkeys(_NOT_OF_ALL)
         values |= {field: known.value for field, known in facts[key].items()}
         gpus[key] = Gpu(key, entry["name"], entry["arch"], **values)
     return gpus, facts

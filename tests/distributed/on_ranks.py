@@ -25,7 +25,7 @@ from labkernels.distributed import (
     zigzag,
 )
 from labkernels.distributed.decode import MERGES
-from labkernels.experiments.accuracy import sums as accuracy
+from labkernels.experiments.performance import ranks as recorded
 from tests.distributed.cases import rows_of
 
 LENGTHS, TOKENS, HEADS = (170, 9, 97, 0), 48, 4
@@ -151,9 +151,9 @@ def sums(ranks, numbers):
 def sums_with_a_log(ranks, *given):
     """Return the rows of sums, with a log like NCCL's that says what was told."""
     if ranks.rank == 0:
-        algorithm, protocol, channels, _ = (os.environ[name] for name in accuracy.NAMES)
+        algorithm, protocol, channels, _ = (os.environ[name] for name in recorded.TOLD)
         how = f"Algo {algorithm.upper()} proto {protocol.upper()} "
         how += f"channel{{Lo..Hi}}={{0..{int(channels) - 1}}}"
         log = os.environ["NCCL_DEBUG_FILE"].replace("%p", f"{os.getpid()}")
         Path(log).write_text(f"h:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> {how}\n")
-    return accuracy.on_rank(ranks, *given)
+    return recorded.sums(ranks, *given)

@@ -1,13 +1,18 @@
-"""Attention over GPUs of one machine: its times, and outputs with other bits.
+"""Attention and sums over GPUs of one machine: their times, and outputs with other bits.
 
 The ranks speak by NCCL. Attention is held against the same parts in one process, and its time
-against one GPU with all keys. A ring is called anew each time, run again, and captured. The control
-is a decode whose heads are split over ranks: each multiplies its heads by its part of the output
-projection, and an all-reduce adds.
+against one GPU with all keys; a sum is held against sums in the order that a probe sees. A ring is
+called anew each time, run again, and captured. The control is a decode whose heads are split over
+ranks: each multiplies its heads by its part of the output projection, and an all-reduce adds.
 """
 
+import itertools
+import os
+import re
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,18 +30,23 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.api import prefill
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.kernels.random_inputs import Normal
+from labkernels.kernels.random_inputs import DTYPES, Normal
 from labkernels.measure import timing
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/ranks.csv"
+DATA_FILE, SUMS_FILE = "performance/ranks.csv", "accuracy/sums.csv"
 DTYPE = "bf16"
 TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
 RING_TOKENS = 2**16  # that rings run through between two events
 REPEATS = 100  # of an all-reduce, whose bits are compared
+SUMS = DTYPES | {"fp32": torch.float32}
+SUM_BYTES, SUM_REPEATS = (4096, 10**6, 2**28), 10
+TOLD = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
+ASKED = ((), *itertools.product(("Ring", "Tree"), ("Simple", "LL", "LL128"), ("1", "4", "32")))
+SAID = re.compile(r"AllReduce: .*Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
 
 
 @dataclass(frozen=True)
@@ -69,10 +79,12 @@ QUICK = (
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield what is shared; `quick` has tiny shapes."""
+    """Yield what is shared, and what NCCL is told for sums; `quick` has tiny shapes."""
     for of in QUICK if options.quick else GRID:
         heads = f"{of.q_heads}/{of.kv_heads}, d{of.head_dim}"
         yield Cell(f"{of.operation} {of.batch} x {of.keys}, {heads}", of)
+    for asked in ASKED[:: len(ASKED) - 1] if options.quick else ASKED:
+        yield Cell(f"sum, {' '.join(asked) + ' channels' if asked else 'as NCCL chooses'}", asked)
 
 
 def missing() -> str | None:
@@ -83,18 +95,25 @@ def missing() -> str | None:
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run the ranks of a cell, one on each GPU."""
-    of: Shared = cell.of
-    n = torch.cuda.device_count()
-    found = distributed.on_gpus(on_rank, n, of, recording.options.seed, "cuda", timeout_s=TIMEOUT_S)
+    n, seed, nccl = torch.cuda.device_count(), recording.options.seed, torch.cuda.nccl.version()
+    version = {"nccl": ".".join(map(str, nccl))}
+    if isinstance(cell.of, Shared):
+        found = distributed.on_gpus(on_rank, n, cell.of, seed, "cuda", timeout_s=TIMEOUT_S)
+        for row in together(found):
+            yield DATA_FILE, row | version
+            time = f" {format_time(row['time'])}" if row["time"] else ""
+            recording.tell(f"{row['way']} {row['carry']}{time}, {row['other']} other")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        told = dict(zip(TOLD, (*cell.of, *cell.of[2:]), strict=False))
+        told |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+        told |= {"NCCL_DEBUG_FILE": f"{folder}/%p"}
+        sizes = SUM_BYTES[: 1 if recording.options.quick else None]
+        found = distributed.on_gpus(sums, n, sizes, seed, "cuda", timeout_s=TIMEOUT_S, **told)
     for row in together(found):
-        yield DATA_FILE, row | versions()
-        time = f" {format_time(row['time'])}" if row["time"] else ""
-        recording.tell(f"{row['way']} {row['carry']}{time}, {row['other']} other")
-
-
-def versions() -> Row:
-    """Return the versions of NCCL and torch."""
-    return {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
+        yield SUMS_FILE, row | version | {"asked": " ".join(cell.of)}
+        used = f"{row['algorithm']} {row['protocol']} {row['channels']}"
+        recording.tell(f"{row['dtype']} {used}, {row['other']} other")
 
 
 def together(found: list[list[Row]]) -> Iterator[Row]:
@@ -129,7 +148,7 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             first = step.outputs().out.clone()
             step.run()
             part = want if merge == "gather" else want[:, mine]
-            row: Row = {"way": merge, "carry": carry, **differing(first, part, step.outputs().out)}
+            row: Row = {"way": merge, "carry": carry, **_differing(first, part, step.outputs().out)}
             yield row | {"time": _seconds(step.run, ranks, device)}
 
 
@@ -165,9 +184,9 @@ def _projection(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
             return total
 
         yield {"way": "one GPU", "carry": carry, "time": _seconds(part_of(0, 1, to), ranks, device)}
-        first, want = together(), added(ranks, [part() for part in parts])
-        row: Row = {"way": "all-reduce", "carry": carry, **differing(first, want, first)}
-        row |= {"unstable": unstable(together, first, REPEATS)}
+        first, want = together(), _added(ranks, [part() for part in parts])
+        row: Row = {"way": "all-reduce", "carry": carry, **_differing(first, want, first)}
+        row |= {"unstable": _unstable(together, first, REPEATS)}
         yield row | {"time": _seconds(together, ranks, device)}
 
 
@@ -187,7 +206,7 @@ def _ring(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
         first, step = call(), call()
         for way, run in {"ring": call, "ring again": step.run, "ring in a graph": step.run}.items():
             time = _seconds(run, ranks, device, graph="graph" in way, replays=replays)
-            found = differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
+            found = _differing(*(_flat(x) for x in (step.outputs(), want, first.outputs())))
             yield {"way": way, "carry": carry, "time": time, **found}
             for x in step.outputs():
                 x.zero_()  # the next way must write all of it
@@ -211,20 +230,49 @@ def _flat(outputs):
     return torch.cat([x.flatten() for x in outputs if x.dtype == outputs[0].dtype])
 
 
-def added(ranks, parts: list):
+def sums(ranks, sizes: tuple[int, ...], seed: int, device: str) -> list[Row]:
+    """Return the rows of one rank of all-reduces. Units: sizes in bytes"""
+    found = []
+    for n_bytes, (dtype, kind) in itertools.product(sizes, SUMS.items()):
+        draws = [torch.Generator(device).manual_seed(seed + rank) for rank in range(ranks.size)]
+        how = {"device": device, "dtype": kind}
+        parts = [torch.randn(n_bytes // kind.itemsize, generator=x, **how) for x in draws]
+
+        def together(part=parts[ranks.rank]) -> torch.Tensor:
+            total = part.clone()
+            dist.all_reduce(total, group=ranks.group)
+            return total
+
+        first = together()
+        row: Row = {"ranks": ranks.size, "numbers": len(first), "dtype": dtype, **said()}
+        row |= _differing(first, _added(ranks, parts), first)
+        found.append(row | {"unstable": _unstable(together, first, SUM_REPEATS)})
+    return found
+
+
+def said() -> Row:
+    """Return what NCCL said that it used for this process's last sum; empty if it said nothing."""
+    log = Path(os.environ.get("NCCL_DEBUG_FILE", os.devnull).replace("%p", f"{os.getpid()}"))
+    found = SAID.findall(log.read_text()) if log.exists() else []
+    algorithm, protocol, low, high = found[-1] if found else ("", "", "", "")
+    channels = int(high) - int(low) + 1 if found else ""
+    return {"algorithm": algorithm, "protocol": protocol, "channels": channels}
+
+
+def _added(ranks, parts: list):
     """Return the sum of the parts in the order that a probe sees; that of two is the only one."""
     flat = torch.stack(parts).flatten(1)
     met = distributed.order_of_sums(ranks, flat[0])
     return distributed.sums_in_order(flat, met).view_as(parts[0])
 
 
-def differing(out, expected, again) -> Row:
+def _differing(out, expected, again) -> Row:
     """Return how many numbers have other bits than expected, and than in a second run."""
     other, changed = (int((_bits(out) != _bits(x)).sum()) for x in (expected, again))
     return {"outputs": out.numel(), "other": other, "unstable": changed}
 
 
-def unstable(run: Callable[[], torch.Tensor], first: torch.Tensor, repeats: int) -> int:
+def _unstable(run: Callable[[], torch.Tensor], first: torch.Tensor, repeats: int) -> int:
     """Return how many numbers have other bits than the first in any of some runs."""
     changed = torch.zeros_like(first, dtype=torch.bool)
     for _ in range(repeats):
@@ -261,8 +309,8 @@ def _seconds(
 
 EXPERIMENT = Experiment(
     "ranks",
-    "Attention over two GPUs or more, beside one GPU and beside one process",
-    {DATA_FILE: schema.TABLES["ranks"]},
+    "Attention and sums over two GPUs or more, beside one GPU and beside one process",
+    {DATA_FILE: schema.TABLES["ranks"], SUMS_FILE: schema.TABLES["sums"]},
     cells,
     rows,
     missing=missing,
