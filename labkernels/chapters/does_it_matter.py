@@ -78,10 +78,10 @@ def ratios(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def losses(model: str = "64 channels") -> pd.DataFrame:
+def losses(model: str = "64 channels", what: str = "held out") -> pd.DataFrame:
     """Return the loss on held-out text of each way (down) and seed (across)."""
     found = pd.DataFrame(store.read("training"))
-    held = found[(found.model == model) & (found.what == "held out")]
+    held = found[(found.model == model) & (found.what == what)]
     return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
 
 
