@@ -78,7 +78,7 @@ plt.show()
 # %% [markdown]
 # ## Prediction
 #
-# The model is a GPT of six layers with rotary positions, six query heads and two KV heads of 64 channels. It reads bytes, and was trained on the sources of Python's standard library. Only its attention is replaced. A second model has four query heads and two KV heads of 128 channels, and every second layer sees a window of 256 bytes.
+# The model is a GPT of six layers with rotary positions, six query heads and two KV heads of 64 channels. It reads bytes, and was trained on the sources of Python's standard library, in 1,500 steps of 16 x 1,024 bytes. Only its attention is replaced. A second model has four query heads and two KV heads of 128 channels, and every second layer sees a window of 256 bytes.
 #
 # An error $\varepsilon_l$ of the attention of layer $l$ changes the logits, to first order, by the model's derivative $J_l$. Errors of the layers are independent, so that their squares add up:
 #
@@ -87,7 +87,7 @@ plt.show()
 # \sigma_z^2 = \sum_l \operatorname{mean} (J_l \, \varepsilon_l)^2
 # $$ (effect-logits-sum)
 #
-# A next byte becomes another one if the change exceeds the gap $g$ between the two largest logits:
+# A next byte becomes another one if the change, which is nearly normal, exceeds the gap $g$ between the two largest logits:
 #
 # $$
 # P(\text{another byte}) = \Phi\!\left(-\frac{g}{\sigma_{12}}\right)
@@ -97,8 +97,7 @@ plt.show()
 # |---|---|
 # | $\varepsilon_l$ | error of the attention output of layer $l$: random, of the kernel's size for each head and text |
 # | $J_l$ | derivative of the logits by that output, taken forwards (a Jacobian-vector product) |
-# | $\sigma_{12}$ | spread of the change of the largest logit minus that of the second |
-# | $\Phi$ | distribution function of the standard normal |
+# | $\sigma_{12}$ | spread of the change of the largest logit minus that of the second; $\Phi$: the normal distribution |
 #
 # ### What the kernels of a training step take
 #
@@ -217,9 +216,9 @@ plots.table(table, "effect-prediction", dict.fromkeys(table.columns[2:], "{:.5f}
 # %% [markdown]
 # The first order predicts half. It leaves out that the next layer rounds its Q, K and V to bf16 *again*: a change far below a last digit moves some of these numbers across a rounding boundary, and then by a whole digit. *Random errors* of the kernel's size, in a model that rounds in this way, give {glue:text}`explained` % of the measured distance.
 #
-# So more accurate attention gains little: the CUDA cores, whose weights stay in fp32, come within {glue:text}`gained` % of the tensor cores. The bytes follow: with the first order {eq}`effect-flip` predicts {glue:text}`flips_predicted` of 1,000, and {glue:text}`flips` were found. The losses of these kernels on the text agree within {glue:text}`loss_spread` nats per byte.
+# So more accurate attention gains little: the CUDA cores, whose P stays in fp32, come within {glue:text}`gained` % of the tensor cores. The bytes follow: with the first order {eq}`effect-flip` predicts {glue:text}`flips_predicted` of 1,000, and {glue:text}`flips` were found. The losses of these kernels on the text agree within {glue:text}`loss_spread` nats per byte.
 #
-# Eight bits are another matter. With Q, K, V and P in e4m3, a scale for each KV head and text, the logits of the second model move {glue:text}`e4m3_times` times as far as with tensor cores in bf16, and {glue:text}`e4m3_of_model` times as far as bf16 moves them in the rest of the model; its layers with windows had bf16, since the kernel has no windows in 8 bits. The loss rises by {glue:text}`e4m3_loss` nats per byte. Both predictions give half of it. A likely reason is that they draw an error for each byte anew, while a key that was rounded to 4 bits is wrong for every query in the same way.
+# Eight bits are another matter. With Q, K, V and P in e4m3, a scale for each KV head and text, the logits of the second model move {glue:text}`e4m3_times` times as far as with tensor cores in bf16, and {glue:text}`e4m3_of_model` times as far as bf16 moves them in the rest of the model; its layers with windows had bf16, since the kernel has no windows in 8 bits. The loss hardly notices: it rises by {glue:text}`e4m3_loss` nats per byte. Both predictions give half of the distance. A likely reason is that they draw an error for each byte anew, while a key that was rounded to 4 bits is wrong for every query in the same way.
 #
 # ### A model that somebody else trained
 #
@@ -236,11 +235,11 @@ forms = {"RMSE of logits": "{:.3f}", "other next tokens of 1,000": "{:.1f}"}
 plots.table(table, "effect-foreign", forms)
 
 # %% [markdown]
-# The result is like that of our own model: the kernels are alike, and bf16 in the rest of the model moves the logits {glue:text}`foreign_times` times as far. The kernels change so few tokens that the counts do not tell them apart.
+# As in our own model the kernels are alike, and bf16 in the rest of the model moves the logits {glue:text}`foreign_times` times as far. They change so few tokens that the counts do not tell them apart.
 #
 # ### A training
 #
-# Nine ways of attention trained the model for 500 steps from three seeds each. The loss on held-out text, in nats per byte:
+# Nine ways of attention trained the model for 500 steps of 32 texts of 512 bytes, from three seeds each; P as hi + lo exists only in decode. The optimizer, AdamW, and the model's weights are in fp32, its other products in bf16. The loss on held-out text, in nats per byte:
 
 # %%
 losses = chapter.losses()
@@ -257,9 +256,8 @@ curves(
 plt.show()
 
 # %% [markdown]
-# The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds a difference of this size cannot be told from chance. This is a null: it does not say that the ways are equal, but that their difference, if there is one, is small against that of seeds.
-# Neither weights in fp32 nor the rounded denominator are better.
-# Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, and {glue:text}`parted_free` if the kernels' sums have free order.
+# The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds such a difference cannot be told from chance. This is a null: the ways may differ, but by little against seeds.
+# Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, also in torch's kernels, and {glue:text}`parted_free` if the sums of ours have free order.
 #
 # ### Where many logits are equal
 #
@@ -270,7 +268,7 @@ plt.show()
 # b_\delta = \frac{\sum dO \cdot (\hat o - o)}{\sum_\text{rows} |dO \cdot o|}
 # $$ (effect-bias-sums)
 #
-# Spread logits leave $b = -u^2 / (8 \ln 2) = -2.8 \cdot 10^{-6}$ in bf16 ({doc}`where_the_error_comes_from`). Equal ones allow up to half an ulp, a thousand times as much. If the denominator sums the rounded weights, numerator and denominator share the error.
+# Spread logits leave $b = -u^2 / (8 \ln 2) = -2.8 \cdot 10^{-6}$ in bf16 ({doc}`where_the_error_comes_from`). Equal ones allow up to half an ulp, a thousand times as much. A denominator that sums the rounded weights has the same error, which cancels.
 #
 # To provoke this, a model of two layers without rotary positions reads texts of two symbols, letter or not. In its first layer all keys of a symbol are equal, and {glue:text}`at_top` % of a row's keys share its maximum. The prediction rounds the weights of exact scores, and then the output:
 
@@ -298,8 +296,8 @@ forms = dict.fromkeys(by_way.columns[1:5], "{:.1e}") | dict.fromkeys(("loss", "a
 plots.table(by_way, "effect-biases", forms)
 
 # %% [markdown]
-# At step 0 all ways have the same weights. There the bias is {glue:text}`bias_start` with tensor cores, {glue:text}`bias_start_rounded` with the rounded denominator and {glue:text}`bias_start_fp32` with weights in fp32. Later each way has a model of its own. The table has root mean squares over the noted steps, and the losses of three seeds, in nats per symbol: their mean, and how far they lie apart. All ways have a bias of this size, also attention in fp32, since the last rounding of equal rows makes one. The prediction, which counts it, meets each measured bias of tensor cores within {glue:text}`bias_off` %.
-# So the condition can be provoked and its rate predicted; a failure of the training did not follow. The bias changed its sign {glue:text}`bias_signs` times between the noted steps, so it does not add up. All {glue:text}`bias_trainings` trainings end within {glue:text}`bias_apart` nats of each other: the way moves the loss no more than the seed. Texts of bytes are the control: there {glue:text}`control_top` % of the keys share the maximum, and the bias is {glue:text}`control_bias`. {cite:t}`qiu2025` saw their failure in GPT-2 after thousands of steps, which we did not repeat.
+# At step 0 the models are equal, and the bias is {glue:text}`bias_start` with tensor cores, {glue:text}`bias_start_rounded` with the rounded denominator and {glue:text}`bias_start_fp32` with attention in fp32. Later each way has a model of its own. The table has root mean squares over the noted steps, and the mean and range of three seeds' losses, in nats per symbol. All ways have a bias of this size, also attention in fp32, since the last rounding of equal rows makes one. The prediction, which counts it, meets each measured bias of tensor cores within {glue:text}`bias_off` %.
+# So the condition can be provoked and its rate predicted; a failure of the training did not follow. The bias changed its sign {glue:text}`bias_signs` times between the noted steps: it has no lasting direction. All {glue:text}`bias_trainings` trainings end within {glue:text}`bias_apart` nats of each other: the way moves the loss no more than the seed. Texts of bytes are the control: there {glue:text}`control_top` % of the keys share the maximum, and the bias is {glue:text}`control_bias`. {cite:t}`qiu2025` saw theirs in GPT-2 after thousands of steps, which we did not repeat.
 #
 # ### Write with one kernel, train with another
 #
@@ -314,7 +312,7 @@ shown = ratios[~ratios.attention.isin(ALIKE)]
 plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
 # %% [markdown]
-# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way with 16-bit keys gives the same distance, be it in fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same row alone and in the batch: its bits do not depend on it. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
+# Ways like the others are left out. There are three kinds of rows. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way with 16-bit keys is about equally far away, be it in fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. The batch-invariant decode has the same bits alone and in the batch. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
 #
 # ### A text that parts
 #
@@ -333,7 +331,7 @@ columns = ["decode", "texts of 64 that part", "first byte", "largest gap there, 
 plots.table(pd.DataFrame(rows, columns=columns), "effect-texts", {})
 
 # %% [markdown]
-# Texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 8 to 16 lie 1/16 apart: with 16 bits the largest gap is one such step, and some gaps are zero. Which text is better was not asked.
+# In 16 bits texts part only where the two most likely bytes are as good as equal. The logits of a model in bf16 are bf16 numbers, which from 8 to 16 lie 1/16 apart: the largest gap is one such step, and some gaps are zero. A cache in e4m3 parts more texts, at wider gaps. Which text is better was not asked.
 #
 # ### Let one write here
 #
@@ -355,7 +353,7 @@ for name, wrote in (("on", on), ("off", off)):
 print(f"the four texts part at bytes {first}")
 
 # %% [markdown]
-# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the products of the model's matrices in float64, as the page does. At temperature 0 a model as small as this repeats itself, and its texts seldom part:
+# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the products of the model's matrices in float64, as the page does. At temperature 0 so small a model repeats itself, and texts seldom part:
 
 # %% tags=["remove-input"]
 widgets.write()
@@ -484,4 +482,4 @@ assert exercises.check("effect-gap", 2.3)
 #
 # ## Sources
 #
-# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention; we provoked the bias, not the failure. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. What measured SmolLM2 is in the package's history ({doc}`/book/decisions/0034-recordings-that-are-complete`).
+# {cite:t}`zhong2026` studied the mismatch of training and rollout; {cite:t}`qiu2025` explain a training that failed by a bias of low-precision attention. A pull request to FlashAttention proposes the rounded denominator {cite:p}`flashattention2721`. The model, its data and the recordings are the experiments `training`, `bias` and `effects`: `labkernels record effects` trains it anew. What measured SmolLM2 is in the package's history ({doc}`/book/decisions/0034-recordings-that-are-complete`).

@@ -78,16 +78,17 @@ def ratios(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def losses() -> pd.DataFrame:
+def losses(model: str = "64 channels", what: str = "held out") -> pd.DataFrame:
     """Return the loss on held-out text of each way (down) and seed (across)."""
     found = pd.DataFrame(store.read("training"))
-    held = found[found.what == "held out"]
+    held = found[(found.model == model) & (found.what == what)]
     return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
 
 
 def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
-    """Return the loss of some ways over steps, above the mean of all ways: kind, x and y."""
+    """Return the first model's loss by some ways, above the mean of all ways: kind, x and y."""
     found = pd.DataFrame(store.read("training"))
+    found = found[found.model == "64 channels"]
     part = found[(found.what == "training") & (found.model_seed == seed)]
     y = part.value - part.groupby("step").value.transform("mean")
     lines = pd.DataFrame({"kind": part.way, "x": part.step, "y": y})

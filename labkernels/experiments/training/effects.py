@@ -27,7 +27,7 @@ ACTIVATIONS = "accuracy/activations.npz"
 SEED = 0
 REFERENCE = "rounded inputs"
 PASSES = {**ways.WAYS, **ways.FORWARD_ONLY}
-PLAIN, WINDOWED = "64 channels", "128 channels, windows"
+PLAIN, WINDOWED = losses.PLAIN, "128 channels, windows"
 WHOLE_MODEL = "torch fp32, model in bf16"
 DRAWS = 4  # of random errors, for a prediction
 

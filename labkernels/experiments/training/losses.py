@@ -1,14 +1,14 @@
 """Train a small model by each way to compute attention, from several seeds.
 
 Rows hold the loss of the training batch, in fp32, every few steps, and the loss on held-out text at
-the end. A repeat trains twice from one seed and notes the first step whose loss or weights have
-other bits.
+the end, by the way itself and with attention in fp32. A repeat trains twice from one seed and notes
+the first step whose loss or weights have other bits.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,6 +21,7 @@ from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/training.parquet"
 TRAINING, HELD_OUT, PARTED = "training", "held out", "first step that differs"
+EXACT = "held out, in fp32"  # the loss of the same weights with attention in fp32
 # batches(seed, batch=, context=, device=, held_out=): tokens and those that follow, without an end
 Batches = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -38,34 +39,43 @@ class Run:
     judged: int = 8  # held-out batches
 
 
-WHOLE = Run(Size())
 QUICK = Run(Size(layers=1, q_heads=2, kv_heads=1, context=32, hidden=32), 4, 2, warmup=2, every=2)
+PLAIN, WIDE = "64 channels", "128 channels"
+# The second model has no windows: the kernel in 8 bits has none, and would compute half the layers.
+WHOLE = {PLAIN: Run(Size()), WIDE: Run(Size(q_heads=4, head_dim=128))}
+QUICKS = {PLAIN: QUICK, WIDE: replace(QUICK, size=replace(QUICK.size, head_dim=128))}
+WAYS = {
+    PLAIN: tuple(way for way in ways.WAYS if way != "e4m3"),
+    WIDE: ("tensor cores", "torch flash", "torch fp32", "e4m3"),
+}
 SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A way of attention, the seed of weights and batches, and how often it trains."""
+    """A way of attention, the seed of weights and batches, how often it trains, and the model."""
 
     way: str
     seed: int
     runs: int = 1
+    model: str = PLAIN
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield each way from each seed, then the ways that train twice from the first seed."""
+    """Yield each way of each model from each seed, then the ways that train twice from one."""
     seeds = SEEDS[:1] if options.quick else SEEDS
-    for seed in seeds:
-        for way in ways.WAYS:
-            yield Cell(f"{way}/seed {seed}", Case(way, seed))
+    for model, of_model in WAYS.items():
+        for seed, way in itertools.product(seeds, of_model):
+            yield Cell(f"{model}/{way}/seed {seed}", Case(way, seed, model=model))
     for way in ways.REPEATED:
-        yield Cell(f"{way}/twice", Case(way, SEEDS[0], 2))
+        yield Cell(f"{PLAIN}/{way}/twice", Case(way, SEEDS[0], 2))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Train, and yield losses; or train twice, and yield where the bits part."""
-    case, run = cell.of, QUICK if recording.options.quick else WHOLE
-    base = {"way": case.way, "model_seed": case.seed, "steps": run.steps}
+    case, runs = cell.of, QUICKS if recording.options.quick else WHOLE
+    run = runs[case.model]
+    base = {"model": case.model, "way": case.way, "model_seed": case.seed, "steps": run.steps}
     if case.runs == 2:
         step = first_difference(case, run, recording.device)
         recording.tell(f"bits part at step {step}" if step < run.steps else "equal bits")
@@ -84,7 +94,8 @@ def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float
     for step, (_, loss) in enumerate(taken):
         if step % run.every == 0 or step == run.steps - 1:
             yield TRAINING, step, float(loss)
-    yield HELD_OUT, run.steps, judged(taken[-1][0], attend, run, device)
+    for what, judge in ((HELD_OUT, attend), (EXACT, ways.WAYS["torch fp32"]())):
+        yield what, run.steps, judged(taken[-1][0], judge, run, device)
 
 
 def steps(

@@ -18,12 +18,12 @@ from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
 
 class Ours(torch.autograd.Function):
-    """A forward and a backward kernel of the lab, and the policy of the forward pass."""
+    """A forward pass in the format that `run` says, and the lab's backward kernel in 16 bits."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, ends: Any, asked: Mapping[str, Any]) -> Any:
         """Shapes: as of `prefill`."""
-        made = prefill(q, RaggedKV(k, v, ends), ends, **asked["forward"]).outputs()
+        made = asked["run"](q, RaggedKV(k, v, ends), ends, **asked["forward"]).outputs()
         ctx.save_for_backward(q, k, v, *made, ends)
         ctx.asked = asked
         return made.out
@@ -37,63 +37,52 @@ class Ours(torch.autograd.Function):
         return *made.outputs(), None, None
 
 
-def ours(policy: NumericPolicy, *, ordered: bool = True) -> Attend:
+def ours(
+    policy: NumericPolicy, *, ordered: bool = True, run: Callable[..., Any] = prefill
+) -> Attend:
     """Return attention by the lab's kernels, in bf16.
 
-    ordered: whether every sum of the backward pass has one order.
+    ordered: whether every sum of the backward pass has one order. run: the forward pass.
     """
 
     def attend(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
     ) -> torch.Tensor:
         batch, context = q.shape[:2]
-        ends, lengths = _lengths(batch, context, q.device)
-        shared = lengths | {"window_left": window}
+        ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=q.device)
+        every = (context,) * batch
+        shared = {"causal": True, "q_lens": every, "kv_lens": every, "window_left": window}
         asked = {
+            "run": run,
             "forward": shared | {"policy": policy},
             "backward": shared | {"deterministic": ordered},
         }
         rows = (x.flatten(0, 1).bfloat16().contiguous() for x in (q, k, v))
-        run: Any = Ours.apply
-        out: torch.Tensor = run(*rows, ends, asked)
+        apply: Any = Ours.apply
+        out: torch.Tensor = apply(*rows, ends, asked)
         return out.view(batch, context, *out.shape[1:]).to(q.dtype)
 
     return attend
 
 
-def _lengths(batch: int, context: int, device: torch.device) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return where requests of equal lengths end, and the options of a call that knows them."""
-    ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=device)
-    every = (context,) * batch
-    return ends, {"causal": True, "q_lens": every, "kv_lens": every}
+def in_e4m3(
+    q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, *, window_left: int | None, **how: Any
+) -> Any:
+    """Run a prefill with Q, K, V and P in e4m3, with a scale for each text and KV head.
 
-
-def e4m3() -> Attend:
-    """Return attention in 8 bits, without gradients: Q, K, V and P in e4m3, a scale a KV head.
-
-    Layers with a window have the 16-bit kernel: the one in 8 bits has no windows.
+    Its gradients go straight through: those of the 16-bit inputs, from the output and the lse2 in
+    8 bits. A layer with a window has the 16-bit kernel: the one in 8 bits has no windows.
     """
-    in_16_bits, largest = ours(TENSOR_CORES), torch.finfo(CODES).max
-
-    def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
-    ) -> torch.Tensor:
-        if window is not None:
-            return in_16_bits(q, k, v, window)
-        batch, context, heads = k.shape[:3]
-        ends, lengths = _lengths(batch, context, q.device)
-        codes, scales = [], []
-        for x in (q, k, v):
-            grouped = x.float().unflatten(2, (heads, -1))
-            scales.append(grouped.abs().amax((1, 3, 4)) / largest)
-            coded = grouped / scales[-1][:, None, :, None, None]
-            codes.append(coded.to(CODES).flatten(2, 3).flatten(0, 1))
-        of = dict(zip(("q_descale", "k_descale", "v_descale"), scales, strict=True))
-        kv = RaggedCodes(codes[1], codes[2], ends)
-        done = prefill_fp8(codes[0], kv, ends, **of, **lengths)
-        return done.out.view(q.shape).to(q.dtype)
-
-    return attend
+    if window_left is not None:
+        return prefill(q, kv, ends, window_left=window_left, **how)
+    codes, scales = [], {}
+    for name, x in (("q", q), ("k", kv.k), ("v", kv.v)):
+        grouped = x.float().view(kv.batch, -1, kv.kv_heads, x[0].numel() // kv.kv_heads)
+        scale = grouped.abs().amax((1, 3)) / torch.finfo(CODES).max
+        scales[f"{name}_descale"] = scale
+        codes.append((grouped / scale[:, None, :, None]).to(CODES).view(x.shape))
+    del how["policy"]  # is of 16 bits
+    return prefill_fp8(codes[0], RaggedCodes(*codes[1:], ends), ends, **scales, **how)
 
 
 def flashinfer() -> Attend:
@@ -152,10 +141,7 @@ WAYS: Mapping[str, Callable[[], Attend]] = {
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),
     "torch math": partial(torchs, SDPBackend.MATH),
     "torch fp32": partial(torchs, SDPBackend.MATH, torch.float32),
+    "e4m3": partial(ours, TENSOR_CORES, run=in_e4m3),
 }
-# These have no gradients.
-FORWARD_ONLY: Mapping[str, Callable[[], Attend]] = {
-    "e4m3": e4m3,
-    "FlashInfer": flashinfer,
-}
+FORWARD_ONLY: Mapping[str, Callable[[], Attend]] = {"FlashInfer": flashinfer}  # no gradients
 REPEATED = ("tensor cores", "tensor cores, free order")

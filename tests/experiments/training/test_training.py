@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from labkernels.experiments.experiment import Options
+from labkernels.experiments.harness import Recording
 from labkernels.experiments.training import losses, text, ways
 from labkernels.experiments.training.model import Gpt, Size
+from labkernels.records import schema
 
 RUN = replace(losses.QUICK, steps=6)
-ON_A_CPU = ("tensor cores", "rounded denominator", "CUDA cores", "torch math", "torch fp32")
+WIDE = replace(losses.QUICKS[losses.WIDE], steps=6)
+IN_16_BITS = ("tensor cores", "rounded denominator", "CUDA cores", "torch math", "torch fp32")
+ON_A_CPU = [(RUN, way, 8) for way in IN_16_BITS] + [(WIDE, "e4m3", 4)]  # and bits of a number
 
 
 def test_batches_are_of_the_seed_and_held_out_text_is_another():
@@ -25,17 +29,17 @@ def test_batches_are_of_the_seed_and_held_out_text_is_another():
     assert len(held) > len(trained) // 20
 
 
-@pytest.mark.parametrize("way", ON_A_CPU)
-def test_logits_are_those_of_attention_in_fp32(way):
-    size = RUN.size
+@pytest.mark.parametrize(("run", "way", "bits"), ON_A_CPU)
+def test_logits_are_those_of_attention_in_fp32(run, way, bits):
+    size = run.size
     torch.manual_seed(0)
     model = Gpt(size)
     tokens, _ = next(text.batches(0, batch=2, context=size.context, device="cpu"))
     with torch.no_grad():
         want = model(tokens, ways.WAYS["torch fp32"]())
         found = model(tokens, ways.WAYS[way]())
-    # q, k, v, P and out are rounded to 8 bits; one layer adds them to a stream of the same size
-    assert (found - want).abs().max() <= 5 * 2.0**-8 * want.abs().max()
+    # q, k, v, P and out are rounded; one layer adds them to a stream of the same size
+    assert (found - want).abs().max() <= 5 * 2.0**-bits * want.abs().max()
     earlier = tokens.clone()
     earlier[:, -1] = 0
     with torch.no_grad():  # a token does not see later ones
@@ -43,15 +47,30 @@ def test_logits_are_those_of_attention_in_fp32(way):
     assert torch.equal(cut[:, :-1], found[:, :-1])
 
 
-@pytest.mark.parametrize("way", ON_A_CPU)
-def test_a_training_learns(way):
-    found = list(losses.trained(losses.Case(way, 0), replace(RUN, steps=12, every=1), "cpu"))
+@pytest.mark.parametrize(("run", "way", "bits"), ON_A_CPU)
+def test_gradients_are_those_of_attention_in_fp32(run, way, bits):
+    heads = (run.size.q_heads, run.size.kv_heads, run.size.kv_heads)
+    torch.manual_seed(0)
+    qkv = [torch.randn(2, 40, n, run.size.head_dim, requires_grad=True) for n in heads]
+    dout = torch.randn_like(qkv[0])
+    found, want = (
+        torch.autograd.grad(ways.WAYS[name]()(*qkv), qkv, dout) for name in (way, "torch fp32")
+    )
+    for made, exact in zip(found, want, strict=True):
+        # q, k, v, P, out and dS are rounded, each by half an ulp or less
+        assert (made - exact).norm() <= 2 * 2.0**-bits * exact.norm()
+
+
+@pytest.mark.parametrize(("run", "way", "bits"), ON_A_CPU)
+def test_a_training_learns(run, way, bits):
+    found = list(losses.trained(losses.Case(way, 0), replace(run, steps=12, every=1), "cpu"))
     values = [value for what, _, value in found if what == losses.TRAINING]
     assert len(values) == 12
     # ln 256 with logits near zero, and less where a byte follows itself, as indentation does
     assert 4.9 <= values[0] <= 5.6
     assert values[-1] < values[0] - 0.2
-    assert found[-1][0] == losses.HELD_OUT
+    assert [what for what, *_ in found[-2:]] == [losses.HELD_OUT, losses.EXACT]
+    assert abs(found[-1][2] - found[-2][2]) <= 2.0**-bits
 
 
 def test_two_trainings_have_equal_bits_and_another_way_parts():
@@ -65,8 +84,20 @@ def test_bits_that_part_are_found(monkeypatch):
     assert losses.first_difference(losses.Case("tensor cores", 0, 2), RUN, "cpu") == 0
 
 
+def test_rows_of_a_training_in_8_bits_fit_their_table(tmp_path):
+    options = Options(out=tmp_path, quick=True, commit="1234567", only="128 channels/e4m3")
+    recording = Recording(losses.EXPERIMENT, options, losses.EXPERIMENT.chosen(options))
+    (cell,) = recording.cells
+    origin = {name: recording.origin[name] for name in ("started_utc", "commit", "device")}
+    found = [origin | row for _, row in losses.rows(cell, recording)]
+    assert [row["what"] for row in found[-2:]] == [losses.HELD_OUT, losses.EXACT]
+    for row in found:
+        schema.validate(row, schema.TABLES["training"])
+
+
 def test_the_grid_has_every_way_from_every_seed():
     cells = [cell.of for cell in losses.cells(Options())]
     once = {(case.way, case.seed) for case in cells if case.runs == 1}
     assert once == {(way, seed) for way in ways.WAYS for seed in losses.SEEDS}
+    assert all(case.model == losses.WIDE for case in cells if case.way == "e4m3")
     assert Size().width == Size().q_heads * Size().head_dim
