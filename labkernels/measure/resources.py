@@ -156,6 +156,17 @@ def with_variants() -> Iterator[Instance]:
                 yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
 
 
+def widest() -> Iterator[Instance]:
+    """Yield each kernel's preferred tile with each feature beyond VARIED alone, and with all."""
+    asked = {"window": {"window_left": 1023}, "soft_cap": {"soft_cap": 50.0}, "bias": {"reach": 128}}
+    for spec, head_dim in product(cuda_kernels().values(), VARIED_HEAD_DIMS):
+        alone = [(feature,) for feature in spec.features if feature not in VARIED]
+        for features in (*alone, spec.features) if alone else ():
+            how = [asked.get(feature, {feature: True}) for feature in features]
+            variant = AttentionVariant(**{name: x for of in how for name, x in of.items()})
+            yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
+
+
 def compiler_row(instance: Instance, *, arch: str, started_utc: str) -> Row:
     """Compile an instance for an architecture; return its row of the table compiler_reports.
 
