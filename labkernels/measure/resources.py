@@ -158,7 +158,11 @@ def with_variants() -> Iterator[Instance]:
 
 def widest() -> Iterator[Instance]:
     """Yield each kernel's preferred tile with each feature beyond VARIED alone, and with all."""
-    asked = {"window": {"window_left": 1023}, "soft_cap": {"soft_cap": 50.0}, "bias": {"reach": 128}}
+    asked = {
+        "window": {"window_left": 1023},
+        "soft_cap": {"soft_cap": 50.0},
+        "bias": {"reach": 128},
+    }
     for spec, head_dim in product(cuda_kernels().values(), VARIED_HEAD_DIMS):
         alone = [(feature,) for feature in spec.features if feature not in VARIED]
         for features in (*alone, spec.features) if alone else ():
