@@ -158,16 +158,13 @@ def with_variants() -> Iterator[Instance]:
 
 def widest() -> Iterator[Instance]:
     """Yield each kernel's preferred tile with each feature beyond VARIED alone, and with all."""
-    asked = {
-        "window": {"window_left": 1023},
-        "soft_cap": {"soft_cap": 50.0},
-        "bias": {"reach": 128},
-    }
+    asked: dict[str, tuple[str, Any]] = {"window": ("window_left", 1023), "bias": ("reach", 128)}
+    asked["soft_cap"] = ("soft_cap", 50.0)
     for spec, head_dim in product(cuda_kernels().values(), VARIED_HEAD_DIMS):
         alone = [(feature,) for feature in spec.features if feature not in VARIED]
         for features in (*alone, spec.features) if alone else ():
-            how = [asked.get(feature, {feature: True}) for feature in features]
-            variant = AttentionVariant(**{name: x for of in how for name, x in of.items()})
+            how = dict(asked.get(feature, (feature, True)) for feature in features)
+            variant = AttentionVariant(**how)
             yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
 
 
