@@ -150,7 +150,7 @@ formats = dict.fromkeys(columns[1:3], "{:.0f}")
 plots.table(pd.DataFrame(rows, columns=columns), "tile-keys", formats)
 
 # %% [markdown]
-# These are means over 8,192 tokens of a tile of 128 rows with steps of 128 keys, as our fastest kernel has it, at a group of 4. A window of 128 costs two steps, of which a row sees half.
+# These are means over 8,192 tokens of a tile of 128 rows with steps of 128 keys, as our fastest kernel has it, at a group of 4. A window of 128 costs two steps, of which a row sees half. Heads of 256 take steps of 80 keys, but of 64 where a window is short: a tile of Gemma 3's goes over 1,088 keys, which are 17 steps of 64 and up to 15 of 80.
 #
 # A decode reads the keys of one token and waits for memory, so its least time is that of the bytes: $2 (W + 1) D$ numbers for each request and KV head.
 #
@@ -331,7 +331,7 @@ learned.columns = ["variant", "time, µs", "gain", "kernel"]
 plots.table(learned, "variant-gradients", {"time, µs": "{:.0f}", "gain": "{:.2f}"})
 
 # %% [markdown]
-# Beside FlashAttention-4 and torch's FlexAttention, in one recording for each row; the heads of 64 are GPT-OSS's, those of 256 Gemma 3's:
+# The table has the peers of the prefills; 64 channels are GPT-OSS's, 256 Gemma 3's:
 
 # %% tags=["hide-input"]
 trained = chapter.against_peers(store.read("backward_variants"))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from labkernels.hardware import gpu
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.kernel import PADDED_DIMS
 from labkernels.kernels.packed_gqa.schedule import steps_of_tiles as steps
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
@@ -56,10 +57,11 @@ def gradients(rows: list[dict], heads: str) -> pd.DataFrame:
 def against_peers(rows: list[dict], metric: str = "time") -> pd.DataFrame:
     """Return our fastest of each workload, the fastest of the others, and their time over ours.
 
-    rows: of recordings with labels in note. A workload's last recording counts, if both ran in it.
+    rows: of recordings with labels in note, of which heads of padded tiles do not count. A
+    workload's last recording counts, if both ran in it.
     Units: us
     """
-    found = pd.DataFrame(rows)
+    found = pd.DataFrame(row for row in rows if row["head_dim"] not in PADDED_DIMS)
     found = found[(found.metric == metric) & (found.statistic == "median")]
     found = found[found.started_utc == found.groupby("note").started_utc.transform("max")]
     found = found.assign(us=1e6 * found.value, ours=found.backend.isin(OURS))

@@ -156,6 +156,18 @@ def with_variants() -> Iterator[Instance]:
                 yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
 
 
+def widest() -> Iterator[Instance]:
+    """Yield each kernel's preferred tile with each feature beyond VARIED alone, and with all."""
+    asked: dict[str, tuple[str, Any]] = {"window": ("window_left", 1023), "bias": ("reach", 128)}
+    asked["soft_cap"] = ("soft_cap", 50.0)
+    for spec, head_dim in product(cuda_kernels().values(), VARIED_HEAD_DIMS):
+        alone = [(feature,) for feature in spec.features if feature not in VARIED]
+        for features in (*alone, spec.features) if alone else ():
+            how = dict(asked.get(feature, (feature, True)) for feature in features)
+            variant = AttentionVariant(**how)
+            yield spec.instances(spec.shape(head_dim=head_dim, variant=variant))[0]
+
+
 def compiler_row(instance: Instance, *, arch: str, started_utc: str) -> Row:
     """Compile an instance for an architecture; return its row of the table compiler_reports.
 

@@ -21,7 +21,8 @@ def cells(options: Options) -> Iterator[Cell]:
     `quick` keeps the first of each kernel.
     """
     seen = set()
-    for instance in chain(resources.all_instances(), resources.with_variants()):
+    varied = (resources.with_variants(), resources.widest())
+    for instance in chain(resources.all_instances(), *varied):
         if not (options.quick and instance.kernel in seen):
             seen.add(instance.kernel)
             yield Cell(label_of(instance), instance)

@@ -14,10 +14,13 @@ from labkernels.kernels.packed_gqa.schedule import (
     SHORT_AT_END,
     Lengths,
     schedule,
+    steps_of_tiles,
     visible_keys,
 )
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.wgmma.launch import L2_SHARE
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.registry import discover
 from labkernels.variant import AttentionVariant
 
 SLOTS = 264
@@ -171,3 +174,16 @@ def test_an_order_for_the_cache_leaves_no_slot_idle_for_long(head_dim, length):
     for length_of_block in steps:  # the fixed work of a block takes as long as two steps
         ends[ends.argmin()] += length_of_block
     assert ends.max() <= 1.03 * steps.sum() / slots
+
+
+@pytest.mark.parametrize(("window", "keys"), [(1024, 64), (2048, 64), (4096, 80), (None, 80)])
+def test_wide_heads_take_the_step_that_goes_over_fewer_keys(window, keys):
+    """A step of 64 keys takes 1.025 times as long as 4/5 of one of 80 (recorded, full)."""
+    variant = AttentionVariant(causal=True, window_left=window)
+    work = Prefill((8192,) * 2, (8192,) * 2, 16, 8, 256, variant=variant)
+    spec = discover()["prefill_wgmma"]
+    shape = spec.shape(head_dim=256, group=2, rows=2**14, layout="ragged", variant=variant)
+    assert spec.instance(shape).tile.keys == keys
+    taken = {n: n * steps_of_tiles(work, 128, n).sum() for n in (64, 80)}
+    taken[64] *= 1.025
+    assert min(taken, key=taken.get) == keys

@@ -1,9 +1,11 @@
 """What windows, soft caps, slopes and sinks cost: decode, prefill and backward, ours and the peers
-that have them, on the shapes of published models.
+that have them, on the shapes of published models; and what heads cost whose tiles zeros fill.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 from labkernels.experiments.performance.backward import gradient_rows
 from labkernels.experiments.timed import GridCell, Timed
@@ -11,6 +13,7 @@ from labkernels.kernels.backward.operation import OPERATION as BACKWARD
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.operation import OPERATION as DECODE
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.kernel import PADDED_DIMS, tile_width
 from labkernels.kernels.prefill.operation import OPERATION as PREFILL
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.implementation import Implementation, implementations
@@ -28,6 +31,8 @@ GPT_OSS_SHAPE, GEMMA_SHAPE = (4, 8192, 64, 8, 64), (2, 8192, 16, 8, 256)
 MANY_HEADS = (4, 8192, 16, 16, 128)  # torch's backends are timed without groups of heads
 DECODES = {(57, 8192, 32, 8, 128): "", (8, 32768, 32, 8, 128): ""}
 DECODES |= {(64, 8192, 64, 8, 64): "GPT-OSS", (32, 8192, 16, 8, 256): "Gemma 3"}
+# peers that compile themselves for each head_dim, and so are left out where zeros fill the tiles
+COMPILED = ("flashinfer", "flex")
 
 
 def windowed(*windows: int) -> list[AttentionVariant]:
@@ -59,7 +64,17 @@ def _causal(kind: type, first: tuple[int, ...], quick: bool) -> list[GridCell]:
             n = ((512,) if quick else (length,)) * batch
             work = kind(n, n, *heads, causal=True, variant=replace(variant, causal=True))
             cells.append(GridCell(work, why))
+    for head_dim, causal in product(PADDED_DIMS, (False, True)):
+        n = ((512,) if quick else (4096,)) * 4
+        cells.append(_padded(kind(n, n, 16, 16, head_dim, causal=causal)))
     return cells
+
+
+def _padded(work: Any) -> GridCell:
+    """Return the cell of heads whose tiles zeros fill, beside heads as wide as the tiles."""
+    width = tile_width(work.head_dim)
+    wide = {"head_dim": width} | ({"head_dim_v": width} if hasattr(work, "head_dim_v") else {})
+    return GridCell(work, "padded", replace(work, **wide), f"of {width} channels")
 
 
 def of_decode(*, quick: bool = False) -> list[GridCell]:
@@ -71,6 +86,10 @@ def of_decode(*, quick: bool = False) -> list[GridCell]:
             size = (2, 1024) if quick else (batch, length)
             work = Decode.uniform(*size, **how, variant=variant)
             cells.setdefault(work, GridCell(work, why))
+    for head_dim in PADDED_DIMS:
+        size = (2, 1024) if quick else (57, 8192)
+        padded = Decode.uniform(*size, q_heads=32, kv_heads=8, head_dim=head_dim)
+        cells[padded] = _padded(padded)
     return list(cells.values())
 
 
@@ -81,6 +100,7 @@ def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementatio
     slow = operation != "decode" and "window" not in work.variant.features
     for item in implementations(operation).values():
         cannot = missing.get(item.library) or item.missing()
+        cannot = cannot or (cell.baseline is not None and item.name.startswith(COMPILED))
         if not cannot and not (slow and item.tensor_cores == "off"):
             yield item
 

@@ -44,9 +44,10 @@ SHAPES = {
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "within"),),
 }
-# tiles for short requests: 512 keys are eight blocks of 64 keys, but 6.4 blocks of 80
+# tiles for short requests and windows: 512 keys are eight blocks of 64 keys, but 6.4 blocks of 80,
+# and the 1,088 keys that 64 tokens see of a window of 1,024 are 17 blocks, but up to 15 of 80
 SHAPES_OF_SHORT = {256: ((128, 64, 12, 2, "within"),)}
-SHORT_ROWS = 512
+SHORT_ROWS, SHORT_WINDOW = 512, 2048
 WIDE = 128  # channels
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
@@ -99,7 +100,9 @@ class PrefillWgmma(TmaPrefill, TunableKernel):
             tiles = tuple(sorted(tiles, key=lambda tile: wide and tile.overlap != "within"))
         boxes = shape.page_size % ATOM_ROWS == 0 and shape.width == shape.head_dim
         copied = shape.layout == "paged" and not boxes
-        short = bool(shaped) or (shape.rows <= SHORT_ROWS and not copied)
+        left = shape.variant.window_left
+        few = shape.rows <= SHORT_ROWS and not copied
+        short = bool(shaped) or few or (left is not None and left <= SHORT_WINDOW)
         tiles = (*of_short, *tiles) if short else (*tiles, *of_short)
         if shape.layout != "paged":
             return tiles
