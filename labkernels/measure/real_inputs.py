@@ -36,10 +36,10 @@ class Head:
 
 
 HEADS = {
-    "diffuse": Head(0, 0, "a third of all keys share each weight", (256, 2048)),
-    "peaky": Head(1, 0, "one to ten keys of any place have the weight", (256,)),
-    "own key": Head(11, 2, "a query sees its own key, and the key before"),
-    "outlier channel": Head(10, 1, "two channels of K are six times as large as the others"),
+    "diffuse": Head(0, 0, "about half of all keys share the weight", (256, 2048)),
+    "peaky": Head(1, 0, "the key before a query's own has most weight; scores reach 31"),
+    "own key": Head(11, 2, "one head sees its own key, two its neighbours"),
+    "outlier channel": Head(10, 1, "a channel of K is six times as large as the middle one"),
     "first key": Head(18, 2, "the first key has nearly all weight, and its value is small"),
     "large values": Head(24, 2, "V reaches 14; the first key has half of the weight"),
     "long": Head(21, 2, "one head sees the first key, one its own, one many", (256, 2048, 8192)),
