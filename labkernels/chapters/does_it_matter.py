@@ -12,6 +12,7 @@ from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.api import prefill
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.measure import real_inputs
+from labkernels.numerics.arrays import as_float64
 from labkernels.records import store
 
 # What ways of `effects` are called in figures, where their names do not say it.
@@ -56,14 +57,19 @@ def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
     return lines[lines.kind.isin(ways)]
 
 
-def keys_that_share(scores: np.ndarray) -> np.ndarray:
-    """Return how many keys share a row's weight: 1 over the sum of its squared weights.
+def keys_that_share(inputs: PrefillInputs) -> np.ndarray:
+    """Return how many keys share the weight of each query head's middle query.
 
-    Shapes: [..., keys] -> [...].
+    That is 1 over the sum of squared weights. Shapes: one request of causal queries -> [q_heads].
     """
+    q, k = as_float64(inputs.q), as_float64(inputs.kv.k)
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) * inputs.scale
+    seen = np.tri(len(q), len(k), len(k) - len(q), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    made: np.ndarray = 1 / np.square(p).sum(-1)
+    made: np.ndarray = np.median(1 / np.square(p).sum(-1), axis=-1)
     return made
 
 

@@ -37,7 +37,7 @@ class Head:
 
 HEADS = {
     "diffuse": Head(0, 0, "about half of all keys share the weight", (256, 2048)),
-    "peaky": Head(1, 0, "the key before a query's own has most weight; scores reach 31"),
+    "peaky": Head(1, 0, "the key before a query's own has most weight; scores fall to -31"),
     "own key": Head(11, 2, "one head sees its own key, two its neighbours"),
     "outlier channel": Head(10, 1, "a channel of K is six times as large as the middle one"),
     "first key": Head(18, 2, "the first key has nearly all weight, and its value is small"),
