@@ -52,9 +52,10 @@ from myst_nb import glue
 # %% tags=["hide-input"]
 from labkernels import Bench, Decode, Prefill, cli, ops, plots, verdict
 from labkernels.bench import elements
-from labkernels.chapters import does_it_matter, exercises
+from labkernels.chapters import exercises
 from labkernels.chapters import rounding_or_bug as chapter
 from labkernels.kernels.registry import discover
+from labkernels.measure import real_inputs
 from labkernels.measure.judge.criteria import REFUSED, VERDICT, Criteria
 from labkernels.measure.mutants import decode
 from labkernels.numerics import rounding
@@ -260,7 +261,7 @@ plots.table(asked_of_each(judge, outputs, verdicts), "live", {"in ulp": "{:.1f}"
 # Three of them again, on Q, K and V of a trained model ({doc}`does_it_matter`) with 305 keys and 18 heads:
 
 # %% tags=["hide-input"]
-real = does_it_matter.decode_of(does_it_matter.activations(), (305,))
+real = real_inputs.decode_of((2033,), ("diffuse", "long"))
 real_out, how = {}, {"kernel": "decode_mma", "keys_per_split": 256, "scale": real.scale}
 real_out["right"] = ops.decode(real.q, real.cache, **how).out
 real_out |= {name: decode.decode(decode.MUTANTS[name], "decode_mma", real) for name in SHOWN[:2]}

@@ -46,9 +46,10 @@ import torch
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, ops, plots
-from labkernels.chapters import does_it_matter, exercises, live, two_roads
+from labkernels.chapters import exercises, live, two_roads
 from labkernels.chapters.two_roads import ALIGNED, CHOSEN, KVCACHE, KVCACHE_FIXED, SPLIT, VARLEN
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.measure import real_inputs
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import as_float64
 
@@ -207,14 +208,18 @@ plt.show()
 # Random scores have their maximum anywhere. A trained model's heads mostly look at what is near, which lies in the KV tile that is taken first. The rule of thumb then predicts far more equal rows. Here are 18 heads of a small model ({doc}`does_it_matter`), rows from position 128 to 511:
 
 # %% tags=["hide-input"]
-real = does_it_matter.prefill_of(does_it_matter.activations(), 512)
-roads = [
-    ops.prefill(*real.arguments, causal=True, **path.options).out for path in (VARLEN, KVCACHE)
-]
-apart_model = np.concatenate(np.split(two_roads.differing(*roads), 6), axis=1)
-heads = [torch.cat(x.expand(-1, 3, -1).split(512), 1) for x in (real.q, real.kv.k)]
-shares = {"random": two_roads.equal_rows(apart[:512], q[:512], k[:512])}
-shares["of a trained model"] = two_roads.equal_rows(apart_model, *heads)
+shares = {"random, 256 keys": two_roads.equal_rows(apart[:256], q[:256], k[:256])}
+for n in (256, 2048, 8192):
+    heads = [name for name, head in real_inputs.HEADS.items() if n in head.lengths]
+    for name in heads:
+        real = real_inputs.prefill_of((n,), (name,))
+        roads = [
+            ops.prefill(*real.arguments, causal=True, **path.options).out
+            for path in (VARLEN, KVCACHE)
+        ]
+        of_k = real.kv.k.expand(-1, real_inputs.GROUP, -1)
+        found = two_roads.equal_rows(two_roads.differing(*roads), real.q, of_k)
+        shares[f"{name}, {n:,} keys"] = found
 table = pd.DataFrame(shares).T.rename_axis("Q, K and V").reset_index()
 plots.table(table, "real-roads", dict.fromkeys(table.columns[1:], "{:.1f}"))
 

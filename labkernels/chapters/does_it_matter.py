@@ -1,21 +1,18 @@
-"""Does it matter: a trained model's activations as inputs, and what was recorded of the model."""
+"""Does it matter: verdicts on real inputs, and what was recorded of models."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
 
 from labkernels.audit.verdict import verdict
-from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.api import decode
-from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
-from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.api import prefill
-from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
-from labkernels.kernels.prefill.workload import Prefill
-from labkernels.kernels.random_inputs import Normal
+from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure import real_inputs
+from labkernels.numerics.arrays import as_float64
 from labkernels.records import store
 
 # What ways of `effects` are called in figures, where their names do not say it.
@@ -23,40 +20,6 @@ NAMES = {
     "torch fp32": "Q, K, V not rounded",
     "torch fp32, model in bf16": "the rest of the model in bf16",
 }
-
-
-def activations() -> dict[str, torch.Tensor]:
-    """Return Q, K and V of a text in the trained model, in bf16; a KV head of each layer.
-
-    Shapes: q [layers, tokens, 3, 64]; k, v [layers, tokens, 1, 64].
-    """
-    with np.load(store.path_of("activations.npz")) as file:
-        parts = {name: torch.from_numpy(file[name].view(np.int16)) for name in ("q", "k", "v")}
-    return {name: part.view(torch.bfloat16) for name, part in parts.items()}
-
-
-def prefill_of(parts: dict[str, torch.Tensor], tokens: int) -> PrefillInputs:
-    """Return a causal prefill of the first tokens, with a layer in place of a request."""
-    layers, _, heads, channels = parts["q"].shape
-    lengths = (tokens,) * layers
-    work = Prefill(lengths, lengths, heads, 1, channels, causal=True, dtype="bf16")
-    drawn = prefill_inputs(work, Normal(0, "cpu"))
-    q, k, v = (parts[name][:, :tokens].flatten(0, 1).contiguous() for name in ("q", "k", "v"))
-    return replace(drawn, q=q, kv=RaggedKV(k, v, drawn.kv.cu_seqlens))
-
-
-def decode_of(parts: dict[str, torch.Tensor], lengths: Sequence[int]) -> DecodeInputs:
-    """Return a decode of a token of each layer, after the keys of so many tokens."""
-    layers, _, heads, channels = parts["q"].shape
-    of_layer = [(layer, length) for layer in range(layers) for length in lengths]
-    work = Decode(tuple(n for _, n in of_layer), heads, 1, channels, dtype="bf16")
-    drawn = decode_inputs(work, Normal(0, "cpu"))
-    for request, (layer, length) in enumerate(of_layer):
-        page, slot = drawn.cache.places(request)
-        for pool, name in zip(drawn.cache.pools, ("k", "v"), strict=True):
-            pool[page, slot] = parts[name][layer, :length]
-        drawn.q[request] = parts["q"][layer, length - 1]
-    return drawn
 
 
 def means(found: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -95,28 +58,30 @@ def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
     return lines[lines.kind.isin(ways)]
 
 
-def keys_that_share(scores: np.ndarray) -> np.ndarray:
-    """Return how many keys share a row's weight: 1 over the sum of its squared weights.
+def keys_that_share(inputs: PrefillInputs) -> np.ndarray:
+    """Return how many keys share the weight of each query head's middle query.
 
-    Shapes: [..., keys] -> [...].
+    That is 1 over the sum of squared weights. Shapes: one request of causal queries -> [q_heads].
     """
+    q, k = as_float64(inputs.q), as_float64(inputs.kv.k)
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) * inputs.scale
+    seen = np.tri(len(q), len(k), len(k) - len(q), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    made: np.ndarray = 1 / np.square(p).sum(-1)
+    made: np.ndarray = np.median(1 / np.square(p).sum(-1), axis=-1)
     return made
 
 
-def answers(parts: dict[str, torch.Tensor], operation: str, kernel: str) -> list[str]:
-    """Return the verdicts on a kernel's outputs: one a layer, of a decode also one a length."""
-    found = []
-    for layer in range(len(parts["q"])):
-        one = {name: part[layer : layer + 1] for name, part in parts.items()}
-        if operation == "prefill":
-            found.append(judged(operation, prefill_of(one, 256), kernel))
-            continue
-        for length in (64, 128, 256, 512):
-            found.append(judged(operation, decode_of(one, (length,)), kernel))
-    return found
+def answers(operation: str, kernel: str) -> list[str]:
+    """Return the verdicts on a kernel's outputs: one for each head and length of `real_inputs`."""
+    make = real_inputs.prefill_of if operation == "prefill" else real_inputs.decode_of
+    return [
+        judged(operation, make((length,), (name,)), kernel)
+        for name, head in real_inputs.HEADS.items()
+        for length in head.lengths
+    ]
 
 
 def judged(operation: str, inputs: PrefillInputs | DecodeInputs, kernel: str) -> str:

@@ -193,13 +193,15 @@ def equal_rows(differ: np.ndarray, q, k, keys: int = VARLEN.keys) -> dict[str, f
 
     Rows of the first block are left out. The rule: the largest causal score of a row lies in the
     block of so many keys that is taken first.
-    Shapes: differ [tokens, heads], of `differing`; q, k [tokens, heads, head_dim].
+    Shapes: differ [n, heads], of `differing`; q [n, heads, head_dim] of the last tokens; k [tokens,
+    heads, head_dim].
     """
     scores = np.einsum("qhd,khd->qhk", as_float64(q), as_float64(k))
-    place = np.arange(len(q))
-    scores = np.where(place <= place[:, None, None], scores, -np.inf)
-    said = (scores.argmax(-1) >= (place // keys * keys)[:, None])[keys:]
-    equal = differ[keys:] == 0
+    place = np.arange(len(k) - len(q), len(k))
+    scores = np.where(np.arange(len(k)) <= place[:, None, None], scores, -np.inf)
+    later = place >= keys
+    said = (scores.argmax(-1) >= (place // keys * keys)[:, None])[later]
+    equal = differ[later] == 0
     shares = {"by the rule of thumb, %": said, "equal, %": equal, "of the rule's, %": equal[said]}
     return {name: 100 * float(share.mean()) for name, share in shares.items()}
 

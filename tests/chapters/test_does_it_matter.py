@@ -1,4 +1,4 @@
-"""Does it matter: activations as inputs and tables of the recorded effects."""
+"""Does it matter: verdicts on real inputs and tables of the recorded effects."""
 
 import numpy as np
 import pandas as pd
@@ -6,47 +6,20 @@ import pytest
 import torch
 
 from labkernels.chapters import does_it_matter as chapter
-from labkernels.chapters import live
 from labkernels.experiments.training import effects
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Normal
 from labkernels.records import store
 
 
-@pytest.fixture(scope="module")
-def parts():
-    return chapter.activations()
-
-
-def test_activations_are_those_of_a_model(parts):
-    layers, tokens, group, channels = parts["q"].shape
-    assert parts["k"].shape == parts["v"].shape == (layers, tokens, 1, channels)
-    assert group == 3
-    assert all(part.isfinite().all() for part in parts.values())
-    # a trained model looks at few keys, where random inputs of this size share a third of them
-    drawn = chapter.prefill_of(parts, 128)
-    q = drawn.q.double().view(layers, 128, group, channels)[:, -1].numpy()
-    k = drawn.kv.k.double().view(layers, 128, channels).numpy()
-    shared = chapter.keys_that_share(np.einsum("lhd,lkd->lhk", q, k) * drawn.scale)
-    assert np.median(shared) < 128 / 6
-
-
 def test_how_many_keys_share_a_weight():
-    scores = np.array([[0.0, 0.0, 0.0, 0.0], [900.0, 0.0, 0.0, 0.0], [1.0, 1.0, -900, -900]])
-    assert np.allclose(chapter.keys_that_share(scores), [4, 1, 2])
-
-
-def test_a_decode_reads_the_keys_of_its_layer(parts):
-    lengths = (17, 40)
-    decoded = chapter.decode_of(parts, lengths)
-    prefilled = chapter.prefill_of(parts, 40)
-    rows = live.truth(prefilled).reshape(len(parts["q"]), 40, 3, 64)
-    found = live.truth(decoded).reshape(len(parts["q"]), 2, 3, 64)
-    for place, length in enumerate(lengths):  # a causal row of a prefill is the decode after it
-        assert np.allclose(found[:, place], rows[:, length - 1], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma"])
-def test_right_outputs_on_activations_are_rounding(parts, kernel):
-    assert chapter.judged("decode", chapter.decode_of(parts, (64,)), kernel) == "ROUNDING"
+    drawn = prefill_inputs(Prefill((2,), (4,), 2, 1, 16, causal=True), Normal(0, "cpu"))
+    drawn.q.zero_()
+    assert np.allclose(chapter.keys_that_share(drawn), 3.5)  # three keys, and four
+    drawn.q[:, 1], drawn.kv.k[:, 0] = 1, 0
+    drawn.kv.k[1] = 900
+    assert np.allclose(chapter.keys_that_share(drawn), [3.5, 1])
 
 
 def test_tables_of_the_recorded():
@@ -77,9 +50,9 @@ def test_a_batch_invariant_decode_has_one_ratio_alone_and_in_a_batch_of_64():
     assert set(ratios["trains with"]) == {"decode", "full pass"}
 
 
-def test_each_layer_and_length_is_judged_alone(parts):
-    few = {name: part[:2] for name, part in parts.items()}
-    assert chapter.answers(few, "decode", "decode_mma") == ["ROUNDING"] * 8
+@pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "prefill_mma"])
+def test_right_outputs_on_real_inputs_are_rounding(kernel):
+    assert chapter.answers(kernel.partition("_")[0], kernel) == ["ROUNDING"] * 10
 
 
 def test_the_first_byte_that_differs_is_marked():

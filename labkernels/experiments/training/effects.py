@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch.nn.functional import kl_div
 
@@ -23,7 +22,6 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/effects.parquet"
-ACTIVATIONS = "accuracy/activations.npz"
 SEED = 0
 REFERENCE = "rounded inputs"
 PASSES = {**ways.WAYS, **ways.FORWARD_ONLY}
@@ -36,8 +34,7 @@ DRAWS = 4  # of random errors, for a prediction
 class Plan:
     """The training, how much text is judged, and how long the written texts are.
 
-    kept: tokens of the activations that are kept for other measurements. lacks: the ways that do
-    not compute the model's attention.
+    lacks: the ways that do not compute the model's attention.
     """
 
     run: Run
@@ -46,12 +43,11 @@ class Plan:
     prompts: int = 64
     prompt: int = 512
     tokens: int = 256
-    kept: int = 512
 
 
 WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
 _NARROW = replace(losses.QUICK.size, layers=2, head_dim=128, window=7)
-_QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6, kept=16)
+_QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6)
 WHOLE = {
     PLAIN: Plan(Run(Size(context=1024), steps=1500, batch=16), ("e4m3",)),
     WINDOWED: Plan(Run(WIDE, steps=1500, batch=16), ("torch flash", "torch cuDNN")),
@@ -63,11 +59,7 @@ QUICK = {
 
 
 def cells(_: Options) -> Iterator[Cell]:
-    """Yield, for each model, the ways of a full pass, of writing, and of judging what was written.
-
-    The first model's activations are kept.
-    """
-    yield Cell(f"{PLAIN}/activations", (PLAIN, "activations", ""))
+    """Yield, for each model, the ways of a full pass, of writing, and of judging a text."""
     for model, plan in WHOLE.items():
         passes = [way for way in PASSES if way not in plan.lacks]
         every = {
@@ -82,16 +74,12 @@ def cells(_: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure what one way does to the model, or keep activations."""
+    """Measure what one way does to the model."""
     model, what, way = cell.of
     if way == "FlashInfer" and (reason := flashinfer.missing()):
         recording.tell(reason)
         return
     judge = recording.once(JUDGES[model])
-    if what == "activations":
-        with recording.path(ACTIVATIONS).open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **judge.activations())
-        return
     base = {"model": model, "way": way, "steps": judge.plan.run.steps}
     values_of = {
         "logits": judge.logits,
@@ -257,28 +245,6 @@ class Judge:
         yield "mean |log ratio|", logs.abs().mean(-1)
         yield "largest |log ratio|", logs.abs().amax(-1)
         yield "log ratio of the text", logs.sum(-1)
-
-    @torch.no_grad()
-    def activations(self) -> dict[str, np.ndarray]:
-        """Return Q, K and V of the first text and KV head, in bf16 as uint16.
-
-        Shapes: q [layers, tokens, group, head_dim]; k, v [layers, tokens, 1, head_dim].
-        """
-        kept: list[tuple[torch.Tensor, ...]] = []
-        group = self.plan.run.size.q_heads // self.plan.run.size.kv_heads
-
-        def keep(
-            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
-        ) -> torch.Tensor:
-            kept.append(tuple(x[0, :, :heads] for x, heads in ((q, group), (k, 1), (v, 1))))
-            return ways.rounded_inputs(q, k, v, window)
-
-        self.model(self.tokens[:1, : self.plan.kept], keep)
-        stacked = (torch.stack(each).bfloat16().cpu() for each in zip(*kept, strict=True))
-        return {
-            name: x.contiguous().view(torch.int16).numpy().view(np.uint16)
-            for name, x in zip(("q", "k", "v"), stacked, strict=True)
-        }
 
 
 JUDGES = {name: partial(Judge, name) for name in WHOLE}

@@ -66,13 +66,6 @@ def test_eight_bits_move_the_logits_of_a_model_with_windows_farther(rows):
     assert 4 * found["tensor cores"] < found["e4m3"] < 64 * found["tensor cores"]
 
 
-def test_activations_are_written(recording, rows):
-    assert rows["64 channels/activations"] == []
-    with np.load(recording.options.out / effects.ACTIVATIONS) as file:
-        assert file["q"].shape == (1, 16, 2, 64)
-        assert file["k"].shape == file["v"].shape == (1, 16, 1, 64)
-
-
 def test_weights_are_written_and_a_loaded_model_has_their_loss(recording):
     (cell,) = weights.cells(recording.options)
     assert list(weights.rows(cell, recording)) == []
