@@ -1,5 +1,6 @@
 """What a kernel that misses its target spends its time on, from the rows of its counters."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,11 @@ OPERATIONS = {
     "backward": "backward",
     "mla": "mla",
     "decode_tensor_cores": "decode",
+    "decode_fp8": "decode",
+    "decode_fp8_scales": "decode",
+    "prefill_fp8": "prefill",
 }
+_CACHE = re.compile(r", (e\dm\d) cache(?:, scales per (\d+) keys)?")  # in a workload's label
 # counters in percent of a part's peak, each with the part's name in a sentence
 PARTS = {
     "tensor_pipe": "tensor pipe",
@@ -39,6 +44,26 @@ def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> di
         if row["metric"] not in ("refused", "failed"):
             functions.setdefault(str(row["note"]), {})[str(row["metric"])] = float(row["value"])
     return max(functions.values(), key=lambda values: values["time"], default={})
+
+
+def cache_of(label: str) -> tuple[str, int]:
+    """Return the format of a workload's cache of 8 bits, "" for 16, and the keys of a scale or 0.
+
+    >>> cache_of("57 x 8192, 32/8, d128, page 16, bf16, e4m3 cache, scales per 16 keys")
+    ('e4m3', 16)
+    """
+    found = _CACHE.search(label)
+    return (found[1], int(found[2] or 0)) if found else ("", 0)
+
+
+def cache_column(kernel: str, kv_dtype: str, keys_per_scale: int) -> str:
+    """Return the `kernel` cell of counters, whose other columns do not tell one cache from another.
+
+    >>> cache_column("decode_mma_n8", "e4m3", 16)
+    'decode_mma_n8, e4m3, scales per 16 keys'
+    """
+    words = (kernel, kv_dtype, f"scales per {keys_per_scale} keys" if keys_per_scale else "")
+    return ", ".join(filter(None, words))
 
 
 def peer_column(peer: str, operation: str) -> str:

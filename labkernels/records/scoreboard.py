@@ -19,7 +19,8 @@ class Target:
 
     maximum: an upper limit on our value, in the unit of the metric; None for no limit.
     policy and peer_policy: the numeric policy on either side, as in data/; "" for any. without:
-    rows whose note has this text do not count, as of another cache.
+    rows whose note has this text do not count, as of another cache. beside: of a target without
+    peers, kernels of the same run of which the fastest is profiled beside ours.
     """
 
     id: str
@@ -37,13 +38,15 @@ class Target:
     policy: str = ""
     peer_policy: str = ""
     without: str = ""
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Score:
     """One target and dtype with what was measured for it; ours and theirs are in `unit`.
 
-    profiles: of a target that is missed, the counters of our kernel and of the peer, by name.
+    sides: the timed rows of our kernel, and of the peer or what is profiled beside ours. profiles:
+    of a target that is missed, the counters of both, by name.
     """
 
     target: Target
@@ -59,6 +62,7 @@ class Score:
     commit: str = ""
     started_utc: str = ""
     note: str = ""
+    sides: tuple[Row, ...] = ()
     profiles: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
@@ -117,6 +121,7 @@ def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
         if ours is None or (target.peers and peer is None):
             continue
         ratio = abs(float(peer["value"]) / float(ours["value"])) if peer else 0.0
+        other = _best(run, target.beside, "", target) if peer is None else peer
         reached = not target.peers or ratio >= target.minimum_ratio
         if target.maximum is not None:
             reached = reached and float(ours["value"]) <= target.maximum
@@ -133,6 +138,7 @@ def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
             gpu=str(ours["gpu"]),
             commit=str(ours["commit"]) + ("+changes" if ours["dirty"] else ""),
             started_utc=started,
+            sides=tuple(row for row in (ours, other) if row is not None),
         )
     return Score(target, dtype, NOT_MEASURED, note=_why_not(target, rows))
 
@@ -168,7 +174,8 @@ def _target(entry: dict) -> Target:
     if set(entry["workload"]) not in ({*_WORKLOAD}, {*_PREFILL}):
         keys, more = [*entry["workload"]], "and for a prefill q_len and causal"
         raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}, {more}")
-    lists = {key: tuple(entry[key]) for key in ("kernels", "peers", "dtypes")}
+    keys = ("kernels", "peers", "dtypes", "beside")
+    lists = {key: tuple(entry[key]) for key in keys if key in entry}
     return Target(**{**entry, **lists})
 
 
@@ -178,8 +185,10 @@ def _with_profiles(item: Score, counters: list[Row]) -> Score:
         return item
     workload = {**item.target.workload, "dtype": item.dtype}
     found = {}
-    for name in (item.kernel, item.peer):
-        for column in (name, profiles.peer_column(name, operation)):
+    for row in item.sides:
+        name, cache = str(row["kernel"]), profiles.cache_of(str(row["note"]))
+        columns = profiles.cache_column(name, *cache), profiles.peer_column(name, operation)
+        for column in columns:
             if values := profiles.counted(counters, workload, column):
                 found[name] = values
     return replace(item, profiles=found)

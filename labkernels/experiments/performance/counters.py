@@ -10,6 +10,7 @@ from itertools import product
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
+from labkernels.kernels.prefill.wgmma_fp8.spec import KERNEL as FP8
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder
 from labkernels.measure.implementation import implementations
@@ -21,6 +22,7 @@ from labkernels.measure.profiling.child import (
     GEMM,
     PAGE_SIZE,
     PREFILL,
+    PREFILL_FP8,
     Call,
 )
 from labkernels.measure.profiling.counters import Counted, Profile
@@ -77,14 +79,17 @@ def rungs(operation: str) -> list[Call]:
 def missed() -> dict[str, list[Call]]:
     """Return the calls of our kernel and the best peer of each missed target, by a group's name.
 
-    The prefills that read pages are a group of their own, since their peers are other libraries.
+    The prefills that read pages are a group of their own, since their peers are other libraries;
+    so are the experiments in 8 bits.
     """
     found: dict[str, list[Call]] = {}
     for score in scoreboard():
         operation = profiles.OPERATIONS.get(score.target.experiment)
         if operation and score.status == NOT_MET:
             paged = operation == PREFILL and score.target.workload["page_size"]
-            name = f"missed targets of {'paged ' if paged else ''}{operation}"
+            of = f"{'paged ' if paged else ''}{operation}"
+            of = score.target.experiment if "fp8" in score.target.experiment else of
+            name = f"missed targets of {of}"
             listed = found.setdefault(name, [])
             listed += (call for call in _calls_of(score, operation) if call not in listed)
     return found
@@ -92,10 +97,18 @@ def missed() -> dict[str, list[Call]]:
 
 def _calls_of(score: Score, operation: str) -> Iterator[Call]:
     of = score.target.workload
-    for name in (score.kernel, score.peer):
+    for row in score.sides:
+        timed, more = str(row["kernel"]), {}
+        name = timed.partition(" ")[0] if "fp8" in score.target.experiment else timed
+        if name == FP8.name:
+            more = {"operation": PREFILL_FP8, "tile": row["tile"], "policy": row["policy"]}
+        kv_dtype, keys = profiles.cache_of(str(row["note"]))
         yield Call(
             name,
-            operation,
+            **({"operation": operation} | more),
+            timed=timed,
+            kv_dtype=kv_dtype,
+            keys_per_scale=keys,
             batch=of["batch"],
             length=of["kv_len"],
             heads=of["q_heads"],
@@ -175,10 +188,14 @@ def kernel_column(call: Call) -> str:
 def _base_of_missed(call: Call) -> Row:
     """Return the columns of a missed target's call, equal to those of the timed rows."""
     columns = {"tile": "", "q_len": 1, "causal": False, "page_size": 0}
+    if call.operation == PREFILL_FP8:
+        how = {"kernel": call.timed, "backend": FP8.language, "tile": call.tile}
+        how |= {"policy": call.policy, "tensor_cores": "on"}
+        return columns | measured.base_row(call.workload, **how)
     implementation = implementations(call.operation)[call.name]
-    kernel = (
-        call.name if implementation.is_ours else profiles.peer_column(call.name, call.operation)
-    )
+    kernel = profiles.cache_column(call.timed, call.kv_dtype, call.keys_per_scale)
+    if not implementation.is_ours:
+        kernel = profiles.peer_column(call.name, call.operation)
     return columns | measured.implementation_row(call.workload, implementation, kernel=kernel)
 
 

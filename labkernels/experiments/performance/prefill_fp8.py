@@ -11,13 +11,13 @@ from functools import partial
 from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.harness import Recording
-from labkernels.kernels.call import Attention, Step
-from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8_step
-from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.call import Step
+from labkernels.kernels.prefill.fp8 import CODES, inputs_of, step_of
+from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.wgmma_fp8.spec import KERNEL
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.kernels.random_inputs import Draw, Normal
+from labkernels.kernels.random_inputs import Normal
 from labkernels.measure.benchmark import poison
 from labkernels.measure.implementation import Implementation, implementations, of_peer
 from labkernels.measure.judge.judge import judge_of
@@ -49,20 +49,6 @@ def grid(*, quick: bool = False) -> Iterator[Prefill]:
             yield Prefill(n, n, q_heads, kv_heads, 128, causal=causal)
 
 
-def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
-    """Return a prefill's inputs whose numbers e4m3 holds, so that both kernels read the same."""
-    inputs = prefill_inputs(workload, draw)
-    for x in (inputs.q, inputs.kv.k, inputs.kv.v):
-        x.copy_(x.to(CODES))
-    return inputs
-
-
-def _step(inputs: PrefillInputs, **how) -> Step[Attention]:
-    kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
-    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": inputs.workload.causal}
-    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
-
-
 def _transposition(inputs: PrefillInputs) -> Step[tuple]:
     v = inputs.kv.v.to(CODES).permute(1, 2, 0)
     transposed = v.contiguous()  # [heads, dim, keys]
@@ -78,12 +64,12 @@ def chosen() -> Iterator[Implementation]:
     for policy in KERNEL.policies:
         tiles = KERNEL.tiles(None, policy) if policy.out == "input" else ()
         for tile in tiles:
-            how = partial(_step, policy=policy, tile=tile.label)
+            how = partial(step_of, policy=policy, tile=tile.label)
             name = f"{KERNEL.name} {policy.p} {policy.accumulate} {tile.label}"
             judged = replace(policy, p="e4m3") if policy.p == "input" else policy
             yield Implementation(name, KERNEL.name, "cuda", judged, policy.label, how)
         if tiles and policy.p == "input":
-            how = partial(_step, policy=policy, tile=tiles[0].label, kernel=without)
+            how = partial(step_of, policy=policy, tile=tiles[0].label, kernel=without)
             name = f"{KERNEL.name} without transposition, {policy.accumulate}"
             yield Implementation(name, "", "cuda", policy, policy.label, how)
     yield implementations(OPERATION.name)[WIDE]

@@ -14,6 +14,9 @@ from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.call import PackedCall, PackedOptions, SplitOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
+from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import Draw
 
 CODES = torch.float8_e4m3fn
 NO_SCALES: Mapping[str, torch.Tensor | None] = {}
@@ -35,6 +38,21 @@ class Fp8Options(PackedOptions, total=False):
     """The options of `prefill_fp8`, of which dtype is the output's: bf16 by default, or fp16."""
 
     dtype: torch.dtype
+
+
+def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
+    """Return a prefill's inputs whose numbers e4m3 holds, so that 16-bit kernels read the same."""
+    inputs = prefill_inputs(workload, draw)
+    for x in (inputs.q, inputs.kv.k, inputs.kv.v):
+        x.copy_(x.to(CODES))
+    return inputs
+
+
+def step_of(inputs: PrefillInputs, **how) -> Step[Attention]:
+    """Return the step on the codes of such inputs; how: the options of `prefill_fp8`."""
+    kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
+    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": inputs.workload.causal}
+    return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
 
 
 def prefill_fp8(

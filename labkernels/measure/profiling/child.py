@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -16,14 +16,17 @@ from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
+from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure.implementation import implementations, prepared, with_tile
 from labkernels.measure.judge.judge import judge_of
+from labkernels.measure.judge.outputs import RMSE_RATIO_MAX
 
 PREFILL, BACKWARD, DECODE, MLA, GEMM = "prefill", "backward", "decode", "mla", "gemm"
-COUNTED = (PREFILL, BACKWARD, DECODE, MLA, GEMM)
+PREFILL_FP8 = "prefill_fp8"
+COUNTED = (PREFILL, BACKWARD, DECODE, MLA, GEMM, PREFILL_FP8)
 Workload = Decode | Prefill | Backward | MlaDecode
 PAGE_SIZE = 16  # keys per page of a decode
 WARMUP = 2
@@ -36,6 +39,8 @@ class Call:
 
     heads: query heads, `group` of them per KV head. A decode has one new token per request.
     page_size: keys per page; 0 means PAGE_SIZE for a decode, and no pages for a prefill.
+    kv_dtype, keys_per_scale: of a decode's cache of 8 bits. policy: the label of a prefill's in 8
+    bits. timed: the name in the rows of its time, if that is another.
     operation "gemm": cuBLAS on three square matrices with `length` rows; of the other fields it
     uses dtype alone.
     Raises: ValueError if operation is not in COUNTED.
@@ -52,6 +57,10 @@ class Call:
     tile: str = ""
     group: int = 1
     page_size: int = 0
+    kv_dtype: str = ""
+    keys_per_scale: int = 0
+    policy: str = ""
+    timed: str = ""
 
     def __post_init__(self) -> None:
         if self.operation not in COUNTED:
@@ -62,8 +71,10 @@ class Call:
         """The call in one word, the name of the profiler's range."""
         mask = "causal" if self.causal else "full"
         heads = f"{self.heads}by{self.group}" if self.group > 1 else self.heads
-        parts = (self.operation, self.name, self.batch, self.length, heads, self.head_dim)
+        name = self.timed.replace(" ", "-") or self.name
+        parts = (self.operation, name, self.batch, self.length, heads, self.head_dim)
         parts = (*parts, f"page{self.page_size}") if self.page_size else parts
+        parts = (*parts, f"{self.kv_dtype}by{self.keys_per_scale}") if self.kv_dtype else parts
         return "/".join(map(str, (*parts, mask, self.dtype, self.tile or "default")))
 
     @property
@@ -71,7 +82,9 @@ class Call:
         """The shapes; for gradients, those of the forward pass."""
         lengths, heads = (self.length,) * self.batch, (self.heads, self.heads // self.group)
         if self.operation == DECODE:
-            return Decode(lengths, *heads, self.head_dim, self.page_size or PAGE_SIZE, self.dtype)
+            plain = Decode(lengths, *heads, self.head_dim, self.page_size or PAGE_SIZE, self.dtype)
+            kind, keys = self.kv_dtype or None, self.keys_per_scale or None
+            return replace(plain, kv_dtype=kind, keys_per_scale=keys)
         if self.operation == MLA:
             return MlaDecode(lengths, self.heads, page_size=self.page_size, dtype=self.dtype)
         how = {"causal": self.causal, "dtype": self.dtype}
@@ -121,8 +134,12 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
 
 def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     inputs, judge = _judged(call.operation, call.workload, seed, device)
-    known = implementations(call.operation)
-    if call.name in known and not call.tile:
+    known = {} if call.operation == PREFILL_FP8 else implementations(call.operation)
+    if call.operation == PREFILL_FP8:
+        (policy,) = (x for x in discover()[call.name].policies if x.label == call.policy)
+        step = fp8.step_of(inputs, policy=policy, tile=call.tile)
+        policy = replace(policy, p="e4m3") if policy.p == "input" else policy
+    elif call.name in known and not call.tile:
         policy, step = known[call.name].policy, known[call.name].prepare(inputs)
     else:
         policy = discover()[call.name].policies[0]
@@ -131,7 +148,10 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
 
     def wrong() -> str | None:
         errors = judge(step.outputs(), policy, step.forward)
-        return None if errors.passed else errors.reason
+        # a bound of an element does not count the 14 bits of sums in 8-bit products
+        in_8_bits = call.operation == PREFILL_FP8
+        passed = errors.rmse_ratio <= RMSE_RATIO_MAX if in_8_bits else errors.passed
+        return None if passed else errors.reason
 
     return JudgedStep(step.run, wrong)
 
@@ -139,6 +159,9 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
 @cache
 def _judged(name: str, workload: Workload, seed: int, device: str):
     """Return the inputs of a workload and their judge, which its calls share."""
+    if name == PREFILL_FP8:
+        inputs = fp8.inputs_of(workload, Normal(seed, device))
+        return inputs, judge_of(PREFILL, inputs)
     inputs = operations()[name].inputs(workload, Normal(seed, device))
     return inputs, judge_of(name, inputs)
 
