@@ -258,18 +258,19 @@ judge, policy = Criteria(case), discover()["decode_mma"].policies[0]
 plots.table(asked_of_each(judge, outputs, verdicts), "live", {"in ulp": "{:.1f}"})
 
 # %% [markdown]
-# Three of them again, on Q, K and V of a trained model ({doc}`does_it_matter`) with 305 keys and 18 heads:
+# Three of them again, on Q, K and V of a trained model ({doc}`does_it_matter`): 2,033 keys of its KV heads *diffuse* and *long*, six query heads:
 
 # %% tags=["hide-input"]
 real = real_inputs.decode_of((2033,), ("diffuse", "long"))
-real_out, how = {}, {"kernel": "decode_mma", "keys_per_split": 256, "scale": real.scale}
+split = decode.LENGTHS[2033].keys_per_split
+real_out, how = {}, {"kernel": "decode_mma", "keys_per_split": split, "scale": real.scale}
 real_out["right"] = ops.decode(real.q, real.cache, **how).out
 real_out |= {name: decode.decode(decode.MUTANTS[name], "decode_mma", real) for name in SHOWN[:2]}
 told = {n: verdict(o, real.q, cache=real.cache, scale=real.scale) for n, o in real_out.items()}
 plots.table(asked_of_each(Criteria(real), real_out, told), "live-real", {"in ulp": "{:.1f}"})
 
 # %% [markdown]
-# With real inputs every rule sees the padding in the denominator: a few keys have most of the weight, and the padding is not small beside them. A truncated $P$ is seen less, since the largest weight is 1 and loses nothing: from these few heads the verdict cannot tell it from rounding.
+# With real inputs every rule sees the padding in the denominator: a few keys have most of the weight, and the padding is not small beside them. A truncated $P$ is seen less, since the largest weight is 1 and loses nothing: of these few heads the verdict says that the output is less exact than rounding, not that it is a bug. The one rule that refuses it refuses the right output, too.
 
 # %%
 for name in outputs:

@@ -1,6 +1,7 @@
 """Does it matter: verdicts on real inputs, and what was recorded of models."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -75,8 +76,12 @@ def keys_that_share(inputs: PrefillInputs) -> np.ndarray:
 
 
 def answers(operation: str, kernel: str) -> list[str]:
-    """Return the verdicts on a kernel's outputs: one for each head and length of `real_inputs`."""
-    make = real_inputs.prefill_of if operation == "prefill" else real_inputs.decode_of
+    """Return the verdicts on a kernel's outputs: one for each head and prompt of `real_inputs`.
+
+    Of a prompt a prefill computes the last 16 queries, and a decode the last.
+    """
+    prefill_of = partial(real_inputs.prefill_of, queries=16)
+    make = prefill_of if operation == "prefill" else real_inputs.decode_of
     return [
         judged(operation, make((length,), (name,)), kernel)
         for name, head in real_inputs.HEADS.items()

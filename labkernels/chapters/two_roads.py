@@ -202,7 +202,7 @@ def equal_rows(differ: np.ndarray, q, k, keys: int = VARLEN.keys) -> dict[str, f
     later = place >= keys
     said = (scores.argmax(-1) >= (place // keys * keys)[:, None])[later]
     equal = differ[later] == 0
-    shares = {"by the rule of thumb, %": said, "equal, %": equal, "of the rule's, %": equal[said]}
+    shares = {"equal by the rule of thumb": said, "equal": equal, "of the rule's": equal[said]}
     return {name: 100 * float(share.mean()) for name, share in shares.items()}
 
 
