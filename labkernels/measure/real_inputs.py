@@ -77,10 +77,10 @@ def decode_of(
     shape = {"q_heads": GROUP * len(heads), "kv_heads": len(heads), "head_dim": CHANNELS}
     drawn = decode_inputs(Decode(tuple(lengths), **shape, dtype=dtype), Normal(0, "cpu"))
     for request, length in enumerate(lengths):
+        drawn.q[request] = _queries(heads, length, 1)[0].to(drawn.q.dtype)
         page, slot = drawn.cache.places(request)
         for pool, part in zip(drawn.cache.pools, "kv", strict=True):
             pool[page, slot] = _keys(heads, length, part).to(pool.dtype)
-        drawn.q[request] = _queries(heads, length, 1)[0].to(drawn.q.dtype)
     return drawn
 
 
