@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from labkernels import ops
-from labkernels.chapters import two_roads
+from labkernels.chapters import live, two_roads
 from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
-from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.numerics.arrays import as_float64
 from labkernels.planners.prediction import output
@@ -47,13 +46,10 @@ def shown(given: Samples) -> tuple[int, ...]:
 
 def call(operation: str, given: Samples, **options):
     """Return the result of a verb for the last tokens of every request."""
-    (q, k, v), n = given.qkv.unbind(1), len(given.lengths)
+    rows = two_roads.last_rows(given, TOKENS[operation])
     if operation == "decode":
-        return ops.decode(q[given.last_tokens], two_roads.whole_cache(given), **options)
-    tokens = two_roads.sums([TOKENS[operation]] * n, q.device)
-    back = range(TOKENS[operation] - 1, -1, -1)
-    rows = [int(last) - n for last in given.last_tokens for n in back]
-    return ops.prefill(q[rows], RaggedKV(k, v, given.ends), tokens, causal=True, **options)
+        return ops.decode(rows.q, two_roads.whole_cache(given), **options)
+    return ops.prefill(*rows.arguments, causal=True, **options)
 
 
 def alone(operation: str, given: Samples, **options) -> Ran:
@@ -102,14 +98,8 @@ def predicted(operation: str, given: Samples, a: Ran, b: Ran, dtype: str = "bf16
 
 def truth(operation: str, given: Samples) -> np.ndarray:
     """Return the shown outputs in float64. Shapes: [requests, tokens, HEADS, HEAD_DIM]."""
-    rows = []
-    for i, n in enumerate(shown(given)):
-        q, k, v = (as_float64(x) for x in given.one(i).qkv.unbind(1))
-        for end in range(n - TOKENS[operation] + 1, n + 1):
-            s = np.einsum("hd,nhd->hn", q[end - 1], k[:end]) * SCALE_LOG2
-            p = np.exp2(s - s.max(-1, keepdims=True))
-            rows.append(np.einsum("hn,nhd->hd", p / p.sum(-1, keepdims=True), v[:end]))
-    return np.stack(rows).reshape(-1, TOKENS[operation], HEADS, HEAD_DIM)
+    exact = live.truth(two_roads.last_rows(given, TOKENS[operation]))
+    return exact.reshape(-1, TOKENS[operation], HEADS, HEAD_DIM)[: len(shown(given))]
 
 
 def policies(operation: str, kernel: str) -> tuple:

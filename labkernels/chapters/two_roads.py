@@ -18,7 +18,7 @@ from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.kernels.random_inputs import ExactNormal, Normal, n_pages, scattered
 from labkernels.kernels.registry import discover
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import as_float64
@@ -125,29 +125,29 @@ def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, *
     options = path.options | more | {"causal": True}
     if whole:
         return ops.varlen_qkvpacked(given.qkv, given.ends, **options).out[given.last_tokens]
-    q, k, v = given.qkv.unbind(1)
-    tokens = sums([1] * len(given.lengths), q.device)
-    kv = RaggedKV(k, v, given.ends)
-    return ops.prefill(q[given.last_tokens], kv, tokens, **options).out
+    return ops.prefill(*last_rows(given).arguments, **options).out
+
+
+def last_rows(given: Samples, tokens: int = 1) -> PrefillInputs:
+    """Return the attention of each sample's last tokens: the last rows of a causal full pass."""
+    (q, k, v), n = given.qkv.unbind(1), len(given.lengths)
+    rows = torch.cat([torch.arange(end - tokens, end) for end in given.ends[1:].tolist()])
+    work = Prefill((tokens,) * n, given.lengths, HEADS, HEADS, HEAD_DIM, causal=True)
+    kv, ends = RaggedKV(k, v, given.ends), sums([tokens] * n, q.device)
+    return PrefillInputs(work, q[rows], kv, ends, SCALE)
 
 
 def cache_before_the_last(given: Samples):
     """Return a paged cache of all tokens but the last ones, whose pages lie in random order."""
-    device, (_, k, v) = given.qkv.device, given.qkv.unbind(1)
-    pages = [-(-length // PAGE_SIZE) for length in given.lengths]
-    order = np.random.default_rng(0).permutation(sum(pages)).astype(np.int32)
-    table = torch.zeros(len(pages), max(pages), dtype=torch.int32)
-    pools = [torch.zeros(len(order), PAGE_SIZE, HEADS, HEAD_DIM, dtype=k.dtype) for _ in "kv"]
-    first = taken = 0
-    for i, (length, n) in enumerate(zip(given.lengths, pages, strict=True)):
-        table[i, :n] = torch.from_numpy(order[taken : taken + n])
-        key = torch.arange(length - 1)
-        page, token = table[i, key // PAGE_SIZE].long(), key % PAGE_SIZE
-        for pool, rows in zip(pools, (k, v), strict=True):
-            pool[page, token] = rows[first : first + length - 1].cpu()
-        first, taken = first + length, taken + n
-    before = torch.tensor(given.lengths, dtype=torch.int32) - 1
-    return PagedKV(*(x.to(device) for x in (*pools, table, before)))
+    draw = Normal(0, str(given.qkv.device))
+    shape = (n_pages(given.lengths, PAGE_SIZE), PAGE_SIZE, HEADS, HEAD_DIM)
+    table, before = scattered(given.lengths, PAGE_SIZE, draw), given.ends.diff() - 1
+    cache = PagedKV(*(given.qkv.new_zeros(shape) for _ in "kv"), table, before)
+    for i in range(len(given.lengths)):
+        page, slot = cache.places(i)
+        for pool, rows in zip(cache.pools, given.one(i).qkv[:, 1:].unbind(1), strict=True):
+            pool[page, slot] = rows[:-1]
+    return cache
 
 
 def whole_cache(given: Samples):
@@ -238,12 +238,7 @@ def with_recent_lead(given: Samples, lead_log2: float, *, half: int = 16) -> Sam
 
 def truth(given: Samples) -> np.ndarray:
     """Return the last tokens' outputs in float64. Shapes: [samples, HEADS, HEAD_DIM]."""
-    outs = []
-    for i in range(len(given.lengths)):
-        s = scores_log2(given, i)
-        p = np.exp2(s - s.max(-1, keepdims=True))
-        outs.append(np.einsum("hn,hnd->hd", p / p.sum(-1, keepdims=True), values(given, i)))
-    return np.stack(outs)
+    return live.truth(last_rows(given))
 
 
 def differing(a, b) -> np.ndarray:
@@ -268,10 +263,7 @@ def on_every_kernel(given: Samples) -> dict[str, dict[str, np.ndarray]]:
     A decode takes them from the cache, after the append; a prefill as the last rows of a full pass.
     Shapes: [samples, HEADS, HEAD_DIM] each.
     """
-    (q, k, v), last, n = given.qkv.unbind(1), given.last_tokens, len(given.lengths)
-    tokens, scale = sums([1] * n, q.device), 1 / math.sqrt(HEAD_DIM)
-    heads = (HEADS, HEADS, HEAD_DIM)
-    decode = DecodeInputs(Decode(given.lengths, *heads), q[last], whole_cache(given), scale)
-    work = Prefill((1,) * n, given.lengths, *heads, causal=True)
-    prefill = PrefillInputs(work, q[last], RaggedKV(k, v, given.ends), tokens, scale)
+    prefill = last_rows(given)
+    work = Decode(given.lengths, HEADS, HEADS, HEAD_DIM)
+    decode = DecodeInputs(work, prefill.q, whole_cache(given), SCALE)
     return {name: live.outputs(name, x) for name, x in (("decode", decode), ("prefill", prefill))}
