@@ -238,7 +238,7 @@ plots.table(table, "effect-foreign", forms)
 #
 # ### A training
 #
-# Nine ways of attention trained the model for 500 steps of 32 texts of 512 bytes, from three seeds each; P as hi + lo exists only in decode. The optimizer, AdamW, and the model's weights are in fp32, its other products in bf16. The loss on held-out text, in nats per byte:
+# Nine ways of attention trained the model for 500 steps of 32 texts of 512 bytes, from three seeds each; P as hi + lo exists only in decode. AdamW and the model's weights are in fp32, its products in bf16. The loss on held-out text, in nats per byte:
 
 # %%
 losses = chapter.losses()
@@ -255,7 +255,7 @@ curves(
 plt.show()
 
 # %% [markdown]
-# The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds such a difference cannot be told from chance. This is a null: the ways may differ, but by little against seeds.
+# The means of the nine ways spread by {glue:text}`spread_ways`, the losses of one way over its seeds by {glue:text}`spread_seeds` (standard deviations). With three seeds such a difference cannot be told from chance: a null, which proves no equality.
 # Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, also in torch's kernels, and {glue:text}`parted_free` if the sums of ours have free order.
 #
 # ### Where many logits are equal
@@ -352,7 +352,7 @@ for name, wrote in (("on", on), ("off", off)):
 print(f"the four texts part at bytes {first}")
 
 # %% [markdown]
-# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the products of the model's matrices in float64, as the page does. At temperature 0 so small a model repeats itself, and texts seldom part:
+# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the model's products in float64, as the page does. At temperature 0 so small a model repeats itself, and texts seldom part:
 
 # %% tags=["remove-input"]
 widgets.write()
