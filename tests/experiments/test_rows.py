@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from labkernels.experiments import rows as measured
@@ -62,13 +61,3 @@ def test_plans_errors_and_words_are_valid_rows(base):
     assert rows[-1]["note"] == "group size 16 is not supported"
     without = measured.error_rows(base, Errors(5e-6, 0.0, 6e-5, None, 0.2, 1.1))
     assert "lse2_error" not in {row["metric"] for row in without}
-
-
-def test_errors_are_mapped_by_sample_and_head(base):
-    out = np.array([[[1.0, 2.0], [3.0, 4.0]]])
-    truth = np.array([[[1.0, 2.5], [3.0, 0.0]]])
-    columns = {name: base[name] for name in ("kernel", "tensor_cores", "dtype", "started_utc")}
-    rows = measured.map_rows(columns, out, truth)
-    rows = [schema.validate(row, schema.TABLES["decode_accuracy"]) for row in rows]
-    assert [(row["sample"], row["head"]) for row in rows] == [(0, 0), (0, 1)]
-    assert [row["max_abs"] for row in rows] == [0.5, 4.0]

@@ -7,8 +7,7 @@ holds, and so also FlashInfer's kernels that multiply in 8 bits.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments import timed
@@ -30,7 +29,6 @@ from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
 
 DATA_FILE = "performance/decode_tensor_cores.parquet"
-ACCURACY_FILE = "accuracy/decode_accuracy.parquet"
 
 DTYPES = ("fp16", "bf16")
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -38,48 +36,29 @@ PAGE_SIZES = (1, 16, 64)
 KV_HEADS = 8
 # Another head_dim would need six more builds of FlashInfer, which take minutes; no target needs it.
 PEER_HEAD_DIMS = (128,)
-# Kernels whose errors are recorded for each sample and head.
-MAPPED = (
-    "decode_fma",
-    "decode_mma",
-    "decode_mma_n8",
-    "flashinfer_cuda_cores",
-    "flashinfer_fa2",
-    "flashinfer_auto",
-)
 
 
-@dataclass(frozen=True)
-class GridCell:
-    """One workload of the grid, why it is there, and whether each sample and head is recorded."""
-
-    workload: Decode
-    why: str
-    accuracy_map: bool = False
-
-
-def grid(*, quick: bool = False) -> list[GridCell]:
+def grid(*, quick: bool = False) -> list[timed.GridCell]:
     """Return the cells in the order of measurement, each workload once.
 
     `quick` keeps each kind of cell, with at most 4 requests and 1024 keys.
     """
     cells = [cell for dtype in DTYPES for cell in _of_dtype(dtype)]
     if quick:
-        cells = [GridCell(_shrunk(cell.workload), cell.why, cell.accuracy_map) for cell in cells]
-    once: dict[Decode, GridCell] = {}
+        cells = [timed.GridCell(_shrunk(cell.workload), cell.why) for cell in cells]
+    once: dict[Decode, timed.GridCell] = {}
     for cell in cells:
         once.setdefault(cell.workload, cell)
     return list(once.values())
 
 
-def _of_dtype(dtype: str) -> list[GridCell]:
-    def cell(batch, kv_len, q_heads, why, *, accuracy_map=False, **how):
+def _of_dtype(dtype: str) -> list[timed.GridCell]:
+    def cell(batch, kv_len, q_heads, why, **how):
         how |= {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
-        workload = Decode.uniform(batch, kv_len, **how)
-        return GridCell(workload, why, accuracy_map)
+        return timed.GridCell(Decode.uniform(batch, kv_len, **how), why)
 
     return [
-        cell(57, 8192, 32, "case 000", accuracy_map=True),
+        cell(57, 8192, 32, "case 000"),
         *(cell(57, 8192, KV_HEADS * group, f"group {group}") for group in GROUPS),
         cell(1, 131072, 32, "one long request"),
         cell(256, 1024, 32, "many short requests"),
@@ -117,8 +96,6 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     while ceiling_rows:
         yield DATA_FILE, ceiling_rows.pop(0)
     yield from ((DATA_FILE, row) for row in _rows(result, cell.of, copy_bytes_per_s))
-    if cell.of.accuracy_map:
-        yield from ((ACCURACY_FILE, row) for row in _map_rows(result))
 
 
 def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
@@ -141,7 +118,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
     return recording.build_peers(OPERATION.name, needed)
 
 
-def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Row]:
+def _rows(result: Benchmark, cell: timed.GridCell, copy_bytes_per_s: float) -> list[Row]:
     rows = []
     for item in result.measured.values():
         plan = item.step.plan
@@ -158,20 +135,9 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
     return rows + measured.reason_rows(cell.workload, result)
 
 
-def _map_rows(result: Benchmark) -> list[Row]:
-    judge: Any = result.judge
-    columns, truth = {"dtype": result.inputs.workload.dtype}, judge.reference.o
-    rows = []
-    for name in MAPPED:
-        if name in result.measured:
-            item = result.measured[name]
-            of = item.implementation
-            named = {"kernel": of.kernel, "tensor_cores": of.tensor_cores}
-            rows += measured.map_rows({**columns, **named}, item.numbers, truth)
-    return rows
-
-
-def _tell(recording: Recording, cell: GridCell, result: Benchmark, copy_bytes_per_s: float) -> None:
+def _tell(
+    recording: Recording, cell: timed.GridCell, result: Benchmark, copy_bytes_per_s: float
+) -> None:
     for name, item in result.measured.items():
         time_s = item.times.median_s
         share = 100.0 * cell.workload.kv_bytes / time_s / copy_bytes_per_s
@@ -181,10 +147,9 @@ def _tell(recording: Recording, cell: GridCell, result: Benchmark, copy_bytes_pe
 EXPERIMENT = Experiment(
     "decode_tensor_cores",
     "Paged decode, tensor cores on and off, beside FlashInfer's three ways and torch SDPA",
-    {DATA_FILE: schema.MEASUREMENTS, ACCURACY_FILE: schema.TABLES["decode_accuracy"]},
+    {DATA_FILE: schema.MEASUREMENTS},
     cells,
     rows,
-    renewed=(ACCURACY_FILE,),
 )
 
 FP8_FILE = "performance/decode_fp8.parquet"
