@@ -84,26 +84,6 @@ def ceiling_rows(ceilings: Mapping[str, tuple[Quartiles, int]]) -> list[Row]:
     return rows
 
 
-def time_rows(
-    base: Row,
-    *,
-    graph: Quartiles,
-    kv_bytes: int,
-    copy_bytes_per_s: float,
-) -> list[Row]:
-    """Return the times of one implementation, and its rate.
-
-    Units: bandwidth counts each byte of K and V once; the share is in percent of the copy's rate.
-    """
-    rows = graph_rows(base, graph)
-    base = {**base, "repeats": graph.repeats}
-    rate = kv_bytes / graph.median_s
-    share_percent = 100.0 * rate / copy_bytes_per_s
-    rows.append(row(base, "bandwidth", "median", rate, "bytes/s"))
-    rows.append(row(base, "copy_ceiling_share", "median", share_percent, "percent"))
-    return rows
-
-
 def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
     """Return the quartiles of the times of a graph's replays."""
     return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)

@@ -8,7 +8,6 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.judge.outputs import Errors
-from labkernels.measure.timing import Quartiles
 from labkernels.records import schema
 from tests.records.conftest import PROVENANCE
 
@@ -36,17 +35,6 @@ def base():
 
 def by_metric(rows):
     return {(row["metric"], row["statistic"]): row["value"] for row in rows}
-
-
-def test_rates_follow_from_the_median(base):
-    graph = Quartiles(4e-4, 5e-4, 6e-4, 50)
-    rates = {"kv_bytes": 2_000_000_000, "copy_bytes_per_s": 4.0e12}
-    rows = measured.time_rows(base, graph=graph, **rates)
-    values = by_metric(schema.validate(row) for row in rows)
-    assert values["time_graph", "median"] == 5e-4
-    assert values["bandwidth", "median"] == pytest.approx(4.0e12)
-    assert values["copy_ceiling_share", "median"] == pytest.approx(100.0)
-    assert {row["repeats"] for row in rows} == {50}
 
 
 def test_plans_errors_and_words_are_valid_rows(base):

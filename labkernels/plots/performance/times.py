@@ -17,10 +17,11 @@ _DTYPES = {"fp16": "#0072b2", "bf16": "#d55e00"}
 def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per kernel and workload: time_ms with quartiles, percent, ceiling_ms, group.
 
-    Units: percent of the copy's rate; ceiling_ms is the time of K and V at that rate; group counts
-    the query heads per KV head.
+    rows: of a recording that has the copy's rate. Units: percent of this rate; ceiling_ms is the
+    time of K and V at this rate; group counts the query heads per KV head.
     """
-    wanted = rows[rows.metric.isin(["time_graph", "copy_ceiling_share"]) & (rows.batch > 0)]
+    rates = rows[rows.metric == "bandwidth"]
+    wanted = rows[rows.metric.isin(["time_graph", "bandwidth"]) & (rows.batch > 0)]
     column = wanted.metric.str.cat(wanted.statistic, sep=" ")
     wide = wanted.assign(column=column).pivot(
         index=_KERNEL + _WORKLOAD, columns="column", values="value"
@@ -29,7 +30,8 @@ def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
     names = {"median": "time_ms", "q25": "q25_ms", "q75": "q75_ms"}
     for statistic, title in names.items():
         table[title] = 1e3 * table.pop(f"time_graph {statistic}")
-    table["percent"] = table.pop("copy_ceiling_share median")
+    of_copy = rates[rates.kernel == "copy"].value.iloc[-1]
+    table["percent"] = 100 * table.pop("bandwidth median") / of_copy
     table["ceiling_ms"] = table.time_ms * table.percent / 100
     table["group"] = table.q_heads // table.kv_heads
     return table
