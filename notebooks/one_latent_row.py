@@ -49,6 +49,8 @@ from labkernels.bench import elements
 from labkernels.chapters import exercises
 from labkernels.chapters.a_typo_that_looked_like_rounding import bytes_and_flops
 from labkernels.kernels.registry import discover
+from labkernels.plots import style
+from labkernels.plots.curves import in_panels
 from labkernels.records import recorded, store
 
 h200 = hardware.gpu("h200")
@@ -62,7 +64,12 @@ sizes = {run: sum(row["started_utc"] == run for row in rows) for run in store.ru
 sweep = store.select(rows, {"started_utc": max(sizes, key=lambda run: (sizes[run], run))})
 each = ("kernel", "tensor_cores", "q_heads", "q_len")
 worked = pd.DataFrame([row | bytes_and_flops(row) for row in sweep]).drop_duplicates(list(each))
-plots.roof_by_heads(worked, h200, origin=recorded.origin(sweep))
+memory_s = worked.bytes / h200.measured_copy_bytes_per_s
+roof_s = np.maximum(memory_s, worked.flops / h200.measured_bf16_matmul_flops)
+names = list(map(style.name, worked.kernel, worked.tensor_cores))
+worked = worked.assign(x=worked.q_heads, y=100 * roof_s / worked.value, kind=names, panel="")
+worked = worked.assign(dashed=worked.tensor_cores == "off")
+in_panels(worked, labels=("heads", "percent of the roof"), origin=recorded.origin(sweep))
 plt.show()
 
 # %% [markdown]

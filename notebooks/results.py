@@ -37,7 +37,6 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import hardware, plots
-from labkernels.experiments.performance.models import cascade
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.plots import style
@@ -197,7 +196,7 @@ plots.table(rest, "rest", DIGITS)
 # %% tags=["hide-input"]
 shared = pd.DataFrame(store.read("cascade"))
 shared = shared[(shared.metric == "time_graph") & (shared.statistic == "median")]
-shared = shared.assign(us=1e6 * shared.value, own=cascade.OWN)
+shared = shared.assign(us=1e6 * shared.value, own=256)
 shared["prefix"] = shared.kv_len - shared.own
 shared = shared.pivot_table(index=["batch", "prefix", "own"], columns="kernel", values="us")
 names = {"cascade_decode": "ours", "flashinfer_cascade": "FlashInfer's cascade"}

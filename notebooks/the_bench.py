@@ -53,7 +53,6 @@ bench
 #
 # `bench.equations` takes a kernel's name, and shows each term of its shared memory and of its registers with the constants named, what the compiler says, and the blocks that follow.
 # Where lines take turns in the same space, amounts in brackets do not count.
-# The same formulas are in LaTeX in `bench.equations(name).latex`.
 
 # %%
 bench.equations("decode_fma")

@@ -51,6 +51,7 @@ from labkernels.budget import ranking
 from labkernels.chapters import exercises
 from labkernels.measure.tuning import recorded as tuning_recorded
 from labkernels.measure.tuning import search as tuning_search
+from labkernels.plots.curves import in_panels
 from labkernels.records import recorded, store
 
 # %% tags=["hide-input"]
@@ -257,13 +258,14 @@ wide = now.pivot_table(index=place, columns="kernel", values="value")
 
 # %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs at most {glue:text}`price_128` %, at 256 up to {glue:text}`price` %. FlashAttention-4 pays more at 128 and 256; at 64 neither pays much, and FlashAttention-4 is ahead at 2048 tokens under the causal mask.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
-now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
-now = now.assign(tokens=now.kv_len, dashed=now.kernel.str.contains("ordered"))
-now["rate"] = [
+now = now.sort_values(["causal", "head_dim"]).assign(kind=now.kernel.map(plots.style.name))
+now = now.assign(x=now.kv_len, dashed=now.kernel.str.contains("ordered"))
+now["y"] = [
     Backward((r.kv_len,) * r.batch, (r.kv_len,) * r.batch, r.q_heads, r.q_heads, r.head_dim,
-             causal=r.causal).flops / r.value for r in now.itertuples()
+             causal=r.causal).flops / r.value / 1e12 for r in now.itertuples()
 ]  # fmt: skip
-plots.rates_by_length(now, origin=recorded.origins(now.to_dict("records")))
+origin = recorded.origins(now.to_dict("records"))
+in_panels(now, labels=("tokens per request", "TFLOP/s"), origin=origin)
 plt.show()
 
 # %% [markdown]

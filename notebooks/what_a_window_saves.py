@@ -56,8 +56,7 @@ from labkernels.kernels.prefill.inputs import prefill_inputs
 # %% tags=["hide-input"]
 from labkernels.kernels.random_inputs import Normal
 from labkernels.plots.accuracy.by_place import by_place
-from labkernels.plots.curves import curves
-from labkernels.plots.performance.times import times_by_window
+from labkernels.plots.curves import curves, in_panels
 from labkernels.records import recorded, store
 from labkernels.variant import FULL, AttentionVariant
 
@@ -78,7 +77,7 @@ decoded.columns = ["decode", "ours, µs", "kernel", "peer, µs", "peer", "peer /
 decode_us = decoded.set_index("decode")["ours, µs"]
 
 # %% tags=["hide-input"]
-lines, columns = [], ["panel", "kind", "dashed", "window", "value"]
+lines, columns = [], ["panel", "kind", "dashed", "x", "y"]
 panels = "prefill of 32,768 tokens", "decode, 57 requests"
 measured = "measured, 8,192 keys"
 lines += [(panels[0], measured, False, r.window, r.us) for r in ours[ours.window > 0].itertuples()]
@@ -102,7 +101,8 @@ for length in (8192, 32768):
 
 # %% mystnb={"figure": {"caption": "Time grows with the window, and not with the length of the requests: their curves lie together while the window is much shorter than the request. The fastest of our kernels; the prefill is of 4 requests of 8,192 tokens or one of 32,768. Dashed: the measured time of 8,192 keys without a window times the steps that tiles take, and for the decode the time in which an H200 can move the bytes. 32 query and 8 KV heads of 128, bf16.", "name": "window-times"}, "image": {"alt": "Two panels of time over the keys of the window, both axes logarithmic, prefill and decode. The curves of requests of 8192 and of 32768 keys lie together at windows of 128 and 1024; in the decode the dashed ones are one line. The measured points lie on the dashed curves, but above them at a window of 128, in the decode also at 1024.", "width": "100%"}} tags=["hide-input"]
 told = f"{recorded.origins([*prefills, *decodes])}; dashed: computed"
-times_by_window(pd.DataFrame(lines, columns=columns), label="time, µs", origin=told)
+lines, axes = pd.DataFrame(lines, columns=columns), ("keys of the window", "time, µs")
+in_panels(lines, labels=axes, log="y", shared=False, origin=told)
 plt.show()
 
 # %% [markdown]
@@ -240,11 +240,11 @@ for batch in (1, 8, 57):
         served = chapter.decode(8192, window, HEADS, batch)
         (found,) = Bench(served, kernels="decode_mma_n8", gpu="h200").occupancy("h200").itertuples()
         rows.append((f"batch of {batch}", window, found.waves))
-places = pd.DataFrame(rows, columns=["kind", "window", "value"])
+places = pd.DataFrame(rows, columns=["kind", "x", "y"])
 places = places.assign(panel="decode_mma_n8, H200", dashed=False)
 
 # %% mystnb={"figure": {"caption": "With a window of 128 keys, eight requests fill {glue:text}`places_few` % of the GPU's places for blocks. Blocks of decode_mma_n8's grid over the blocks that an H200 holds at once; predicted.", "name": "window-places"}, "image": {"alt": "Three curves over windows of 128 to 8192 keys, for 1, 8 and 57 requests of 8192 keys. That of 57 requests lies near one everywhere; those of 8 requests and of one request fall towards short windows.", "width": "100%"}} tags=["hide-input"]
-times_by_window(places, label="blocks over places", origin=HERE)
+in_panels(places, labels=("keys of the window", "blocks over places"), log="y", origin=HERE)
 plt.show()
 
 # %% [markdown]
@@ -274,11 +274,11 @@ NAMES = {"prefill_fma": "CUDA, off", "prefill_mma": "CUDA mma, on"}
 NAMES |= {"prefill_wgmma": "CUDA wgmma, on", "triton_prefill": "Triton, on"}
 NAMES |= {"flash_attention_4": "FlashAttention-4"}
 every = times[times.kernel.isin(NAMES) & (times.window > 0)]
-every = every.assign(kind=every.kernel.map(NAMES), value=every.us, panel="4 x 8,192 tokens")
-every = every.assign(dashed=every.tensor_cores == "off")
+every = every.assign(kind=every.kernel.map(NAMES), x=every.window, y=every.us)
+every = every.assign(panel="4 x 8,192 tokens", dashed=every.tensor_cores == "off")
 
 # %% mystnb={"figure": {"caption": "The window helps every kernel, and from 4,096 keys to 128 the one without tensor cores the most. A prefill over the window, 32 query and 8 KV heads of 128, bf16; the kernel without tensor cores was timed with windows alone.", "name": "window-kernels"}, "image": {"alt": "Time over windows of 128 to 8192 keys for CUDA kernels with tensor cores on and off, Triton, and FlashAttention-4. All curves rise with the window; that without tensor cores lies more than ten times above the lowest, which are those of wgmma and FlashAttention-4.", "width": "100%"}} tags=["hide-input"]
-times_by_window(every, label="time, µs", origin=origin)
+in_panels(every, labels=("keys of the window", "time, µs"), log="y", origin=origin)
 sized["window and sinks"].log.drew("timing", "prefill")
 plt.show()
 

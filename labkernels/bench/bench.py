@@ -185,7 +185,7 @@ class Bench:
             if kernel in (named["kernel"], found.item.name):
                 derived = budgets.equations(found)
                 operation = named["operation"]
-                self.log.formulas += [(operation, name) for name in derived.by_name]
+                self.log.formulas += [(operation, name) for name in derived.names]
                 return derived
         known = dict.fromkeys(named["kernel"] for named, _ in self._planned(gpu))
         raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}")

@@ -3,7 +3,6 @@
 import html
 from collections.abc import Iterable
 
-from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.measure.resources import Resources
 
@@ -14,13 +13,12 @@ SHARED = "of lines that take turns in the same space, the largest counts"
 class Equations:
     """What a block takes of an SM, as three tables: a row for each term of a formula, and a total.
 
-    by_name: the same formulas in LaTeX. latex: all of them, one below the other.
+    names: what the formulas derive.
     """
 
+    names = ("shared memory", "registers needed", "registers", "blocks per SM")
+
     def __init__(self, found: Resources) -> None:
-        self.by_name: dict[str, Equation] = found.equations()
-        inside = (each.latex.split("\n", 1)[1].rsplit("\n", 1)[0] for each in self.by_name.values())
-        self.latex = "\\begin{aligned}\n" + " \\\\[1.2ex]\n".join(inside) + "\n\\end{aligned}"
         self.tables = {
             "shared memory per block": _bytes(found),
             "registers per thread": _registers(found),

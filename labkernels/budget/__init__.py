@@ -1,10 +1,8 @@
 """Registers, shared memory, occupancy and the least time, as formulas; standard library only."""
 
-from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.occupancy import (
     Occupancy,
-    blocks_equation,
     occupancy,
     registers_allowed,
     waves,
@@ -21,7 +19,6 @@ from labkernels.budget.smem import array_bytes
 from labkernels.budget.tile_model import StepWork, TileTime, tile_time
 
 __all__ = [
-    "Equation",
     "Floor",
     "Ledger",
     "Line",
@@ -30,7 +27,6 @@ __all__ = [
     "StepWork",
     "TileTime",
     "array_bytes",
-    "blocks_equation",
     "fragment",
     "fragment_registers",
     "issue_time",

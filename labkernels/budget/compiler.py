@@ -8,12 +8,11 @@ numbers in data/ and measures their errors on tiles and kernels that were not fi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.budget.quantity import Quantity, floor_div, largest, least, number, quantity, symbol
+from labkernels.budget.quantity import Quantity, floor_div, least, number, quantity
 
 AHEAD_MAX = 64  # operand registers in flight: 16 loads of ldmatrix.x4, in all listings we read
 KEPT = {8: "kept, sm_8x", 9: "kept, sm_90", 10: "kept, sm_100 and newer"}
@@ -86,12 +85,7 @@ class Prediction:
     @property
     def registers(self) -> int:
         """Registers per thread at launch."""
-        return self.quantity.value
-
-    @property
-    def need(self) -> Equation:
-        """The registers that are held and added, term by term, as an equation."""
-        return replace(self.ledger.equation(), left=r"N_\text{need}")
+        return self.limit if self.trades else min(self.limit, max(self.ledger.total, self.merge))
 
     @property
     def answer(self) -> str:
@@ -104,19 +98,6 @@ class Prediction:
         if self.ledger.total + SPARE <= self.thread_limit and self.merge <= self.thread_limit:
             return FITS
         return EDGE if self.least < self.thread_limit else SPILLS
-
-    @property
-    def quantity(self) -> Quantity:
-        """The registers with their formula, in which the need is one symbol."""
-        limit = symbol(r"N_\text{limit}", self.limit, "registers that a thread may have")
-        if self.trades:
-            return limit
-        need = symbol(r"N_\text{need}", self.ledger.total, "held, and added by the compiler")
-        return least(limit, largest(need, number(self.merge)) if self.merge else need)
-
-    def equation(self) -> Equation:
-        """Return the registers as an equation; `need` has the terms of what is needed."""
-        return Equation(r"N_\text{reg}", "", (self.quantity,))
 
 
 def generation(arch: str) -> int:

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from labkernels.budget.equation import Equation
-from labkernels.budget.quantity import Quantity, largest, quantity, total
-from labkernels.units import format_bytes
+from labkernels.budget.quantity import Quantity, quantity
+from labkernels.units import format_bytes, require_choice
 
-SIDES = {"bytes": (r"M_\text{smem}", r"\text{ B}"), "registers": (r"N_\text{reg}", "")}
+UNITS = ("bytes", "registers")
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class Ledger:
     lines: tuple[Line, ...]
 
     def __post_init__(self) -> None:
-        if self.unit not in SIDES:
-            raise ValueError(f"unit = {self.unit!r}, allowed: {', '.join(SIDES)}")
+        require_choice("unit", self.unit, UNITS)
         object.__setattr__(self, "lines", tuple(self.lines))
         names = [line.name for line in self.lines]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -68,51 +66,15 @@ class Ledger:
     @property
     def total(self) -> int:
         """The sum of the lines, each union counted as its largest phase; in `unit`."""
-        return self.quantity.value
-
-    @property
-    def quantity(self) -> Quantity:
-        """The total with its formula."""
-        return total(self.terms)
-
-    @property
-    def terms(self) -> tuple[Quantity, ...]:
-        """The lines that add up to the total; a union contributes its largest phase."""
-        parts: dict[str, dict[str, list[Quantity]]] = {}
+        parts: dict[str, dict[str, int]] = {}
         for line in self.lines:
             # a line that shares nothing is a union of one line; a line without a phase is a phase
             # of one line
             union = f"union {line.shares}" if line.shares is not None else f"line {line.name}"
             phase = f"phase {line.phase}" if line.phase is not None else f"line {line.name}"
-            parts.setdefault(union, {}).setdefault(phase, []).append(line.exact)
-        return tuple(
-            largest(*(total(tuple(together)) for together in phases.values()))
-            for phases in parts.values()
-        )
-
-    def equation(self) -> Equation:
-        r"""Return the total as an equation, in the symbols of book/notation.md.
-
-        >>> from labkernels.budget.quantity import symbol
-        >>> rows, width = symbol("R", 16, "rows"), symbol("b", 2, "bytes of an element", "B")
-        >>> ledger = Ledger("Q", "bytes", (Line("Q", rows * 128 * width),))
-        >>> ledger.equation().symbols
-        'R \\cdot 128 \\, b'
-        """
-        return Equation(*SIDES[self.unit], self.terms)
-
-    def rows(self) -> list[dict[str, str | int]]:
-        """Return the lines as tidy rows: line, symbols (LaTeX), formula (text), amount, note."""
-        return [
-            {
-                "line": line.name,
-                "symbols": line.exact.symbols,
-                "formula": line.formula,
-                self.unit: line.amount,
-                "note": self._note(line),
-            }
-            for line in self.lines
-        ]
+            phases = parts.setdefault(union, {})
+            phases[phase] = phases.get(phase, 0) + line.amount
+        return sum(max(phases.values()) for phases in parts.values())
 
     def line_over(self, limit: int) -> Line | None:
         """Return the first line at which the running total exceeds a limit; None if none does."""

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from labkernels.budget.equation import Equation
-from labkernels.budget.quantity import floor_div, least, rounded_up, symbol
 from labkernels.budget.registers import WARP_THREADS
 from labkernels.hardware import Gpu
 from labkernels.units import require_int
@@ -57,36 +55,6 @@ def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occ
         warps=warps,
         fraction=warps / gpu.warps_per_sm_max,
     )
-
-
-def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Equation:
-    """Return `occupancy(...).blocks_per_sm` as an equation, for blocks that can launch.
-
-    A quarter of an SM's registers belongs to each of its four schedulers, with whole warps.
-    Raises: ValueError as `occupancy` does, or if no block fits an SM.
-
-    >>> from labkernels.hardware import gpu
-    >>> made = blocks_equation(gpu("h200"), threads=128, registers=168, smem_bytes=64 * 1024)
-    >>> made.value
-    3
-    """
-    held = occupancy(gpu, threads=threads, registers=registers, smem_bytes=smem_bytes)
-    require_int("occupancy.blocks_per_sm", held.blocks_per_sm, minimum=1)
-    schedulers, unit = gpu.warp_allocation_granularity, gpu.register_allocation_unit_per_warp
-    warps = symbol("W", -(-threads // WARP_THREADS), "warps of a block")
-    of_thread = symbol(r"N_\text{reg}", registers, "registers per thread")
-    of_block = symbol(r"M_\text{smem}", smem_bytes, "bytes of shared memory of a block")
-    per_scheduler = gpu.registers_per_sm // schedulers
-    per_warp = WARP_THREADS * rounded_up(of_thread, unit // WARP_THREADS)
-    reserved = gpu.smem_reserved_per_block_bytes
-    smem_used = rounded_up(of_block + reserved, gpu.smem_allocation_unit_bytes)
-    blocks = least(
-        floor_div(schedulers * floor_div(per_scheduler, per_warp), warps),
-        floor_div(gpu.smem_per_sm_bytes, smem_used),
-        floor_div(gpu.warps_per_sm_max, warps),
-        gpu.blocks_per_sm_max,
-    )
-    return Equation(r"N_\text{blocks}", "", (blocks,))
 
 
 def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:

@@ -1,4 +1,4 @@
-"""A whole number with its formula: in symbols, with numbers put in, and in words."""
+"""A whole number with its formula: in symbols, and in words with numbers put in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Named:
 class Quantity:
     r"""A value with the formula that gave it; made by symbol() and number(), and by arithmetic.
 
-    symbols and numbers are LaTeX, words is plain text; names are the symbols that occur.
+    symbols is LaTeX, words is plain text; names are the symbols that occur.
 
     >>> rows, width = symbol("R", 16, "rows"), number(2, "B")
     >>> bytes_of_q = rows * 128 * width
@@ -35,25 +35,23 @@ class Quantity:
 
     value: int
     symbols: str
-    numbers: str
     words: str
     names: tuple[Named, ...] = ()
     level: int = ATOM
 
     def __add__(self, other: Quantity | int) -> Quantity:
         other = quantity(other)
-        return _joined(self.value + other.value, SUM, (" + ",) * 3, self, other)
+        return _joined(self.value + other.value, SUM, (" + ",) * 2, self, other)
 
     def __sub__(self, other: Quantity | int) -> Quantity:
         other = quantity(other)
         # a subtracted sum is put in parentheses
-        return _joined(self.value - other.value, SUM, (" - ",) * 3, self, _factor(other))
+        return _joined(self.value - other.value, SUM, (" - ",) * 2, self, _factor(other))
 
     def __mul__(self, other: Quantity | int) -> Quantity:
         left, right = _factor(self), _factor(quantity(other))
         times = r" \, " if right.symbols[0] not in "0123456789" else r" \cdot "
-        between = (times, r" \times ", " x ")
-        return _joined(left.value * right.value, PRODUCT, between, left, right)
+        return _joined(left.value * right.value, PRODUCT, (times, " x "), left, right)
 
     def __truediv__(self, other: Quantity | int) -> Quantity:
         """Return the exact quotient.
@@ -68,7 +66,6 @@ class Quantity:
         return Quantity(
             whole,
             rf"\frac{{{self.symbols}}}{{{other.symbols}}}",
-            rf"\frac{{{self.numbers}}}{{{other.numbers}}}",
             f"{above.words} / {below.words}",
             _names(self, other),
             PRODUCT,
@@ -91,7 +88,7 @@ def symbol(latex: str, value: int, meaning: str, unit: str = "") -> Quantity:
     """
     require_int(latex, value)
     words = f"{value} {unit or meaning}"
-    return Quantity(value, latex, str(value), words, (Named(latex, value, meaning),))
+    return Quantity(value, latex, words, (Named(latex, value, meaning),))
 
 
 def number(value: int, unit: str = "") -> Quantity:
@@ -103,19 +100,12 @@ def number(value: int, unit: str = "") -> Quantity:
     '4 B x 16'
     """
     require_int("value", value)
-    return Quantity(value, str(value), str(value), f"{value} {unit}".rstrip())
+    return Quantity(value, str(value), f"{value} {unit}".rstrip())
 
 
 def quantity(value: Quantity | int) -> Quantity:
     """Return the quantity itself, or a plain number made a quantity."""
     return value if isinstance(value, Quantity) else number(value)
-
-
-def rounded_up(value: Quantity | int, unit: Quantity | int) -> Quantity:
-    """Return the least multiple of `unit` that is no less than the value."""
-    value, unit = quantity(value), quantity(unit)
-    whole = ceil_div(value, unit)
-    return unit * whole
 
 
 def ceil_div(value: Quantity | int, divisor: Quantity | int) -> Quantity:
@@ -156,40 +146,25 @@ def _function(
     parts = tuple(map(quantity, choices))
     if len(parts) == 1:
         return parts[0]
-    symbols, numbers = (
-        rf"\{name}\left({inside}\right)"
-        for inside in (
-            r",\; ".join(part.symbols for part in parts),
-            r",\; ".join(part.numbers for part in parts),
-        )
-    )
+    inside = r",\; ".join(part.symbols for part in parts)
+    symbols = rf"\{name}\left({inside}\right)"
     words = f"{name}({', '.join(part.words for part in parts)})"
-    return Quantity(pick(p.value for p in parts), symbols, numbers, words, _names(*parts))
+    return Quantity(pick(p.value for p in parts), symbols, words, _names(*parts))
 
 
 def _fraction(value: int, which: str, above: Quantity, below: Quantity) -> Quantity:
-    symbols, numbers = (
-        rf"\left\l{which} \frac{{{over}}}{{{under}}} \right\r{which}"
-        for over, under in ((above.symbols, below.symbols), (above.numbers, below.numbers))
-    )
+    symbols = rf"\left\l{which} \frac{{{above.symbols}}}{{{below.symbols}}} \right\r{which}"
     top, bottom = _factor(above), below if below.level == ATOM else _in_parentheses(below)
     words = f"{which}({top.words} / {bottom.words})"
-    return Quantity(value, symbols, numbers, words, _names(above, below))
+    return Quantity(value, symbols, words, _names(above, below))
 
 
 def _joined(
-    value: int, level: int, between: tuple[str, str, str], left: Quantity, right: Quantity
+    value: int, level: int, between: tuple[str, str], left: Quantity, right: Quantity
 ) -> Quantity:
-    symbols, numbers, words = (
-        f"{one}{mark}{other}"
-        for mark, one, other in zip(
-            between,
-            (left.symbols, left.numbers, left.words),
-            (right.symbols, right.numbers, right.words),
-            strict=True,
-        )
-    )
-    return Quantity(value, symbols, numbers, words, _names(left, right), level)
+    symbols = f"{left.symbols}{between[0]}{right.symbols}"
+    words = f"{left.words}{between[1]}{right.words}"
+    return Quantity(value, symbols, words, _names(left, right), level)
 
 
 def _factor(part: Quantity) -> Quantity:
@@ -197,8 +172,7 @@ def _factor(part: Quantity) -> Quantity:
 
 
 def _in_parentheses(part: Quantity) -> Quantity:
-    symbols, numbers, words = (f"({text})" for text in (part.symbols, part.numbers, part.words))
-    return Quantity(part.value, symbols, numbers, words, part.names)
+    return Quantity(part.value, f"({part.symbols})", f"({part.words})", part.names)
 
 
 def _names(*parts: Quantity) -> tuple[Named, ...]:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
@@ -13,14 +11,12 @@ from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import Implementation
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
-from labkernels.numerics import metrics
 from labkernels.records.store import Row
 
 Workload = Decode | Prefill | MlaDecode | Backward
 
 # The facts of a plan, with units; the attributes have the same names.
 PLAN_FACTS = {"splits": "splits", "keys_per_split": "keys", "blocks": "blocks", "launches": "1"}
-MAP_DIGITS = 3
 
 
 def workload_columns(workload: Workload) -> Row:
@@ -88,26 +84,6 @@ def ceiling_rows(ceilings: Mapping[str, tuple[Quartiles, int]]) -> list[Row]:
     return rows
 
 
-def time_rows(
-    base: Row,
-    *,
-    graph: Quartiles,
-    kv_bytes: int,
-    copy_bytes_per_s: float,
-) -> list[Row]:
-    """Return the times of one implementation, and its rate.
-
-    Units: bandwidth counts each byte of K and V once; the share is in percent of the copy's rate.
-    """
-    rows = graph_rows(base, graph)
-    base = {**base, "repeats": graph.repeats}
-    rate = kv_bytes / graph.median_s
-    share_percent = 100.0 * rate / copy_bytes_per_s
-    rows.append(row(base, "bandwidth", "median", rate, "bytes/s"))
-    rows.append(row(base, "copy_ceiling_share", "median", share_percent, "percent"))
-    return rows
-
-
 def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
     """Return the quartiles of the times of a graph's replays."""
     return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
@@ -134,24 +110,6 @@ def error_rows(base: Row, errors: Errors) -> list[Row]:
     return rows
 
 
-def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
-    """Return a row of the accuracy table for each sample and head.
-
-    Shapes: out, truth [B, Hq, D]; columns holds started_utc, dtype, kernel and tensor_cores
-    """
-    table = metrics.error_table(out, truth, by="sample_and_head")
-    names = {"rmse": "rmse", "bias": "mean_signed", "max_abs": "max_abs"}
-    return [
-        {
-            **columns,
-            "sample": sample,
-            "head": head,
-            **{name: _short(table[sample, head][source]) for name, source in names.items()},
-        }
-        for sample, head in np.ndindex(table.shape)
-    ]
-
-
 def reason_row(base: Row, metric: str, words: str) -> Row:
     """Return a row with the reason why there is no number: `refused` or `failed`."""
     return {**row(base, metric, "exact", 1, "1"), "note": words}
@@ -165,11 +123,6 @@ def reason_rows(workload: Workload, result: Benchmark, *, by_name: bool = False)
         base = implementation_row(workload, reason.implementation, kernel=name)
         rows.append(reason_row(base, reason.metric, reason.words))
     return rows
-
-
-def _short(value: float) -> float:
-    """Round to the digits that a map needs, so that the file stays small."""
-    return float(f"{float(value):.{MAP_DIGITS}g}")
 
 
 def quartile_rows(base: Row, metric: str, times: Quartiles) -> list[Row]:

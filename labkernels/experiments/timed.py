@@ -93,7 +93,10 @@ class Timed:
         name = item.name if self.by_name else ""
         base = measured.implementation_row(workload, item.implementation, kernel=name, plan=plan)
         base |= self.columns(item)
-        rows = measured.quartile_rows(base, "time_graph" if self.graph else "time", item.times)
+        metric = "time_graph" if item.graph else "time_eager" if item.eager else "time"
+        rows = measured.quartile_rows(base, metric, item.times)
+        if item.eager:
+            rows.append(measured.reason_row(base, "not_captured", item.note))
         rows.append(measured.row(base, "rate", "median", timed.flops / median_s, "FLOP/s"))
         if self.graph:  # a step so short that its bytes may count
             rate = timed.kv_bytes / median_s

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from labkernels.cuda.compiler.nvrtc import CompileError
 from labkernels.kernels.call import Step
 from labkernels.kernels.operation import Operation
@@ -20,7 +18,6 @@ from labkernels.measure.implementation import Implementation
 from labkernels.measure.judge.judge import Judge, judge_of
 from labkernels.measure.peers.peer import Refused, one_line
 from labkernels.measure.timing import Quartiles
-from labkernels.numerics import arrays
 
 Progress = Callable[[list], Iterable]
 
@@ -51,11 +48,6 @@ class Measured:
         """The graph times, else the plain times, else the eager times."""
         return self.graph or self.plain or self.eager
 
-    @property
-    def numbers(self) -> np.ndarray:
-        """The output in float64. Shapes: [rows, Hq, Dv]."""
-        return arrays.as_float64(self.step.outputs().out)
-
 
 @dataclass(frozen=True)
 class Reason:
@@ -72,8 +64,7 @@ class Benchmark:
     """The results of a workload: measurements by name, and reasons for missing ones.
 
     judge: the judge of the inputs, with the float64 truth as its reference. sensors: clock and
-    power while the times were taken. beside: times of steps that were timed in the same turns and
-    are not judged.
+    power while the times were taken.
     """
 
     inputs: Any
@@ -81,7 +72,6 @@ class Benchmark:
     sensors: Mapping[str, float]
     measured: Mapping[str, Measured]
     reasons: tuple[Reason, ...]
-    beside: Mapping[str, Quartiles]
 
     @property
     def failures(self) -> list[str]:
@@ -103,7 +93,6 @@ def benchmark(
     graph: bool,
     baseline: tuple[str, Any] | None = None,
     missing: Mapping[str, str] | None = None,
-    beside: Callable[[Any], Mapping[str, Callable[[], object]]] = lambda inputs: {},
     device: str = "cuda",
     progress: Progress = iter,
 ) -> Benchmark:
@@ -112,9 +101,8 @@ def benchmark(
     graph: time the replay of a CUDA graph; else calls in succession. An implementation whose graph
     cannot be captured gets times of calls on an idle stream, with a third of the repeats. baseline:
     a word and another workload, on which our CUDA kernels are timed in the same turns. missing: the
-    reasons why libraries cannot run here, by library. beside(inputs): further steps, by name, that
-    are timed in the same turns and not judged. progress: iterates over the work. The output of the
-    first run is judged, and after all timing that of the timed function.
+    reasons why libraries cannot run here, by library. progress: iterates over the work. The output
+    of the first run is judged, and after all timing that of the timed function.
     """
     of = list(of)
     whole = _Inputs(operation, workload, seed, device)
@@ -133,12 +121,8 @@ def benchmark(
     for entry in ready:
         if graph:
             entry.capture()
-    others = dict(beside(whole.inputs))
-    if graph:
-        others = {name: timing.capture(action).replay for name, action in others.items()}
     with telemetry.sampling() as reading:
         timed = {entry.name: entry.timed for entry in ready if entry.replay or not graph}
-        timed |= others
         times = timing.time_interleaved(timed, repeats=repeats) if timed else {}
     calls = {entry.name: entry.step.run for entry in ready if entry.note}
     idle = timing.time_interleaved(calls, repeats=max(4, repeats // 3), eager=True) if calls else {}
@@ -150,8 +134,7 @@ def benchmark(
             kind = {"graph" if graph else "plain": times.get(name), "eager": idle.get(name)}
             of_entry = (name, entry.implementation, entry.inputs.inputs, entry.step, errors)
             measured[name] = Measured(*of_entry, **kind, note=entry.note)
-    unjudged = {name: times[name] for name in others}
-    return Benchmark(whole.inputs, whole.judge, reading.sensors, measured, tuple(reasons), unjudged)
+    return Benchmark(whole.inputs, whole.judge, reading.sensors, measured, tuple(reasons))
 
 
 def simulate(
@@ -177,7 +160,7 @@ def simulate(
             if entry.prepare(reasons, {}) and entry.first_run(reasons):
                 done = (entry.name, item, whole.inputs, entry.step, entry.found)
                 measured[entry.name] = Measured(*done, simulated_s=entry.first_s)
-    return Benchmark(whole.inputs, whole.judge, {}, measured, tuple(reasons), {})
+    return Benchmark(whole.inputs, whole.judge, {}, measured, tuple(reasons))
 
 
 @contextmanager

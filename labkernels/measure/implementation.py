@@ -2,15 +2,22 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
-from labkernels.measure.peers.peer import Peer, Pools, Refused, peers_of
+from labkernels.measure.peers.peer import Peer, Refused, peers_of
 from labkernels.policy import NumericPolicy
+
+
+class Pools(NamedTuple):
+    """The pools that an append writes. Shapes: k, v [pages, page_size, kv_heads, head_dim]."""
+
+    k: Any
+    v: Any
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from labkernels.budget.compiler import Prediction
-from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger
-from labkernels.budget.occupancy import Occupancy, blocks_equation, occupancy
+from labkernels.budget.occupancy import Occupancy, occupancy
 from labkernels.cuda.compiler import nvrtc
 from labkernels.hardware import Gpu
 from labkernels.kernels import registry as specs
@@ -51,30 +50,6 @@ class Resources:
     predicted: Prediction
     compiled: Compiled | None
     occupancy: Occupancy
-
-    def equations(self) -> dict[str, Equation]:
-        """The formulas of shared memory, registers and blocks per SM, with the compiler's numbers.
-
-        Each has its LaTeX (`latex`), its symbols' meanings (`legend()`) and its `value`.
-        """
-        smem, registers = self.smem.equation(), self.predicted.equation()
-        used = self.predicted.registers
-        if self.compiled is not None:
-            used = self.compiled.registers
-            smem = smem.with_beside(self.compiled.smem_bytes, "by the compiler")
-            registers = registers.with_beside(used, "by the compiler")
-        blocks = blocks_equation(
-            self.gpu,
-            threads=self.instance.tile.threads,
-            registers=used,
-            smem_bytes=self.smem.total,
-        )
-        return {
-            "shared memory": smem,
-            "registers needed": self.predicted.need,
-            "registers": registers,
-            "blocks per SM": blocks,
-        }
 
 
 def cuda_kernels() -> dict[str, Any]:

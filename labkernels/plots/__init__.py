@@ -33,13 +33,12 @@ from labkernels.plots.performance.counters import (
     waiting,
     waiting_warps,
 )
-from labkernels.plots.performance.mla import read_counts, roof_by_heads
+from labkernels.plots.performance.mla import read_counts
 from labkernels.plots.performance.times import (
     case_times,
     graph_times,
     group_and_page,
     least_times,
-    rates_by_length,
     ratios_by_part,
 )
 from labkernels.plots.performance.tuning import best_by_runs, expected_and_measured

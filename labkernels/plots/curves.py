@@ -1,4 +1,4 @@
-"""Curves of one number over another, one for each kind."""
+"""Curves of one number over another, one for each kind, also in panels; and bars."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,8 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from labkernels.plots import style
+
+_LONG_NAME = 22  # letters: of such names two stand beside each other in a legend, not three
 
 
 @plt.rc_context(style.HOUSE)
@@ -40,6 +42,46 @@ def curves(
             axis.set_minor_locator(ticker.NullLocator())
     axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0))
+    return style.say_origin(figure, origin)
+
+
+@plt.rc_context(style.HOUSE)
+def in_panels(
+    rows: pd.DataFrame, *, labels: tuple[str, str], log: str = "", shared: bool = True, origin: str
+) -> Figure:
+    """Draw y over powers of 2, a panel for each `panel` and a curve for each `kind`.
+
+    Shapes: rows has panel, kind, x, y and dashed (bool), and kernel where its colour is meant.
+    labels, log: as of `curves`; x is logarithmic anyway. shared: all panels have one scale of y.
+    """
+    parts, kinds = list(rows.groupby("panel", sort=False)), list(dict.fromkeys(rows.kind))
+    across, down = min(3, len(parts)), -(-len(parts) // 3)
+    figure, every = style.new_figure(
+        down, across, height_inches=1.4 + 1.7 * down, sharex=shared, sharey=shared
+    )
+    drawn = {}
+    for axes, (panel, part) in zip(every, parts, strict=False):
+        for kind, line in part.groupby("kind", sort=False):
+            line, first = line.sort_values("x"), line.iloc[0]
+            look = {"ls": "--", "marker": ""} if first.dashed else {"ls": "-", "marker": "o"}
+            own = style.LINE_COLOURS[kinds.index(kind) % len(style.LINE_COLOURS)]
+            look["color"] = style.colour(first.kernel) if "kernel" in line else own
+            (drawn[kind],) = axes.plot(line.x, line.y, ms=4, **look)
+        axes.set_xscale("log", base=2)
+        values = sorted(set(part.x))
+        axes.set_xticks(values, [f"{n // 1024}k" if n >= 1024 else f"{n}" for n in values])
+        axes.minorticks_off()
+        axes.set_title(panel)
+        if "y" in log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    for axes in every[-across:]:
+        axes.set_xlabel(labels[0])
+    for axes in every[::across]:
+        axes.set(ylabel=labels[1], ylim=(None if "y" in log else 0, None))
+    ncols = 3 if max(map(len, drawn)) < _LONG_NAME else 2
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper left", ncols=ncols)
     return style.say_origin(figure, origin)
 
 

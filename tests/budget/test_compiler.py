@@ -2,7 +2,6 @@ import pytest
 
 from labkernels.budget import Ledger, Line, compiler, number, symbol
 from labkernels.budget.compiler import EDGE, FITS, HABITS, KEPT, MERGE, SPILLS, Asked, predict
-from tests.budget.test_quantity import evaluated
 
 HELD = Ledger("a kernel", "registers", (Line("O", symbol("R", 16, "rows") * 128 / 32),))
 LOOP = Asked({"copies": number(8, "copies"), "loaded ahead": number(32)})
@@ -20,8 +19,6 @@ def test_what_is_needed_is_held_and_added_line_by_line():
     assert compiler.operands(number(16)).value == 16
     kept, copies = HABITS[KEPT[9]].registers, HABITS["copies"].registers
     assert found.registers == 64 + kept + int(8 * copies) + 32 * HABITS["loaded ahead"].registers
-    assert evaluated(found.need.symbols, found.need.names) == found.need.value == found.registers
-    assert evaluated(found.equation().symbols, found.equation().names) == found.registers
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,6 @@ def test_a_limit_cuts_what_is_added_and_not_what_is_held():
 def test_the_merge_of_splits_is_a_floor():
     merges = Asked({}, merges_splits=True)
     assert made(merges).registers == HABITS[MERGE].registers > made(Asked({})).registers
-    assert "110" in made(merges).equation().numbers
     assert made(merges, limit=96).registers == 96
     assert [made(merges, limit=limit).answer for limit in (96, 110)] == [EDGE, FITS]
 

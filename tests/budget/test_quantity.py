@@ -12,7 +12,6 @@ from labkernels.budget.quantity import (
     least,
     number,
     quantity,
-    rounded_up,
     symbol,
 )
 
@@ -35,19 +34,18 @@ def evaluated(latex, names=()):
 
 
 @given(SIZES, SIZES, SIZES, SIZES)
-def test_the_formula_in_symbols_and_in_numbers_gives_the_value(a, b, c, d):
+def test_the_formula_in_symbols_gives_the_value(a, b, c, d):
     rows, keys = symbol("R", a, "rows"), symbol("T", b, "keys")
     made = rows * (2 * keys + 3) * number(4, "B") + largest(rows * keys, c, keys - 1 + d)
-    made = made + rounded_up(ceil_div(rows * c, keys), 8) - floor_div(d, rows + 1)
+    made = made + ceil_div(rows * c, keys) - floor_div(d, rows + 1)
     made = made + least(rows, keys) + (rows * keys) / keys
     assert evaluated(made.symbols, made.names) == pytest.approx(made.value)
-    assert evaluated(made.numbers) == pytest.approx(made.value)
 
 
 def test_a_sum_in_a_product_keeps_its_parentheses():
     depth = symbol("d", 3, "stages")
     assert (2 * (2 * depth - 1) * 16).symbols == r"2 \, (2 \, d - 1) \cdot 16"
-    assert (depth - (depth - 1)).numbers == "3 - (3 - 1)"
+    assert (depth - (depth - 1)).symbols == "d - (d - 1)"
     assert (depth - (depth - 1)).value == 1
     assert ((depth + 1) / 2).words == "(3 stages + 1) / 2"
     assert (number(64) / (depth - 1)).words == "64 / (3 stages - 1)"

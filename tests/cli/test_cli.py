@@ -321,7 +321,7 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
     scripts = {
         "counters": "import sys; print('failed: a: 3 times', file=sys.stderr); sys.exit(1)",
         "host_time": "import os; os.kill(os.getpid(), 9)",
-        "kv_append": "raise SystemExit('labkernels: kv_append needs a GPU: none')",
+        "mla": "raise SystemExit('labkernels: mla needs a GPU: none')",
         "prefill": "print('prefill: 4 rows')",
     }
     began = []
@@ -343,7 +343,7 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
     assert err.splitlines()[-3:] == [
         "failed: counters: a: 3 times",
         "failed: host_time: ended by signal 9: no message",
-        "failed: kv_append: kv_append needs a GPU: none",
+        "failed: mla: mla needs a GPU: none",
     ]
 
 

@@ -91,11 +91,6 @@ CUresult cuFuncGetParamInfo(CUfunction, size_t index, size_t* offset, size_t* si
   *offset = 0, *size = sizeof recorded.params;
   return index == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads,
-                                                     size_t smem_bytes) {
-  *blocks = threads + static_cast<int>(smem_bytes / 1024);
-  return CUDA_SUCCESS;
-}
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params,
                           void** extra) {
   if (current != primary) return ++recorded.refused, CUDA_ERROR_INVALID_CONTEXT;

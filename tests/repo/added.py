@@ -70,8 +70,9 @@ def test_a_kernel(capsys):
 def test_a_kernel_is_benchmarked_and_drawn(monkeypatch):
     item = measure(monkeypatch, "decode", "decode_toy")
     base = measured.implementation_row(WORK, item.implementation, plan=item.step.plan)
-    rates = {"kv_bytes": WORK.kv_bytes, "copy_bytes_per_s": 1e12}
-    rows = measured.time_rows(base, graph=item.graph, **rates)
+    rows = measured.graph_rows(base, item.graph)
+    rows.append(measured.row(base, "bandwidth", "median", 1e12, "bytes/s"))
+    rows += measured.ceiling_rows({"copy": (item.graph, 10**9)})
     (axes,) = plots.case_times(plots.graph_times(pd.DataFrame(rows)), origin="a toy").axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["decode_toy"]
     assert style.colour("decode_toy") in [line.get_color() for line in axes.lines]

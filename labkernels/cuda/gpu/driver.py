@@ -78,7 +78,6 @@ def library() -> ctypes.CDLL:
     lib.cuFuncGetAttribute.argtypes = (pointer, integer, pointer)
     lib.cuFuncSetAttribute.argtypes = (pointer, integer, integer)
     lib.cuFuncGetParamInfo.argtypes = (pointer, size, pointer, pointer)
-    lib.cuOccupancyMaxActiveBlocksPerMultiprocessor.argtypes = (pointer, pointer, integer, size)
     lib.cuLaunchKernelEx.argtypes = (pointer, pointer, pointer, pointer)
     code = lib.cuInit(0)
     if code != 0:

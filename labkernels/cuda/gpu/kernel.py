@@ -62,20 +62,6 @@ class LoadedKernel:
         """Launch once on a stream (torch's `current_stream().cuda_stream`), as `plan` says how."""
         self.plan(**how).run(stream)
 
-    def blocks_per_sm(self, threads: int, smem_bytes: int) -> int:
-        """Return how many blocks of this kernel the driver places on one multiprocessor."""
-        self._check((1, 1, 1), threads, smem_bytes)
-        blocks = ctypes.c_int()
-        with driver.current(self.device):
-            driver.call(
-                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                ctypes.byref(blocks),
-                self.function,
-                threads,
-                smem_bytes,
-            )
-        return blocks.value
-
     def _check(self, grid: tuple[int, int, int], threads: int, smem_bytes: int) -> None:
         limits = (2**31 - 1, 65535, 65535)
         if not all(1 <= n <= limit for n, limit in zip(grid, limits, strict=True)):

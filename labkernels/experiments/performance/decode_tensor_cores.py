@@ -7,17 +7,15 @@ holds, and so also FlashInfer's kernels that multiply in 8 bits.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments import timed
-from labkernels.experiments.experiment import Cell, Experiment, Options
+from labkernels.experiments.experiment import Cell, Experiment
 from labkernels.experiments.harness import Recording
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import timing
-from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import (
     Implementation,
     implementations,
@@ -27,10 +25,7 @@ from labkernels.measure.implementation import (
 from labkernels.measure.peers import flashinfer_8_bits
 from labkernels.records import schema
 from labkernels.records.store import Row
-from labkernels.units import format_rate, format_time
-
-DATA_FILE = "performance/decode_tensor_cores.parquet"
-ACCURACY_FILE = "accuracy/decode_accuracy.parquet"
+from labkernels.units import format_rate
 
 DTYPES = ("fp16", "bf16")
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -38,48 +33,29 @@ PAGE_SIZES = (1, 16, 64)
 KV_HEADS = 8
 # Another head_dim would need six more builds of FlashInfer, which take minutes; no target needs it.
 PEER_HEAD_DIMS = (128,)
-# Kernels whose errors are recorded for each sample and head.
-MAPPED = (
-    "decode_fma",
-    "decode_mma",
-    "decode_mma_n8",
-    "flashinfer_cuda_cores",
-    "flashinfer_fa2",
-    "flashinfer_auto",
-)
 
 
-@dataclass(frozen=True)
-class GridCell:
-    """One workload of the grid, why it is there, and whether each sample and head is recorded."""
-
-    workload: Decode
-    why: str
-    accuracy_map: bool = False
-
-
-def grid(*, quick: bool = False) -> list[GridCell]:
+def grid(*, quick: bool = False) -> list[timed.GridCell]:
     """Return the cells in the order of measurement, each workload once.
 
     `quick` keeps each kind of cell, with at most 4 requests and 1024 keys.
     """
     cells = [cell for dtype in DTYPES for cell in _of_dtype(dtype)]
     if quick:
-        cells = [GridCell(_shrunk(cell.workload), cell.why, cell.accuracy_map) for cell in cells]
-    once: dict[Decode, GridCell] = {}
+        cells = [timed.GridCell(_shrunk(cell.workload), cell.why) for cell in cells]
+    once: dict[Decode, timed.GridCell] = {}
     for cell in cells:
         once.setdefault(cell.workload, cell)
     return list(once.values())
 
 
-def _of_dtype(dtype: str) -> list[GridCell]:
-    def cell(batch, kv_len, q_heads, why, *, accuracy_map=False, **how):
+def _of_dtype(dtype: str) -> list[timed.GridCell]:
+    def cell(batch, kv_len, q_heads, why, **how):
         how |= {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
-        workload = Decode.uniform(batch, kv_len, **how)
-        return GridCell(workload, why, accuracy_map)
+        return timed.GridCell(Decode.uniform(batch, kv_len, **how), why)
 
     return [
-        cell(57, 8192, 32, "case 000", accuracy_map=True),
+        cell(57, 8192, 32, "case 000"),
         *(cell(57, 8192, KV_HEADS * group, f"group {group}") for group in GROUPS),
         cell(1, 131072, 32, "one long request"),
         cell(256, 1024, 32, "many short requests"),
@@ -94,100 +70,54 @@ def _shrunk(workload: Decode) -> Decode:
     return replace(workload, kv_lens=(min(workload.max_kv_len, 1024),) * min(workload.batch, 4))
 
 
-def cells(options: Options) -> Iterator[Cell]:
-    """Yield the workloads of the grid."""
-    for found in grid(quick=options.quick):
-        yield Cell(f"{found.workload.label} ({found.why})", found)
+def chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+    """Yield our kernels, and peers, of which FlashInfer is built for some head_dims alone."""
+    for item in implementations(OPERATION.name, on_and_off).values():
+        built = item.library != "flashinfer" or cell.workload.head_dim in PEER_HEAD_DIMS
+        if built and not (missing.get(item.library) or item.missing()):
+            yield item
 
 
-def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure our kernels and their peers on a workload; the first one adds the ceilings' rows."""
-    ceilings, ceiling_rows = recording.once(_ceilings)
-    copy_times, copy_bytes = ceilings["copy"]
-    copy_bytes_per_s = copy_bytes / copy_times.median_s
-    missing = recording.once(_build_peers)
-    chosen = [
-        item
-        for item in implementations(OPERATION.name, on_and_off).values()
-        if item.library != "flashinfer" or cell.of.workload.head_dim in PEER_HEAD_DIMS
-    ]
-    how = {"missing": missing, "graph": True}
-    result = recording.benchmark(OPERATION, cell.of.workload, chosen, **how)
-    _tell(recording, cell.of, result, copy_bytes_per_s)
-    while ceiling_rows:
-        yield DATA_FILE, ceiling_rows.pop(0)
-    yield from ((DATA_FILE, row) for row in _rows(result, cell.of, copy_bytes_per_s))
-    if cell.of.accuracy_map:
-        yield from ((ACCURACY_FILE, row) for row in _map_rows(result))
+def _needed(workloads: Iterable[Decode]) -> set[tuple[str, int]]:
+    return {(w.dtype, w.head_dim) for w in workloads if w.head_dim in PEER_HEAD_DIMS}
 
 
-def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
+def with_ceilings(of: timed.Timed, title: str, name: str) -> Experiment:
+    """Return an experiment whose first cell adds the rows of a copy's and a read's rate."""
+
+    def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
+        ceiling_rows = recording.once(_ceilings)
+        while ceiling_rows:
+            yield of.file, ceiling_rows.pop(0)
+        yield from of.rows(cell, recording)
+
+    return replace(of.experiment(title, name), rows=rows)
+
+
+def _ceilings(recording: Recording) -> list[Row]:
     """Measure the copy, to whose rate percentages are relative, and the read; return their rows."""
     with recording.sampling():
         ceilings = timing.ceilings()
     times, moved_bytes = ceilings["copy"]
     recording.progress(f"copy ceiling {format_rate(moved_bytes / times.median_s)}")
-    return ceilings, [row | recording.sensors for row in measured.ceiling_rows(ceilings)]
+    return [row | recording.sensors for row in measured.ceiling_rows(ceilings)]
 
 
-def _build_peers(recording: Recording) -> dict[str, str]:
-    """Compile the libraries' own modules; return why a library cannot run here, by library."""
-    needed = {
-        (cell.of.workload.dtype, cell.of.workload.head_dim)
-        for cell in recording.cells
-        if cell.of.workload.head_dim in PEER_HEAD_DIMS
-    }
-    recording.progress(f"building peers' modules for {sorted(needed)}")
-    return recording.build_peers(OPERATION.name, needed)
-
-
-def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Row]:
-    rows = []
-    for item in result.measured.values():
-        plan = item.step.plan
-        base = measured.implementation_row(cell.workload, item.implementation, plan=plan)
-        if item.graph:
-            rates = {"kv_bytes": cell.workload.kv_bytes, "copy_bytes_per_s": copy_bytes_per_s}
-            rows += measured.time_rows(base, graph=item.graph, **rates)
-        else:
-            rows += measured.quartile_rows(base, "time_eager", item.eager)
-            rows.append(measured.reason_row(base, "not_captured", item.note))
-        rows += measured.error_rows(base, item.errors)
-        if plan is not None:
-            rows += measured.plan_rows(base, plan)
-    return rows + measured.reason_rows(cell.workload, result)
-
-
-def _map_rows(result: Benchmark) -> list[Row]:
-    judge: Any = result.judge
-    columns, truth = {"dtype": result.inputs.workload.dtype}, judge.reference.o
-    rows = []
-    for name in MAPPED:
-        if name in result.measured:
-            item = result.measured[name]
-            of = item.implementation
-            named = {"kernel": of.kernel, "tensor_cores": of.tensor_cores}
-            rows += measured.map_rows({**columns, **named}, item.numbers, truth)
-    return rows
-
-
-def _tell(recording: Recording, cell: GridCell, result: Benchmark, copy_bytes_per_s: float) -> None:
-    for name, item in result.measured.items():
-        time_s = item.times.median_s
-        share = 100.0 * cell.workload.kv_bytes / time_s / copy_bytes_per_s
-        recording.tell(f"{name} {format_time(time_s)} {share:.0f}%")
-
-
-EXPERIMENT = Experiment(
-    "decode_tensor_cores",
+SIXTEEN = timed.Timed(
+    OPERATION,
+    "performance/decode_tensor_cores.parquet",
+    grid,
+    chosen,
+    built=_needed,
+    graph=True,
+    table=schema.MEASUREMENTS,
+)
+EXPERIMENT = with_ceilings(
+    SIXTEEN,
     "Paged decode, tensor cores on and off, beside FlashInfer's three ways and torch SDPA",
-    {DATA_FILE: schema.MEASUREMENTS, ACCURACY_FILE: schema.TABLES["decode_accuracy"]},
-    cells,
-    rows,
-    renewed=(ACCURACY_FILE,),
+    "decode_tensor_cores",
 )
 
-FP8_FILE = "performance/decode_fp8.parquet"
 SCALES_FILE = "performance/decode_fp8_scales.parquet"
 FP8_LENGTHS = ((57, 8192), (1, 131072), (1, 262144))
 FP8_Q_HEADS = (32, 64)
@@ -219,21 +149,13 @@ def fp8_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Imp
 
 _FP8 = timed.Timed(
     OPERATION,
-    FP8_FILE,
+    "performance/decode_fp8.parquet",
     fp8_grid,
     fp8_chosen,
     graph=True,
     by_name=True,
     table=schema.MEASUREMENTS,
 )
-
-
-def fp8_rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure a workload; the first one adds the ceilings' rows."""
-    _, ceiling_rows = recording.once(_ceilings)
-    while ceiling_rows:
-        yield FP8_FILE, ceiling_rows.pop(0)
-    yield from _FP8.rows(cell, recording)
 
 
 def scales_grid(*, quick: bool = False) -> list[timed.GridCell]:
@@ -268,12 +190,10 @@ _PEERS = replace(
 )
 EXPERIMENTS = (
     _SCALES.experiment("Paged decode of e4m3 with scales of pages and tokens", "decode_fp8_scales"),
-    Experiment(
-        "decode_fp8",
+    with_ceilings(
+        _FP8,
         "Paged decode of a cache of 8 bits, beside the cache of 16 bits and FlashInfer",
-        {FP8_FILE: schema.MEASUREMENTS},
-        _FP8.cells,
-        fp8_rows,
+        "decode_fp8",
     ),
     _PEERS.experiment(
         "Paged decode of e4m3 beside FlashInfer's products in 8 bits", "decode_fp8_peers"

@@ -1,11 +1,9 @@
 """MLA decode with tensor cores on and off: our kernels, and FlashInfer's fa2 and fa3."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 
 from labkernels.experiments.timed import GridCell, Timed
-from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
+from labkernels.kernels.caches.latent import LATENT_DIM
 from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.measure.implementation import Implementation, implementations, on_and_off
@@ -17,8 +15,6 @@ SWEEP = (64, 4096)  # requests and keys of the sweep over heads
 PAGE_SIZES = (1, 16, 64)
 MANY_TOKENS = (17, 37, 77)  # per request: FlashInfer's test has these numbers above one
 MANY_BATCH, MANY_KEYS = 17, 1024  # the test has 1, 17 or 37 requests, and at most 1024 keys
-TILES_OF_ROWS = 64  # on an H200 the kernel chooses the first of its tiles with so many rows
-TILES_WHY = f"each tile of {TILES_OF_ROWS} rows"
 PEER_DTYPE = "bf16"  # another dtype would need two more builds of FlashInfer, which take minutes
 SLOWEST_FLOPS = 1e11  # kernels without tensor cores would take too long on larger workloads
 # Lengths of a ragged batch relative to their mean.
@@ -48,31 +44,18 @@ def grid(*, quick: bool = False) -> Iterator[GridCell]:
     for q_len in MANY_TOKENS:
         many = (MANY_KEYS // short,) * (1 if quick else MANY_BATCH)
         yield GridCell(MlaDecode(many, 128, q_len=q_len, page_size=16), f"{q_len} tokens")
-    for heads in (64, 128):
-        yield GridCell(MlaDecode((keys // short,) * batch, heads), TILES_WHY)
 
 
 def chosen(cell: GridCell, missing: Mapping[str, str]) -> list[Implementation]:
-    """Return what can run here, or the tiles of a kernel; tensor cores are off for little work."""
+    """Return what can run here; tensor cores are off for little work."""
     if cell.workload.dtype != PEER_DTYPE:
         missing = {**missing, "flashinfer": f"built for {PEER_DTYPE} alone"}
-    of_all = implementations(OPERATION.name, on_and_off)
     return [
         item
-        for item in (tiled(of_all["mla_mma"]) if cell.why == TILES_WHY else of_all.values())
+        for item in implementations(OPERATION.name, on_and_off).values()
         if not (missing.get(item.library) or item.missing())
         and not (item.tensor_cores == "off" and cell.workload.flops > SLOWEST_FLOPS)
     ]
-
-
-def tiled(item: Implementation) -> Iterator[Implementation]:
-    """Yield a kernel with each of its tiles of 64 rows, under a name with the tile's label."""
-    shape = item.spec.shape(head_dim=LATENT_DIM + ROPE_DIM, rows=TILES_OF_ROWS)
-    for tile in item.spec.tiles(shape, item.policy):
-        if tile.q_rows == TILES_OF_ROWS:
-            name = f"{item.kernel} {tile.label}"
-            prepare = partial(item.prepare, tile=tile.label)
-            yield replace(item, name=name, kernel=name, prepare=prepare)
 
 
 TIMED = Timed(

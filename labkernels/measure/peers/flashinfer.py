@@ -1,10 +1,9 @@
-"""FlashInfer's kernels for paged decode, prefill, MLA decode and append, by its wrappers."""
+"""FlashInfer's kernels for paged decode, prefill and MLA decode, by its wrappers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
@@ -14,7 +13,6 @@ from labkernels.kernels.random_inputs import DTYPES
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
     Peer,
-    Pools,
     Refused,
     not_installed,
     one_line,
@@ -190,32 +188,6 @@ def _with_sinks(q, window: bool, backend: str) -> dict[str, Any]:
     return {"jit_args": args, "jit_kwargs": how}
 
 
-def cascade_step(q, prefix: PagedKV, cache: PagedKV, *, scale: float) -> Step[Attention]:
-    """Plan FlashInfer's cascade of two levels, a prefix of all requests and their own keys.
-
-    Raises: Refused with FlashInfer's own words.
-    """
-    import flashinfer
-    import torch
-
-    batch, heads, head_dim = q.shape
-    numbers = {"dtype": torch.int32, "device": q.device}
-    ends = [torch.tensor([0, batch], **numbers), torch.arange(batch + 1, **numbers)]
-    lists = zip(page_lists(prefix), page_lists(cache), strict=True)
-    newest = [q]
-    with refusals(Exception):
-        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace(q), "NHD")
-
-    def plan() -> None:
-        sizes = (heads, cache.k.shape[2], head_dim, cache.page_size)
-        wrapper.plan(ends, *map(list, lists), *sizes, sm_scale=scale, q_data_type=q.dtype)
-
-    def run() -> None:
-        newest[0] = wrapper.run(q, (cache.k, cache.v))
-
-    return replace(planned(wrapper, plan, run, q), outputs=lambda: Attention(newest[0]))
-
-
 def planned(wrapper, plan: Callable[[], object], run: Callable[[], object], out) -> Step[Attention]:
     """Plan and run a wrapper, or a function without a plan, once, and return its step."""
     import flashinfer
@@ -295,26 +267,6 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
     return prepare
 
 
-def _append(inputs: AppendInputs) -> Step:
-    """Prepare append_paged_kv_cache; it takes each row's place and the lengths after the append."""
-    import flashinfer
-    import torch
-
-    work, pools = inputs.workload, Pools(inputs.cache.k, inputs.cache.v)
-    pairs = list(zip(work.kv_lens, work.new_lens, strict=True))
-    lengths = {"dtype": torch.int32, "device": pools.k.device}
-    after = torch.tensor([before + new for before, new in pairs], **lengths)
-    request = torch.tensor([b for b, (_, new) in enumerate(pairs) for _ in range(new)], **lengths)
-    position = torch.tensor([old + i for old, new in pairs for i in range(new)], **lengths)
-    indptr, indices, last_page_len = page_lists(replace(inputs.cache, kv_len=after))
-    rows = (inputs.k_new, inputs.v_new, request, position, tuple(pools))
-
-    def run() -> object:
-        return flashinfer.append_paged_kv_cache(*rows, indices, indptr, last_page_len)
-
-    return Step(run, lambda: pools, version=f"FlashInfer {flashinfer.__version__}")
-
-
 def _peer(name: str, idea: str, policy=PEER_POLICY, **steps) -> Peer:
     features = ("window", "soft_cap", *(["sinks"] if "prefill" in steps else []))
     return Peer(name, LIBRARY, idea, policy, steps, missing, features)
@@ -345,6 +297,5 @@ PEERS = (
         'decode with use_tensor_cores=True, backend="auto", which is fa2 in 16 bits',
         decode=_decode(True, "auto"),
     ),
-    _peer("flashinfer_append", "append_paged_kv_cache", append=_append),
 )
 BUILDS = {LIBRARY: build}

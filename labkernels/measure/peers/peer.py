@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkernels.kernels.call import Step
 from labkernels.policy import NumericPolicy
@@ -29,13 +29,6 @@ _PATH = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/(?=[\w.+-])")
 
 class Refused(Exception):
     """Raised where a peer does not support a workload; the text is the reason."""
-
-
-class Pools(NamedTuple):
-    """The pools that an append writes. Shapes: k, v [pages, page_size, kv_heads, head_dim]."""
-
-    k: Any
-    v: Any
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,12 @@
-"""MLA decode: the share of the roof that kernels reach, and how often each key is read."""
+"""MLA decode: how often each key is read."""
 
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from labkernels.hardware import Gpu
 from labkernels.plots import style
-
-_KERNEL = ["kernel", "tensor_cores"]
-
-
-@plt.rc_context(style.HOUSE)
-def roof_by_heads(rows: pd.DataFrame, gpu: Gpu, *, origin: str) -> Figure:
-    """Draw the share of the roof that each kernel reaches over the heads, a panel per query length.
-
-    Shapes: rows has kernel, tensor_cores, q_heads, q_len, value (a time), bytes and flops, which
-    the call must move and do. Units: percent of the larger of two times, at the GPU's measured copy
-    and matrix-product rates.
-    """
-    memory_s = rows.bytes / gpu.measured_copy_bytes_per_s
-    product_s = rows.flops / gpu.measured_bf16_matmul_flops
-    shares = rows.assign(percent=100 * np.maximum(memory_s, product_s) / rows.value)
-    lengths = sorted(shares.q_len.unique())
-    figure, axes = style.new_figure(1, len(lengths), height_inches=3.4, sharey=True)
-    for ax, q_len in zip(axes, lengths, strict=True):
-        part = shares[shares.q_len == q_len]
-        for (kernel, on), line in part.groupby(_KERNEL, sort=False):
-            line = line.sort_values("q_heads")
-            ax.plot(
-                line.q_heads,
-                line.percent,
-                marker=style.MARKERS[on],
-                ls=style.LINES[on],
-                color=style.colour(kernel),
-                label=style.name(kernel, on),
-            )
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(sorted(part.q_heads.unique()))
-        ax.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        ax.xaxis.set_minor_locator(ticker.NullLocator())
-        tokens = "1 token" if q_len == 1 else f"{q_len} tokens"
-        ax.set(xlabel="heads", title=f"{tokens} per request", ylim=(0, None))
-    axes[0].set_ylabel("percent of the roof")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)

@@ -17,10 +17,11 @@ _DTYPES = {"fp16": "#0072b2", "bf16": "#d55e00"}
 def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per kernel and workload: time_ms with quartiles, percent, ceiling_ms, group.
 
-    Units: percent of the copy's rate; ceiling_ms is the time of K and V at that rate; group counts
-    the query heads per KV head.
+    rows: of a recording that has the copy's rate. Units: percent of this rate; ceiling_ms is the
+    time of K and V at this rate; group counts the query heads per KV head.
     """
-    wanted = rows[rows.metric.isin(["time_graph", "copy_ceiling_share"]) & (rows.batch > 0)]
+    rates = rows[rows.metric == "bandwidth"]
+    wanted = rows[rows.metric.isin(["time_graph", "bandwidth"]) & (rows.batch > 0)]
     column = wanted.metric.str.cat(wanted.statistic, sep=" ")
     wide = wanted.assign(column=column).pivot(
         index=_KERNEL + _WORKLOAD, columns="column", values="value"
@@ -29,7 +30,8 @@ def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
     names = {"median": "time_ms", "q25": "q25_ms", "q75": "q75_ms"}
     for statistic, title in names.items():
         table[title] = 1e3 * table.pop(f"time_graph {statistic}")
-    table["percent"] = table.pop("copy_ceiling_share median")
+    of_copy = rates[rates.kernel == "copy"].value.iloc[-1]
+    table["percent"] = 100 * table.pop("bandwidth median") / of_copy
     table["ceiling_ms"] = table.time_ms * table.percent / 100
     table["group"] = table.q_heads // table.kv_heads
     return table
@@ -120,41 +122,6 @@ def sweep(axes: Axes, times: pd.DataFrame, x: str) -> None:
 
 
 @plt.rc_context(style.HOUSE)
-def rates_by_length(rates: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw the rate of each implementation over the length, a panel for each `panel`.
-
-    Shapes: columns panel, series, kernel (which gives the colour), dashed (bool), tokens, and
-    rate. Units: FLOP/s
-    """
-    panels = rates.panel.drop_duplicates().tolist()
-    figure, every = style.new_figure(
-        -(-len(panels) // 3), 3, height_inches=2.3 * -(-len(panels) // 3), sharex=True, sharey=True
-    )
-    for axes, panel in zip(every, panels, strict=False):
-        of_panel = rates[rates.panel == panel]
-        for series, line in of_panel.groupby("series", sort=False):
-            line, first = line.sort_values("tokens"), line.iloc[0]
-            look = {"color": style.colour(first.kernel), "marker": "s" if first.dashed else "o"}
-            axes.plot(
-                line.tokens, line.rate / 1e12, "--" if first.dashed else "-", label=series, **look
-            )
-        axes.set_xscale("log", base=2)
-        lengths = sorted(rates.tokens.unique())
-        axes.set_xticks(lengths, [f"{n // 1024}k" for n in lengths])
-        axes.minorticks_off()
-        axes.set_title(panel)
-    for axes in every[-3:]:
-        axes.set_xlabel("tokens per request")
-    for axes in every[::3]:
-        axes.set_ylabel("TFLOP/s")
-    every[0].set_ylim(bottom=0)
-    handles, labels = every[0].get_legend_handles_labels()
-    rows = -(-len(labels) // 4)  # a longer row would be wider than the panels
-    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // rows))
-    return style.say_origin(figure, origin)
-
-
-@plt.rc_context(style.HOUSE)
 def least_times(rows: pd.DataFrame, *, origin: str) -> Figure:
     """Draw a mark for each GPU with tensor cores on and one with them off, joined by a line.
 
@@ -203,38 +170,4 @@ def ratios_by_part(scores: pd.DataFrame, *, origin: str) -> Figure:
     axes.axvline(1, color=style.CEILING, lw=1.1, zorder=0)
     axes.set(xlabel="measured ratio / promised ratio (1: just met)", ylabel="")
     sns.move_legend(axes, "lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, title="")
-    return style.say_origin(figure, origin)
-
-
-@plt.rc_context(style.HOUSE)
-def times_by_window(rows: pd.DataFrame, *, label: str, origin: str) -> Figure:
-    """Draw times over windows, a panel for each `panel` and a curve for each `kind`.
-
-    Shapes: rows has panel, kind, dashed (bool), window and value, and kernel where its colour is
-    meant. label: what the value is, with its unit. Units: window in keys
-    """
-    panels = list(rows.groupby("panel", sort=False))
-    figure, every = style.new_figure(1, len(panels), height_inches=3.2)
-    kinds = list(dict.fromkeys(rows.kind))
-    for axes, (panel, part) in zip(every, panels, strict=True):
-        for kind, line in part.groupby("kind", sort=False):
-            line, dashed = line.sort_values("window"), bool(line.dashed.iloc[0])
-            look = {"ls": "--" if dashed else "-", "marker": "" if dashed else "o", "ms": 4}
-            look["color"] = style.LINE_COLOURS[kinds.index(kind) % len(style.LINE_COLOURS)]
-            if "kernel" in line:
-                look["color"] = style.colour(line.kernel.iloc[0])
-            axes.plot(line.window, line.value, label=kind, **look)
-        axes.set(title=panel, xscale="log", yscale="log", xlabel="keys of the window")
-        windows = sorted(part.window.unique())
-        axes.set_xticks(windows, [f"{n // 1024}k" if n >= 1024 else str(n) for n in windows])
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
-        axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-    every[0].set_ylabel(label)
-    named = {
-        name: line
-        for axes in every
-        for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=2)
     return style.say_origin(figure, origin)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from labkernels.cuda.compiler import nvrtc
-from labkernels.cuda.gpu import device
+from labkernels.cuda.gpu import device, driver
 from labkernels.cuda.gpu import kernel as gpu_kernel
 from labkernels.measure import resources
 from tests.kernels.contract import CUDA
@@ -179,8 +179,16 @@ def loaded(instance, arch):
     compiled = resources.compile_instance(instance, arch=arch)
     kernel = gpu_kernel.load(compiled, device=torch.cuda.current_device())
     smem_bytes = resources.find(instance.kernel).smem(instance).total
-    blocks = kernel.blocks_per_sm(instance.tile.threads, smem_bytes)
-    return kernel, smem_bytes + kernel.static_smem_bytes, blocks
+    blocks = ctypes.c_int()
+    with driver.current(kernel.device):
+        driver.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            ctypes.byref(blocks),
+            ctypes.c_void_p(kernel.function),
+            ctypes.c_int(instance.tile.threads),
+            ctypes.c_size_t(smem_bytes),
+        )
+    return kernel, smem_bytes + kernel.static_smem_bytes, blocks.value
 
 
 @pytest.mark.parametrize(

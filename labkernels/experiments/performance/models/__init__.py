@@ -1,1 +1,0 @@
-"""How models attend: variants of attention, and prefixes that requests share."""
