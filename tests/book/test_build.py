@@ -4,6 +4,7 @@ import itertools
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -172,9 +173,17 @@ def test_a_build_that_ends_while_it_places_its_pages_is_made_again(book, capsys,
     assert (build.SITE / "index.html").read_text() == "# Another\n"
 
 
-def test_two_builds_at_once_wait_for_each_other(book):
+def test_the_second_of_two_builds_at_once_finds_the_pages_of_the_first(book, monkeypatch, tmp_path):
+    def slow(command, **how):
+        time.sleep(0.5)
+        with (tmp_path / "runs").open("a") as file:
+            file.write("one, ")
+        return book(command, **how)
+
+    monkeypatch.setattr(build.subprocess, "run", slow)
     children = [forked.start(build.main) for _ in range(2)]
     assert [forked.end(child) for child in children] == [0, 0]
+    assert (tmp_path / "runs").read_text() == "one, "
     assert (build.SITE / "notebooks" / "idea.html").read_text() == "# Intro\n"
 
 
