@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book pdf test test-all chaos fuzz coverage lab notebooks times record lint format clean lock compiler
+.PHONY: help book pdf test test-all fuzz coverage lab notebooks times record lint format clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -29,14 +29,11 @@ test: compiler lint ## Before a change lands: lint, tests without a GPU, chapter
 	@$(BIN)/python book/build.py --nbval
 
 # Marks that -m names are not left out: see tests/conftest.py.
-test-all: book lint ## Each night: every tile, policy and format, delivery, the built pages, chaos, fuzz
+test-all: book lint ## Each night: every tile, policy and format, delivery, the built pages, fuzz
 	$(BIN)/python -m pytest -n 2 --dist worksteal \
 	  -m "not gpu and (long or site or not (long or site))"
 	@$(BIN)/python book/build.py --nbval
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600)
-
-chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps; record them
-	$(BIN)/python -m pytest -q -n 2 -m long tests/chaos --record data
 
 fuzz: compiler $(ENVIRONMENT) ## Compare random calls with float64 for an hour (or SECONDS=60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600)

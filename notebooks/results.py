@@ -436,8 +436,8 @@ plots.table(rates, "rates", digits)
 # %% [markdown]
 # ## Injected faults
 #
-# `make chaos` kills processes, cuts, flips and fills files, denies calls of the system and lets processes race, and then asks for a right result or a refusal in one line.
-# *Wrong* counts everything else: a wrong result without a word, a traceback, or damage that stays.
+# Tests killed processes, cut, flipped and filled files, denied calls of the system and let processes race, at random, and then asked for a right result or a refusal in one line. The code that did this has left the repository, and is in its history: {doc}`/book/decisions/0034-recordings-that-are-complete`.
+# *Wrong* counted everything else: a wrong result without a word, a traceback, or damage that stays.
 
 # %% tags=["hide-input"]
 faults = pd.DataFrame(store.read("chaos"))

@@ -23,7 +23,7 @@ if settings is not None:
 
 # Marks of tests that run only if -m names them, and what to do for that.
 ASKED_FOR = {
-    "long": "runs in make test-all: -m long, or make chaos for tests/chaos",
+    "long": "runs in make test-all: -m long",
     "site": "needs the built book: make book, then -m site",
 }
 GPU_TESTS = Path(__file__).parent / "gpu"

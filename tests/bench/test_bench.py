@@ -10,7 +10,6 @@ import matplotlib as mpl
 import nbformat
 import numpy as np
 import pytest
-from pandas.testing import assert_frame_equal
 
 from labkernels import Backward, Bench, Decode, MlaDecode, Prefill, hardware
 from labkernels.bench import (
@@ -20,7 +19,6 @@ from labkernels.bench import (
     source,
     times,
 )
-from labkernels.bench.bench import BAR_AFTER_S
 from labkernels.bench.log import MIME, Log
 from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.gpu import device
@@ -131,17 +129,6 @@ def test_a_large_batch_is_judged_at_equal_distances():
     assert len(samples) == errors.MOST_REQUESTS
     assert (samples[0], samples[-1]) == (0, 56)
     assert set(np.diff(samples)) == {3, 4}, "56 gaps are divided by 15"
-
-
-def test_a_figure_is_given_elements_at_equal_distances(bench):
-    found = bench._found["prefill"]
-    parts = dict((item.name, parts) for item, parts in bench._elements("prefill"))["prefill_mma"]
-    every = errors.element_rows(parts, found.inputs.workload)
-    some = errors.element_rows(parts, found.inputs.workload, most=1000)
-    step = len(every) // 1000
-    assert len(parts) > 1, "the count goes on from part to part"
-    assert step > 1
-    assert_frame_equal(some, every.iloc[::step].reset_index(drop=True))
 
 
 def test_recorded_times_are_of_the_whole_workload_with_where_and_when(bench):
@@ -278,22 +265,6 @@ def test_a_gpu_that_is_too_old_gets_the_cpu_build_and_a_sentence(monkeypatch, ca
     said = capsys.readouterr().out
     assert said.startswith("Tesla T4 is sm_75; the kernels need sm_80 or newer")
     assert said.endswith("use the CPU build, as this bench does.\n")
-
-
-def test_compiling_and_judging_go_on_under_a_bar(monkeypatch):
-    shown = []
-
-    def bar(items, *, desc, **options):
-        shown.append((desc, len(items), options["delay"]))
-        return items
-
-    monkeypatch.setattr("tqdm.auto.tqdm", bar)
-    tiny = Bench(TINY, kernels=["decode_fma", "decode_mma"])
-    tiny.budgets()
-    tiny.run()
-    tiny.errors()
-    named = [("compile", 2), ("decode", 2), ("decode, errors", 2)]
-    assert shown == [(*each, BAR_AFTER_S) for each in named]
 
 
 def test_listings_come_from_the_real_source_in_colours():

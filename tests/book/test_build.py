@@ -1,7 +1,10 @@
 """build.py runs this interpreter, shows the error of a cell, and keeps pages off the network."""
 
+import itertools
+import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import build
 import notebook_io
 import pytest
 
+from tests import forked
 from tests.book import stand_in
 
 SCRIPT = """\
@@ -145,6 +149,42 @@ def test_a_page_that_is_missing_stops_the_build_and_leaves_the_old_book(book, ca
     with pytest.raises(SystemExit, match="a warning\nThe book was not built"):
         build.main()
     assert (build.SITE / "index.html").read_text() == "# Intro\n"
+
+
+@pytest.mark.parametrize("n", [1, 2])  # the old pages go aside, and the new ones come
+def test_a_build_that_ends_while_it_places_its_pages_is_made_again(book, capsys, monkeypatch, n):
+    def at_the_nth(act, replace=build.Path.replace):
+        calls = itertools.count(1)
+        return lambda path, target: act() if next(calls) == n else replace(path, target)
+
+    def refuse():
+        raise OSError("read-only")
+
+    says(capsys)
+    (build.ROOT / "book" / "intro.md").write_text("# Another\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Path, "replace", at_the_nth(refuse))
+        with pytest.raises(SystemExit, match="The book was not built: read-only"):
+            build.main()
+        assert (build.SITE / "index.html").read_text() == "# Intro\n"
+        patch.setattr(build.Path, "replace", at_the_nth(forked.killed))
+        assert forked.end(forked.start(build.main)) == -signal.SIGKILL
+    assert "Open" in says(capsys)
+    assert (build.SITE / "index.html").read_text() == "# Another\n"
+
+
+def test_the_second_of_two_builds_at_once_finds_the_pages_of_the_first(book, monkeypatch, tmp_path):
+    def slow(command, **how):
+        time.sleep(0.5)
+        with (tmp_path / "runs").open("a") as file:
+            file.write("one, ")
+        return book(command, **how)
+
+    monkeypatch.setattr(build.subprocess, "run", slow)
+    children = [forked.start(build.main) for _ in range(2)]
+    assert [forked.end(child) for child in children] == [0, 0]
+    assert (tmp_path / "runs").read_text() == "one, "
+    assert (build.SITE / "notebooks" / "idea.html").read_text() == "# Intro\n"
 
 
 def test_an_edition_keeps_what_was_executed_before_its_end(book, monkeypatch, tmp_path):

@@ -22,7 +22,6 @@ from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder, resources
 from labkernels.records import scoreboard
-from labkernels.units import format_time
 from labkernels.variant import AttentionVariant
 
 COMMANDS = tuple(cli.commands())
@@ -185,17 +184,6 @@ def test_budget_counts_the_work_of_the_kernels_own_operation(capsys, kernel, sha
     assert "expected, set by" in out.partition(workload)[2]
 
 
-def test_budget_counts_a_latent_cache_once_and_all_its_heads(capsys):
-    shape = ("--heads", "128/1", "--batch", "64", "--kv-len", "4096")
-    code, out, _ = call(capsys, "budget", "mla_mma", *shape)
-    gpu, work = hardware.gpu("h200"), MlaDecode((4096,) * 64, 128, page_size=16)
-    memory_s = work.bytes / gpu.measured_copy_bytes_per_s
-    assert work.kv_bytes == 64 * 4096 * 576 * 2
-    assert code == 0
-    assert "64 x 4096, 128 heads" in out
-    assert f"memory {format_time(memory_s)}" in out
-
-
 def test_budget_says_what_a_variant_changes(capsys):
     shape = ("--batch", "64", "--kv-len", "8192", "--heads", "64/8", "--head-dim", "64")
     code, out, _ = call(capsys, "budget", "decode_mma", *shape, "--window", "127", "--sinks")
@@ -345,16 +333,6 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
         "failed: host_time: ended by signal 9: no message",
         "failed: mla: mla needs a GPU: none",
     ]
-
-
-def test_an_interruption_is_one_line(capsys, monkeypatch):
-    def interrupted(experiment, options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep, "record", interrupted)
-    code, _, err = call(capsys, "record", "compiler_reports")
-    assert (code, err.splitlines()) == (130, [err.strip()])
-    assert "what was measured before is kept" in err
 
 
 def test_a_reader_that_stops_is_no_error():

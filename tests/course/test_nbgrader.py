@@ -1,15 +1,11 @@
 """nbgrader releases the course, and scores submissions of assignments, chapters and a quiz."""
 
-import sys
-from pathlib import Path
-
 import nbformat
 import pytest
 
 from labkernels.chapters import exercises
 
 pytest.importorskip("nbgrader", reason="needs nbgrader: pip install -e '.[course]'")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 import answers
 import course
 from solutions import solution

@@ -1,4 +1,4 @@
-"""Fuzz for as long as asked: python3 -m tests.fuzz --seconds 3600. Needs no Hypothesis.
+"""Fuzz for as long as asked: python3 -m tests.fuzz --seconds 3600.
 
 Each call is named by its verb, by the seed of what is compiled, and by the number of the problem on
 it; a call that fails is shown with a command to repeat it.

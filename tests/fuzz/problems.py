@@ -1,10 +1,9 @@
 """Random calls of every verb, each compared with float64.
 
-A chooser makes the choices: Hypothesis, which shrinks a call that fails, or a seed alone. It has
-`pick` one of several options and `integer` from 0 to a number; `device`; `wide`: with any policy
-and head_dim, and checks, which compile for long; and `varied`: with variants of attention. What is
-compiled is chosen first. Then `of_problem` begins the choices of one of the problems on it, so that
-a seed has many problems and compiles once or twice.
+A seed makes the choices: of several options, and of integers from 0 to a number. `wide`: with any
+policy and head_dim, and checks, which compile for long; `varied`: with variants of attention. What
+is compiled is chosen first. Then `of_problem` begins the choices of one of the problems on it, so
+that a seed has many problems and compiles once or twice.
 """
 
 import random

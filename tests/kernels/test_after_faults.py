@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from labkernels import ops
 from labkernels.cuda.host import build
 from labkernels.cuda.host.build import HostKernelError
+from tests import forked
 from tests.kernels.append.cases import append_case, check_appended
 from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case
 from tests.kernels.contract import CUDA, CUDA_MLAS, CUDA_PREFILLS
@@ -71,3 +73,25 @@ def test_an_append_runs_again_after_a_fault(fault):
     assert case.cache.kv_len.tolist() == [7, 16, 0]
     step.run()
     check_appended(case)
+
+
+@pytest.mark.parametrize("kernel", ["decode_mma", "prefill_mma"])
+def test_a_step_that_two_threads_ran_or_a_copy_of_the_process_runs_is_right(kernel):
+    _, make = prepared(kernel)
+    step, fresh = make(), make()
+    fresh.run()
+
+    def check():
+        for output in step.outputs():
+            output.fill_(math.nan)
+        step.run()
+        for found, expected in zip(step.outputs(), fresh.outputs(), strict=True):
+            assert torch.equal(bits(found), bits(expected))
+
+    threads = [Thread(target=step.run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert forked.end(forked.start(check)) == 0
+    check()

@@ -121,10 +121,3 @@ def test_the_backward_pass_makes_no_gradient_of_lse2(monkeypatch):
     monkeypatch.setattr(function, "backward", staticmethod(note))
     attention()()[0].sum().backward()
     assert given == [[False, True]]  # zeros would be one more launch
-
-
-def test_a_plan_says_why_whatever_was_asked_for():
-    assert decode()().plan.why.startswith("decode_mma_n8: the first of ")
-    named = prefill(kernel="prefill_fma", tile="64x64x4x1x2")().plan
-    assert named.why.startswith("prefill_fma: named by the caller; ")
-    assert named.why.endswith("; tile 64x64x4x1x2: named by the caller")

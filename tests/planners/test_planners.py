@@ -125,14 +125,6 @@ def test_tiles_of_fa2(head_dim, tile_q, key, keys):
     assert (cut.tile_q, cut.tile_keys) == (tile_q, keys)
 
 
-def test_plans_of_cuda_cores_have_the_blocks_that_an_h200_reported():
-    """Chunks of all requests per KV head, the first number of a plan of FlashInfer 0.7.2.post1."""
-    reported = {(16, 2048): 144, (4, 8192): 148, (8, 8192): 144, (16, 8192): 144, (64, 512): 128}
-    for (size, keys), chunks in reported.items():
-        cut = flashinfer.decode_cuda_cores(decode(size, keys), H200)
-        assert sum(map(len, cut.splits)) == chunks
-
-
 def test_the_case_of_57_requests_is_split_on_cuda_cores_by_132_sms_and_not_by_108():
     """An older kernel with 66 registers, so that 7 blocks fit an SM."""
     older = {"registers": 66}

@@ -52,6 +52,8 @@ def test_chains_divide_each_tile_and_keep_maxima_of_their_own():
     assert list(blocks(5, keys=4, keys_per_split=4, chains=4))[3:] == [[slice(3, 4)], [slice(4, 5)]]
     with pytest.raises(ValueError, match="chains = 3, allowed: divisors of keys = 4"):
         list(blocks(5, keys=4, chains=3))
+    with pytest.raises(ValueError, match="order = 'sideways', allowed: ascending, descending"):
+        list(blocks(1, keys=1, order="sideways"))
 
 
 def test_exact_partials_are_the_attention_itself():

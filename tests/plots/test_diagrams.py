@@ -7,18 +7,8 @@ import pandas as pd
 from matplotlib.colors import to_rgb
 
 from labkernels.plots.accuracy.detection import seen
-from labkernels.plots.primers import attention, fragments, motion
+from labkernels.plots.primers import fragments, motion
 from tests.plots.conftest import ORIGIN
-
-
-def words(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def test_a_page_is_joined_to_its_entry():
-    figure = attention.page_table({"a": [2, 0], "b": [3]}, 5, origin="here")
-    ends = [tuple(float(x) for x in line.get_xdata()) for line in figure.axes[0].lines]
-    assert ends == [(0.5, 2.5), (1.5, 0.5), (4.5, 3.5)]
 
 
 def contrast(one, other):
@@ -39,17 +29,6 @@ def test_numbers_can_be_read_on_every_colour():
         (image,), (text,) = axes.images, axes.texts
         ground = image.to_rgba(image.get_array())[0, 0]
         assert contrast(text.get_color(), ground) >= 4.5
-
-
-def test_banks_mark_what_one_read_wants():
-    places = {"in order": np.tile(np.arange(8), (2, 1))}
-    figure = fragments.banks(places, {"in order": 2}, origin="here")
-    assert words(figure)[:8] == [str(i) for i in range(8)]
-    axes = figure.axes[0]
-    assert axes.get_title(loc="left") == "in order: 2 turns per read"
-    for text, ground in zip(axes.texts, axes.images[0].to_rgba(range(8)), strict=False):
-        least = 3 if text.get_text() == "0" else 4.5
-        assert contrast(text.get_color(), ground) >= least
 
 
 EVENTS = [("fetch", 0), ("fetch", 1), ("use", 0), ("fetch", 2), ("use", 1), ("use", 2)]

@@ -1,11 +1,16 @@
 """A table that is to be Parquet is one, and rows are added to it whole or not at all."""
 
+import errno
+import os
+import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from labkernels.records import datapackage, parquet, schema, store
+from tests import forked
 
 TABLE = schema.MEASUREMENTS
 
@@ -59,6 +64,28 @@ def test_without_pyarrow_a_csv_file_stands_in_its_place(path, row, monkeypatch):
             write(path, batch(row, 4))
     monkeypatch.undo()
     assert seeds(path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("owner", "call"), [(os, "fsync"), (Path, "replace")])
+def test_a_writer_that_is_refused_or_killed_leaves_the_rows_before(
+    path, row, monkeypatch, owner, call
+):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.append(path, batch(row, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, refuse)
+        with pytest.raises(OSError, match="No space left"):
+            store.append(path, batch(row, 2))
+        assert names(path.parent) == [".lock", "run.parquet"]
+        patch.setattr(owner, call, forked.killed)
+        child = forked.start(lambda: store.append(path, batch(row, 2)))
+        assert forked.end(child) == -signal.SIGKILL
+    assert seeds(path) == [1]
+    store.append(path, batch(row, 3))
+    assert seeds(path) == [1, 3]
+    assert names(path.parent) == [".lock", "run.parquet"]
 
 
 def test_readers_and_writers_of_one_table_see_every_row_once(path, row):

@@ -1,16 +1,12 @@
 """Fixtures of the widgets' tests: one kernel of the pages, compiled once."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from labkernels.cuda.wasm import compiler
 from labkernels.widgets import kernels
 from labkernels.widgets.steps import broken
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import pytest
 
 from book.solutions import solution
 from labkernels.chapters import exercises
-from labkernels.chapters.exercises.graders import hopper
 from labkernels.chapters.primers import machine
 
 
@@ -59,17 +58,3 @@ def test_a_wrong_answer_and_a_number_stay_away_from_the_gpu(gpu):
     assert not exercises.check("maximum", exercises.get("maximum").starter)
     assert exercises.check("occupancy_choice", "3, 2, 1")
     assert not gpu
-
-
-def test_a_hopper_kernel_runs_on_the_gpu_on_the_same_inputs(gpu, monkeypatch):
-    """A CPU stands in for the GPU; without a target, its build is that of an H200."""
-    drawn, draw = [], hopper.Request.inputs
-    monkeypatch.setattr(
-        hopper.Request,
-        "inputs",
-        lambda request, device="cpu": drawn.append(device) or draw(request, "cpu"),
-    )
-    report = exercises.check("wgmma_mask", solution("wgmma_mask"))
-    assert report.passed
-    assert report.lines[-1] == "On this machine's GPU all bits are the same."
-    assert drawn.count("cuda") == len(hopper.REQUESTS["mla"])

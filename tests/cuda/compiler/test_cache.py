@@ -97,6 +97,24 @@ def test_what_others_may_have_written_is_not_used(folder, tmp_path, planted):
     assert not path.is_symlink()
 
 
+DAMAGED = {
+    "cut": lambda data: data[:-9],
+    "a bit": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "empty": lambda data: b"",
+    "longer": lambda data: data + b"more",
+    "another's": lambda data: cache.entry("other", content).path.read_bytes(),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_entry_is_made_anew(folder, how):
+    path = cache.entry(NAME, content).path
+    path.write_bytes(DAMAGED[how](path.read_bytes()))
+    assert cache.contents().damaged == (NAME,)
+    assert cache.entry(NAME, lambda work: b"anew").content == b"anew"
+    assert cache.contents().damaged == ()
+
+
 def no_home(place, monkeypatch):
     def without_home(path):
         raise RuntimeError("Could not determine home directory.")

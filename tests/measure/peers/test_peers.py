@@ -10,7 +10,6 @@ import torch
 from labkernels.kernels.backward.inputs import backward_inputs
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.call import Attention, SinkGradients
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.inputs import prefill_inputs
@@ -199,34 +198,3 @@ def test_flex_attention_computes_what_the_inputs_ask(of, features, monkeypatch):
     )
     out = peer.peers()["flex_attention"].steps[of](inputs).outputs().out
     assert abs(out.double().numpy() - oracle.attention(inputs.problem())[0]).max() < 2 * 2**-9
-
-
-def test_a_sink_that_comes_after_a_rounded_output_takes_dq_beyond_its_bound():
-    """What FlexAttention's kernel and autograd compute, emulated; without two roundings it keeps
-    the bound, so that the formulas are right.
-    """
-    work = Backward((1024,), (1024,), 4, 4, 128, variant=AttentionVariant(causal=True, sinks=True))
-    inputs = backward_inputs(work, DRAW)
-    of, judge = inputs.forward, GradientJudge(inputs)
-    dout, q, k, v = (x.float().transpose(0, 1) for x in (inputs.dout, of.q, of.kv.k, of.kv.v))
-
-    def rounded(x):
-        return x.bfloat16().float()
-
-    def ratios(dout_here, out):
-        ds = rounded(p * (dout_here @ v.mT - (dout_here * plain).sum(-1, True) + of_lse[..., None]))
-        found = (ds @ k * of.scale, ds.mT @ q * of.scale, rounded(p).mT @ dout_here)
-        given = SinkGradients(*(x.transpose(0, 1).bfloat16() for x in found), -of_lse.sum(1))
-        errors = judge(given, peer.PEER_POLICY, Attention(out.transpose(0, 1)))
-        return {name: error.bound_ratio for name, error in errors.items()}
-
-    scores = (q @ k.mT * of.scale).masked_fill(torch.ones(1024, 1024).triu(1).bool(), -torch.inf)
-    lse = scores.logsumexp(-1)
-    p, share = (scores - lse[..., None]).exp(), torch.sigmoid(lse - of.options["sinks"][:, None])
-    plain = rounded(rounded(p) @ v)  # FlexAttention's own output
-    of_lse = (dout * plain).sum(-1) * share * (1 - share)
-    out, dout_here = (x * share[..., None] for x in (plain, dout))
-    flex = ratios(rounded(dout_here), rounded(out))
-    assert flex["dq"] > 2
-    assert max(flex["dk"], flex["dv"]) < 1
-    assert max(ratios(dout_here, out).values()) < 1

@@ -1,16 +1,14 @@
 """Bugs like those of other people's kernels, computed in float64 with a kernel's roundings.
 
-A bug changes what a row reads, its scores, its weights or its output. It affects all rows, or one
-KV head, one request or the late queries.
+A bug changes what a row reads, its scores, its weights or its output.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.mistakes.attention import Call, Work, attend, right_output
+from labkernels.measure.mistakes.attention import Call, Work, attend
 
-PARTS = ("all", "one KV head", "one request", "late queries")
 Bug = Callable[[Work], torch.Tensor]
 
 
@@ -29,26 +27,6 @@ def stored(change: Callable) -> Callable:
     return lambda w: change(w, attend(w.s, w.v, w.call.q.dtype))
 
 
-def keys_of(w: Work):
-    """Return the numbers of the keys."""
-    return torch.arange(w.k.shape[2])
-
-
-def run(bug: Bug, call: Call, part: str = "all") -> torch.Tensor:
-    """Return the output of a kernel with a bug in a part of its rows, right elsewhere."""
-    work = Work.of(call)
-    return torch.where(rows_of(call, part)[..., None], bug(work), right_output(work))
-
-
-def rows_of(call: Call, part: str) -> torch.Tensor:
-    """Return True for the rows of a part: [B, Hq, M]."""
-    where = torch.zeros(call.q.shape[:3], dtype=torch.bool)
-    if part == "one KV head":
-        where[:, (call.k.shape[1] - 1) * call.group :] = True
-    elif part == "one request":
-        where[-1] = True
-    elif part == "late queries":
-        where[:, :, call.q.shape[2] // 2 :] = True
-    else:
-        where[:] = True
-    return where
+def run(bug: Bug, call: Call) -> torch.Tensor:
+    """Return the output of a kernel with a bug."""
+    return bug(Work.of(call))

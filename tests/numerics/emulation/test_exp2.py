@@ -3,7 +3,6 @@ import pytest
 
 from labkernels.numerics.emulation import ex2_unit
 from labkernels.numerics.emulation import exp2 as emulation_exp2
-from labkernels.numerics.rounding import fma_rn
 
 ENTRIES = ex2_unit.ENTRIES
 
@@ -88,21 +87,3 @@ def test_polynomials_keep_their_promise(name, limit):
     assert np.array_equal(exp2(whole), np.ldexp(np.float32(1), np.arange(-126, 128)))
     low = exp2(np.float32([-np.inf, -1e30, -126.5, np.nan]))
     assert np.array_equal(low, [0, 0, 0, np.nan], equal_nan=True)
-
-
-@pytest.mark.parametrize(("name", "coefficients"), [
-    ("poly3", emulation_exp2._POLY3), ("poly5", emulation_exp2._POLY5)
-])  # fmt: skip
-def test_polynomials_step_by_step(name, coefficients):
-    """The test does the operations of exp2.cuh in their order, one number at a time."""
-    for x in np.random.default_rng(9).uniform(-130, 3, 200).astype(np.float32):
-        clamped = max(x, np.float32(-126))
-        shifter = np.float32(12582912)
-        t = np.float32(clamped + shifter)
-        f = np.float32(clamped - np.float32(t - shifter))
-        p = np.float32(coefficients[0])
-        for c in coefficients[1:]:
-            p = fma_rn(p, f, np.float32(c))
-        bits = (int(p.view(np.uint32)) + (int(t.view(np.uint32)) << 23)) & 0xFFFFFFFF
-        expected = np.float32(0) if x < -126 else np.uint32(bits).view(np.float32)
-        assert emulation_exp2.EXP2[name](x) == expected

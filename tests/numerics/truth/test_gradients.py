@@ -1,13 +1,11 @@
 """The float64 gradients are those of torch's autograd, and mistakes exceed their bounds."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from labkernels.numerics.error.execution import Execution
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.gradients import Given, gradients, names_of
@@ -89,30 +87,6 @@ def test_gradients_of_variants_are_those_of_autograd(variant, causal):
         np.testing.assert_allclose(mine, torchs, atol=1e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("p_format", ["fp16", "bf16"])
-def test_a_mistake_in_a_variant_is_out_of_bounds(p_format):
-    variant = {**VARIANTS["all"], "window_left": 3}
-    p, *_ = problem(causal=True, **variant)
-    dout = np.random.default_rng(2).standard_normal(p.out_shape)
-    given = Given(p, dout, *oracle.attention(p))
-    right = gradients(given)
-    told, run = NumericPolicy(p=p_format, out=p_format), Execution(tanh="exp2")
-    allowed = gradient_bounds(given, told, run)
-    changes = {
-        "a key before the window": {"window_left": 4},
-        "the window's first key left out": {"window_left": 2},
-        "no cap": {"soft_cap": None},
-        "the slope of the head beside": {"alibi": SLOPES[::-1]},
-        "the sink of the head beside": {"sinks": SINKS[::-1]},
-    }
-    for name, change in changes.items():
-        other = replace(p, variant=replace(p.variant, **change))
-        found = gradients(Given(other, dout, given.out, given.lse2))
-        errors = [np.abs(x - y) for x, y in zip(found, right, strict=True)]
-        assert any((e > b).any() for e, b in zip(errors, allowed, strict=True)), name
-    assert (np.abs(2 * right[3]) > allowed[3]).all()  # a sink's gradient of the other sign
-
-
 @pytest.mark.parametrize("block", [1, 7])
 def test_blocks_do_not_change_them(block, monkeypatch):
     p, *_ = problem(causal=True)
@@ -124,29 +98,6 @@ def test_blocks_do_not_change_them(block, monkeypatch):
     again = gradients(Given(p, given.dout, given.out, given.lse2))
     for mine, other in zip(whole, again, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-13)
-
-
-@pytest.mark.parametrize("p_format", ["fp16", "bf16"])
-def test_a_wrong_sum_is_out_of_bounds(p_format):
-    """The effect of each mistake on some element exceeds the bound."""
-    p, *_ = problem(causal=True)
-    dout = np.random.default_rng(2).standard_normal(p.out_shape)
-    out, lse2 = oracle.attention(p)
-    right = gradients(Given(p, dout, out, lse2))
-    allowed = gradient_bounds(Given(p, dout, out, lse2), NumericPolicy(p=p_format, out=p_format))
-    shifted, *_ = problem(causal=False)
-    wrong = {
-        "no delta": gradients(Given(p, dout, 0 * out, lse2)),
-        "lse in base e": gradients(Given(p, dout, out, lse2 * math.log(2))),
-        "no mask": gradients(Given(shifted, dout, out, lse2)),
-        "no scale": tuple(x * y for x, y in zip(right, (4.0, 4.0, 1.0), strict=True)),
-    }
-    for name, found in wrong.items():
-        errors = [np.abs(x - y) for x, y in zip(found, right, strict=True)]
-        assert any((e > b).any() for e, b in zip(errors, allowed, strict=True)), name
-    for bound, exact in zip(allowed, right, strict=True):
-        assert (bound > 0).all()
-        assert np.median(bound) < 0.1 * np.abs(exact).max()
 
 
 def test_nan_has_no_bound():

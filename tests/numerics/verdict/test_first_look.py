@@ -9,9 +9,8 @@ import torch
 from labkernels.numerics import rounding
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict import first_look, matched_filters
+from labkernels.numerics.verdict import first_look
 from labkernels.policy import NumericPolicy
 
 POLICY = NumericPolicy(p="bf16", denominator=None, out="bf16")
@@ -81,21 +80,3 @@ def test_tensors_on_the_cpu_give_the_bits_of_numpy(problem, dtype):
     whole = judged.in_numpy()
     assert all(isinstance(x, np.ndarray) for x in (whole.q, whole.k_pool, whole.v_pool))
     assert judged.on_cpu_in_numpy() is judged
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "alike"), [(1.0, 1.0, True), (1.0, 0.7, False), (0.0, 0.0, True)]
-)
-def test_channels_are_alike_only_if_all_keys_say_so(problem, first, last, alike):
-    """Channel 5 is twice channel 3, in the first keys and in the last times a factor."""
-    v = problem.v_pool.reshape(1300, 4, 16).copy()
-    v[..., 5] = 2 * v[..., 3]
-    v[:800, :, 3] *= first
-    v[:800, :, 5] *= first
-    v[800:, :, 5] *= last if first else 1.0
-    frame = Frame(replace(problem, v_pool=v.reshape(problem.v_pool.shape)).row_blocks()[-1], False)
-    same = matched_filters._alike(frame)
-    assert (same is not None) == alike
-    if alike:
-        assert same[0, 0, 3, 5] == 1
-        assert abs(same[0, 0]).sum() == 18

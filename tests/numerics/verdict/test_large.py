@@ -10,9 +10,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import first_look, matched_filters, verdict
-from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
-from tests.numerics.verdict.searched import nothing
 
 POLICY = NumericPolicy(p="fp16", out="fp16")
 # A right prefill of 2048 tokens took 2.6 to 3.0 times the CPU of float64 attention on two free
@@ -91,8 +89,7 @@ def test_a_coarse_bound_is_a_little_larger(small):
     np.testing.assert_allclose(whole.bound, exact, rtol=1e-3)
 
 
-def test_a_mistake_in_rows_beyond_the_sample_is_a_bug(large, monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)
+def test_a_mistake_in_rows_beyond_the_sample_is_a_bug(large, unnamed):
     problem, truth = large
     stand_ins = matched_filters.stand_ins(problem)
     rows = next(rows for rows, other in stand_ins.items() if rows is not other)

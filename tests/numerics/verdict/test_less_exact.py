@@ -1,5 +1,7 @@
 """What a kernel undoes again is less exact; the number to which weights are relative is free."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,20 +9,24 @@ import torch
 from labkernels.measure.mistakes.attention import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import less_exact
-from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
 from tests.measure.strangers import inputs, runs, wrong
-from tests.numerics.verdict.searched import nothing
 
 
 def _call(dtype):
     """Return a call in which one key of each row has all weight, and often values of 0."""
-    return inputs.call("small integers", inputs.Shape(1, 4, 2, 40, 40, 32, causal=True), dtype, 5)
+    call = inputs.call("small integers", inputs.Shape(1, 4, 2, 40, 40, 32, causal=True), dtype, 5)
+    return replace(call, scale=4 * call.scale)
+
+
+def _scored(call):
+    """Return the scores and V of each query head in fp32."""
+    q, k, v = grouped(call, torch.float32)
+    return (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf), v
 
 
 def _centred(call, factor=1.0):
-    q, k, v = grouped(call, torch.float32)
-    s = (4 * q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+    s, v = _scored(call)
     mean = v.mean(2, keepdim=True)
     return (torch.softmax(s, -1) @ (v - mean) + factor * mean).to(call.q.dtype)
 
@@ -28,18 +34,15 @@ def _centred(call, factor=1.0):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_mean_of_v_that_is_added_back_is_no_bug(dtype):
     call = _call(dtype)
-    sharp = type(call)(**{**vars(call), "scale": 4 * call.scale})
-    found = runs.judged(sharp, _centred(call))
+    found = runs.judged(call, _centred(call))
     assert found.answer in ("LESS EXACT", "ROUNDING"), found.summary()
     if dtype == "fp32":
         assert "mean of V" in found.why
 
 
-def test_a_mean_that_is_lost_by_a_thousandth_is_a_bug(monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)  # the search for a name takes longest
+def test_a_mean_that_is_lost_by_a_thousandth_is_a_bug(unnamed):
     call = _call("fp32")
-    sharp = type(call)(**{**vars(call), "scale": 4 * call.scale})
-    assert runs.judged(sharp, _centred(call, 0.999)).answer == "BUG"
+    assert runs.judged(call, _centred(call, 0.999)).answer == "BUG"
 
 
 def test_a_mistake_of_the_weights_is_not_excused_by_a_mean():
@@ -76,8 +79,7 @@ def test_a_mean_excuses_the_rounding_of_weights_about_it_and_no_more(of_one_weig
 
 def _centred_in_16_bits(call, times=1.0):
     """Return an output of P in 16 bits, relative to a number above the maximum, and V - mean."""
-    q, k, v = grouped(call, torch.float32)
-    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+    s, v = _scored(call)
     p = torch.exp(s - s.amax(-1, keepdim=True) - 1.3)
     mean = v.mean(2, keepdim=True)
     o = p.to(call.q.dtype).float() @ (v - mean) / p.sum(-1, keepdim=True)
@@ -86,9 +88,8 @@ def _centred_in_16_bits(call, times=1.0):
 
 @pytest.mark.parametrize(("times", "answer"), [(1.0, "LESS EXACT"), (0.98, "BUG")])
 def test_a_mean_far_from_what_a_row_sees_makes_weights_in_16_bits_less_exact(
-    times, answer, monkeypatch
+    times, answer, unnamed
 ):
-    monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), "bf16", 3)
     call.v[:, :, 20:] += 40.0  # early rows see none of these keys
     found = runs.judged(call, _centred_in_16_bits(call, times))
@@ -101,8 +102,7 @@ def test_a_mean_far_from_what_a_row_sees_makes_weights_in_16_bits_less_exact(
 
 def _turned(call, back=1.0):
     """Return an output of which V's channels were mixed, and the output's unmixed, in fp32."""
-    q, k, v = grouped(call, torch.float32)
-    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+    s, v = _scored(call)
     drawn = torch.randn(
         v.shape[-1], v.shape[-1], generator=torch.Generator().manual_seed(3)
     ).double()
@@ -119,8 +119,7 @@ def _spike(seed):
     return call
 
 
-def test_channels_that_are_mixed_and_unmixed_are_no_bug(monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)
+def test_channels_that_are_mixed_and_unmixed_are_no_bug(unnamed):
     found = runs.judged(_spike(7), _turned(_spike(7)))
     assert found.answer == "LESS EXACT"
     assert "mixes the channels of V" in found.why
@@ -133,16 +132,14 @@ def test_channels_that_are_mixed_and_unmixed_are_no_bug(monkeypatch):
 
 def _relative_to(call, rank):
     """Return an output of weights in 16 bits that are relative to a row's rank-th largest score."""
-    q, k, v = grouped(call, torch.float32)
-    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+    s, v = _scored(call)
     p = torch.exp(s - s.sort(-1, descending=True).values[..., rank, None])
     return ((p.to(call.q.dtype).float() @ v) / p.sum(-1, keepdim=True)).to(call.q.dtype)
 
 
 @pytest.mark.parametrize("rank", [1, 40])
-def test_a_reference_below_the_maximum_is_rounding(rank, monkeypatch):
+def test_a_reference_below_the_maximum_is_rounding(rank, unnamed):
     """Where few weights count, their roundings are a row's whole error, and each row has one."""
-    monkeypatch.setattr(search, "of_output", nothing)
     shape, answers = inputs.Shape(2, 12, 2, 1, 150, 96), []
     for seed in range(12):
         call = inputs.call("peaky", shape, "bf16", seed)
@@ -152,13 +149,11 @@ def test_a_reference_below_the_maximum_is_rounding(rank, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("above", [5.0, -2.0])
-def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, above, monkeypatch):
+def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, above, unnamed):
     """The largest weight is e^5 or e^-2, whose rounding is the same part of it in all rows."""
-    monkeypatch.setattr(search, "of_output", nothing)
     for seed in range(3):
         call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), dtype, seed)
-        q, k, v = grouped(call, torch.float32)
-        s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+        s, v = _scored(call)
         p = torch.exp(s - s.amax(-1, keepdim=True) + above)
         out = ((p.to(call.q.dtype).float() @ v) / p.sum(-1, keepdim=True)).to(call.q.dtype)
         assert runs.judged(call, out).answer == "ROUNDING"
@@ -167,28 +162,25 @@ def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, abov
 # ---- what fp32 rounds beside P in 16 bits
 
 
-def test_the_roundings_of_huge_scores_count_beside_those_of_weights_in_16_bits(monkeypatch):
+def test_the_roundings_of_huge_scores_count_beside_those_of_weights_in_16_bits(unnamed):
     """One fp32 spacing of a score of 20,000 is 2^-9, four times the roundoff of fp16."""
-    monkeypatch.setattr(search, "of_output", nothing)
     for seed in range(4):
         call = inputs.call("normal", inputs.Shape(1, 4, 2, 33, 96, 128, causal=True), "fp16", seed)
         k = 30 * call.k
         k[:, :, 1::2] = k[:, :, ::2]
         k[:, :, 1::2, 0] += 0.0625  # neighbours have scores that differ by about one
-        huge = type(call)(**{**vars(call), "q": 200 * call.q, "k": k})
-        q, k, v = grouped(huge, torch.float32)
-        s = (q @ k.mT * huge.scale).masked_fill(hidden_of(huge), -torch.inf)
+        huge = replace(call, q=200 * call.q, k=k)
+        s, v = _scored(huge)
         p = torch.exp(s - s.amax(-1, keepdim=True))
         out = (p.half().float() @ v / p.sum(-1, keepdim=True)).half()
         assert runs.judged(huge, out).answer == "ROUNDING"
         assert runs.judged(huge, 1.01 * out).answer == "BUG"
 
 
-def test_ways_whose_kernels_make_no_error_explain_nothing(monkeypatch):
+def test_ways_whose_kernels_make_no_error_explain_nothing(unnamed):
     """A row that sees one key has no rounding, so that no twin errs."""
-    monkeypatch.setattr(search, "of_output", nothing)
     call = inputs.call("normal", inputs.Shape(1, 4, 2, 9, 40, 32, causal=True), "fp16", 0)
-    own = type(call)(**{**vars(call), "window_left": 0})
+    own = replace(call, window_left=0)
     out = own.v.repeat_interleave(2, 1)[:, :, 31:].clone()
     assert runs.judged(own, out).answer == "ROUNDING"
     out[0, 0, 0, 0] *= 1.004

@@ -7,10 +7,8 @@ from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict import less_exact, parts, twins, verdict
-from labkernels.numerics.verdict.diagnosis import search
 from labkernels.numerics.verdict.twins import Twin
 from labkernels.policy import NumericPolicy
-from tests.numerics.verdict.searched import nothing
 
 POLICY = NumericPolicy(p="bf16", out="bf16")
 
@@ -63,11 +61,10 @@ def large():
     return problem, oracle.attention(problem)[0]
 
 
-def test_a_less_exact_output_is_recognised_by_all_rows(large, monkeypatch):
+def test_a_less_exact_output_is_recognised_by_all_rows(large, unnamed):
     problem, _ = large
     told = NumericPolicy(p="fp32", out="bf16")
     (out,) = twins.outputs(problem, told, (Twin(256, partials="bf16"),))
-    monkeypatch.setattr(search, "of_output", nothing)  # names take seconds, and stand first
     found = verdict.decide(problem, out, policy=told)
     assert found.answer == verdict.LESS_EXACT
     assert any(way.words in found.why for group in less_exact.ways(told) for way in group)

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from labkernels.measure.mistakes.attention import grouped, hidden_of
-from labkernels.numerics.verdict.diagnosis import search
 from tests.measure.strangers import inputs, runs
-from tests.numerics.verdict.searched import nothing
 
 
 def _summed(call, tile, *, normalised=False, values=lambda v, keys: v[:, :, keys]):
@@ -28,8 +26,7 @@ def _summed(call, tile, *, normalised=False, values=lambda v, keys: v[:, :, keys
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("tile", [16, 64])
 @pytest.mark.parametrize("family", ["v of mean 1", "v of mean 100"])
-def test_sums_in_16_bits_are_no_bug(family, tile, dtype, normalised, monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)  # the search takes longest
+def test_sums_in_16_bits_are_no_bug(family, tile, dtype, normalised, unnamed):
     call = inputs.call(family, inputs.SHAPES[1], dtype, 2)
     found = runs.judged(call, _summed(call, tile, normalised=normalised))
     assert found.answer in ("LESS EXACT", "ROUNDING", "INCONCLUSIVE"), found.summary()
@@ -43,8 +40,7 @@ FAR = {"a mean of 1": ("bf16", 1.0, 32, 8192, 2), "large scores": ("fp16", 4.0, 
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_sums_in_16_bits_that_are_far_off_are_less_exact_and_a_mistake_is_not(name, monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)
+def test_sums_in_16_bits_that_are_far_off_are_less_exact_and_a_mistake_is_not(name, unnamed):
     dtype, times, tile, keys, seed = FAR[name]
     drawn = inputs.call("v of mean 1", inputs.Shape(1, 2, 1, 1, keys, 64), dtype, seed)
     call = replace(drawn, q=drawn.q * times)
@@ -65,7 +61,6 @@ def test_sums_in_16_bits_that_are_far_off_are_less_exact_and_a_mistake_is_not(na
     ],
     ids=["a tile left out", "2 % lost", "the key before"],
 )
-def test_sums_in_16_bits_excuse_no_mistake(values, dtype, monkeypatch):
-    monkeypatch.setattr(search, "of_output", nothing)
+def test_sums_in_16_bits_excuse_no_mistake(values, dtype, unnamed):
     call = inputs.call("normal", inputs.SHAPES[1], dtype, 3)
     assert runs.judged(call, _summed(call, 32, values=values)).answer == "BUG"

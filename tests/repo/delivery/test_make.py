@@ -168,12 +168,6 @@ def test_either_check_of_types_fails_lint(tmp_path, strict, basic):
     assert (done.returncode != 0) == bool(strict or basic)
 
 
-def test_ci_runs_the_two_commands():
-    lines = read(".ci/run").splitlines()
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book"]
-    assert os.access(ROOT / ".ci/run", os.X_OK)
-
-
 def test_readme_maps_every_folder_and_its_pictures_exist():
     text = read("README.md")
     folders = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] not in "._"}
