@@ -207,7 +207,7 @@ plots.table(found, "wire-bits", dict.fromkeys(columns[2:], "{:.1f}"))
 # The same calls ran on two H200 of one host, which NVLink joins, by NCCL. A time is that of a CUDA graph's replay on the slower GPU; the keys stand over the columns, and the merge has the parts' format behind it:
 
 # %% tags=["hide-input"]
-decodes = two_gpus[two_gpus.operation == "decode"]
+decodes = two_gpus[(two_gpus.operation == "decode") & ~two_gpus.way.str.startswith("a part")]
 decodes = decodes.assign(
     call=(decodes.way + " " + decodes.carry.replace("input", "bf16")).str.strip()
 )

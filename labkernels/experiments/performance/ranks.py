@@ -141,6 +141,9 @@ def _decode(ranks, of: Shared, seed: int, device: str) -> Iterator[Row]:
     yield {"way": "one GPU", "time": _seconds(decode_step(q, cache).run, ranks, device)}
     own = distributed.shard(cache, ranks.rank, ranks.size)
     mine = _share(of.q_heads, ranks.rank, ranks.size)
+    for way, fixed in (("a part, free splits", False), ("a part", True)):
+        part_step = decode_step(q, own, batch_invariant=fixed)
+        yield {"way": way, "time": _seconds(part_step.run, ranks, device)}
     for carry in CARRIES:
         want = distributed.decode_in_parts(q, cache, ranks.size, carry=carry).outputs().out
         for merge in MERGES:
