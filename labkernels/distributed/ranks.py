@@ -11,7 +11,7 @@ import torch.distributed as dist
 from labkernels.kernels.call import nothing
 
 Made = TypeVar("Made")
-TIMEOUT_S = 45.0  # so that the ranks that are left end within a minute
+TIMEOUT_S = 40.0  # so that all end within a minute, and a rank that hangs is killed
 _EXCHANGES = {  # torch 2.13 gave two of these functions new names, and warns of the old ones
     "all-gather": getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor,
     "reduce-scatter": getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor,
