@@ -24,8 +24,10 @@ from labkernels.distributed import (
     sums_in_order,
     zigzag,
 )
-from labkernels.distributed.decode import MERGES
+from labkernels.distributed.decode import CARRIES, MERGES
+from labkernels.distributed.shards import SPLITS
 from labkernels.experiments.performance import ranks as recorded
+from labkernels.kernels.caches.paged import PagedKV
 from tests.distributed.cases import rows_of
 
 LENGTHS, TOKENS, HEADS = (170, 9, 97, 0), 48, 4
@@ -146,6 +148,33 @@ def sums(ranks, numbers):
     found = (total != sums_in_order(parts, met), total != sum(parts), met != again)
     trees = [tree for tree, _ in itertools.groupby(met[:: numbers // 100].tolist())]
     return trees, *(int(x.sum()) for x in found)
+
+
+def on_device(device):
+    """Return a decode whose bits are the same on every machine, with its tensors on a device."""
+    inputs = chapter.decode_of(1024, 1021, 700, 512)
+    cache = PagedKV(*(x.to(device) for x in inputs.cache.tensors.values()))
+    how = {"scale": inputs.scale} | ({"target": "h200"} if device == "cpu" else {})
+    return inputs.q.to(device), cache, how
+
+
+def parts(device, ranks):
+    """Return the outputs of a decode in parts, and the parts, for each way to split and carry."""
+    q, cache, how = on_device(device)
+    ways = itertools.product(SPLITS, CARRIES)
+    steps = [decode_in_parts(q, cache, ranks, by=by, carry=carry, **how) for by, carry in ways]
+    return [x.cpu() for step in steps for x in step.outputs()]
+
+
+def decoded(ranks, device):
+    """Return the outputs on one rank that are merged in order, for each way to split and carry."""
+    q, cache, how = on_device(device)
+    found = []
+    for by, carry, merge in itertools.product(SPLITS, CARRIES, MERGES[:2]):
+        own = shard(cache, ranks.rank, ranks.size, by)
+        step = context_parallel_decode(q, own, ranks, merge=merge, carry=carry, **how)
+        found += [x.cpu() for x in step.outputs()]
+    return found
 
 
 def sums_with_a_log(ranks, *given):
