@@ -55,7 +55,7 @@ from labkernels.numerics.arrays import as_float64
 
 # %% tags=["hide-input"]
 from labkernels.plots.accuracy.by_place import by_place
-from labkernels.plots.curves import bars
+from labkernels.plots.curves import bars, curves
 from labkernels.records import recorded, store
 
 HERE = "computed on this machine"
@@ -295,8 +295,15 @@ apart_by = outs["kvcache"] - outs["varlen"]
 pairs = {"largest |kvcache − varlen|": np.abs(apart_by).max((1, 2))}
 pairs |= {f"rmse of {name}": np.sqrt(((x - truth) ** 2).mean((1, 2))) for name, x in outs.items()}
 pairs["rms of kvcache − varlen"] = np.sqrt((apart_by**2).mean((1, 2)))
-lines = [pd.DataFrame({"line": n, "kv_len": given.lengths, "value": v}) for n, v in pairs.items()]
-plots.gap_by_length(pd.concat(lines), origin="computed on this machine")
+lines = [pd.DataFrame({"kind": n, "x": given.lengths, "y": v}) for n, v in pairs.items()]
+labels = ("keys of the sample", "output, absolute")
+curves(
+    pd.concat(lines).query("y > 0"),
+    labels=labels,
+    log="xy",
+    mark="o",
+    origin="computed on this machine",
+)
 plt.show()
 
 # %% [markdown]

@@ -84,11 +84,6 @@ def ceiling_rows(ceilings: Mapping[str, tuple[Quartiles, int]]) -> list[Row]:
     return rows
 
 
-def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
-    """Return the quartiles of the times of a graph's replays."""
-    return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
-
-
 def plan_rows(base: Row, plan: Any) -> list[Row]:
     """Return how a plan divides a workload into splits, blocks and launches."""
     return [

@@ -1,6 +1,6 @@
 """One experiment for every operation: its implementations, timed and judged on a grid."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,17 +34,17 @@ class GridCell:
 class Timed:
     """The implementations of an operation on a grid of workloads.
 
-    chosen(cell, missing): what is timed; missing has the reasons why libraries cannot run here.
-    built(workloads): each dtype and head_dim for which libraries compile modules. graph: whether
-    replays of a CUDA graph are timed, else calls in succession. table: of the rows. by_name:
-    whether rows have the name of the implementation, not its kernel's. columns(item), errors(base,
-    errors): further columns of the rows, and the rows of what the judge found.
+    chosen(cell): what is timed, if it can run here. built(workloads): each dtype and head_dim for
+    which libraries compile modules. graph: whether replays of a CUDA graph are timed, else calls in
+    succession. table: of the rows. by_name: whether rows have the name of the implementation, not
+    its kernel's. columns(item), errors(base, errors): further columns of the rows, and the rows of
+    what the judge found.
     """
 
     operation: Operation
     file: str
     grid: Callable[..., Iterable[GridCell]]
-    chosen: Callable[[GridCell, Mapping[str, str]], Iterable[Implementation]]
+    chosen: Callable[[GridCell], Iterable[Implementation]]
     built: Callable[[list[Any]], Iterable[tuple[str, int]]] | None = None
     graph: bool = False
     table: schema.Table = schema.PREFILL_MEASUREMENTS
@@ -70,7 +70,9 @@ class Timed:
         """Measure our kernels and their peers on a workload."""
         of, missing = cell.of, recording.once(self._build_peers)
         baseline = of.baseline and (of.baseline_word, of.baseline)
-        chosen = list(self.chosen(of, missing))
+        chosen = [
+            item for item in self.chosen(of) if not (missing.get(item.library) or item.missing())
+        ]
         how = {"baseline": baseline, "graph": self.graph}
         result = recording.benchmark(self.operation, of.workload, chosen, **how)
         for item in result.measured.values():

@@ -12,15 +12,13 @@ from labkernels.plots.accuracy.error_budget import (
     error_waterfall,
 )
 from labkernels.plots.accuracy.errors import (
-    distributions,
     error_maps,
     error_spread,
     errors_by_heads,
-    errors_by_length,
     relative_difference,
 )
 from labkernels.plots.accuracy.policies import in_words, policies, policy_costs
-from labkernels.plots.accuracy.roads import batch_map, gap_by_length, position_sweep, road_maps
+from labkernels.plots.accuracy.roads import batch_map, position_sweep, road_maps
 from labkernels.plots.accuracy.verdict import verdict_figure, verdict_page
 from labkernels.plots.architecture import rooms_by_layer
 from labkernels.plots.arithmetic import alignment, chain_bias, exponential_unit, rejections

@@ -1,6 +1,6 @@
 """Curves of one number over another, one for each kind, also in panels; and bars."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
-_LONG_NAME = 22  # letters: of such names two stand beside each other in a legend, not three
+_LETTERS = 63  # of the names that stand beside each other in a legend
 
 
 @plt.rc_context(style.HOUSE)
@@ -41,7 +41,7 @@ def curves(
             axis.set_major_formatter(ticker.FormatStrFormatter("%.3g"))
             axis.set_minor_locator(ticker.NullLocator())
     axes.set(xlabel=labels[0], ylabel=labels[1])
-    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0))
+    axes.legend(ncols=_beside(rows.kind), loc="lower left", bbox_to_anchor=(0, 1.0))
     return style.say_origin(figure, origin)
 
 
@@ -74,15 +74,20 @@ def in_panels(
         axes.set_title(panel)
         if "y" in log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+            axes.yaxis.set_major_formatter(ticker.LogFormatter())
+            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.5, 0.5)))
     for axes in every[-across:]:
         axes.set_xlabel(labels[0])
     for axes in every[::across]:
         axes.set(ylabel=labels[1], ylim=(None if "y" in log else 0, None))
-    ncols = 3 if max(map(len, drawn)) < _LONG_NAME else 2
-    figure.legend(drawn.values(), drawn.keys(), loc="outside upper left", ncols=ncols)
+    beside = _beside(drawn)
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper left", ncols=beside)
     return style.say_origin(figure, origin)
+
+
+def _beside(names: Iterable[str]) -> int:
+    """Return how many of these names stand beside each other in a legend."""
+    return min(3, max(1, _LETTERS // max(len(str(name)) for name in names)))
 
 
 @plt.rc_context(style.HOUSE)

@@ -70,7 +70,7 @@ def test_a_kernel(capsys):
 def test_a_kernel_is_benchmarked_and_drawn(monkeypatch):
     item = measure(monkeypatch, "decode", "decode_toy")
     base = measured.implementation_row(WORK, item.implementation, plan=item.step.plan)
-    rows = measured.graph_rows(base, item.graph)
+    rows = measured.quartile_rows(base, "time_graph", item.graph)
     rows.append(measured.row(base, "bandwidth", "median", 1e12, "bytes/s"))
     rows += measured.ceiling_rows({"copy": (item.graph, 10**9)})
     (axes,) = plots.case_times(plots.graph_times(pd.DataFrame(rows)), origin="a toy").axes

@@ -8,7 +8,7 @@ from labkernels.experiments.performance.prefill import CHANNELS, HEAD_DIMS, LENG
 from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.backward.operation import OPERATION
 from labkernels.kernels.backward.workload import Backward
-from labkernels.measure.implementation import Implementation, implementations
+from labkernels.measure.implementation import implementations
 from labkernels.records.store import Row
 
 
@@ -22,11 +22,6 @@ def grid(*, quick: bool = False) -> list[GridCell]:
         for causal in (False, True)
         for lengths in ((n,) * (tokens // n) for n in ((512,) if quick else LENGTHS))
     ]
-
-
-def chosen(cell: GridCell, missing: Mapping[str, str]) -> list[Implementation]:
-    """Return what can run here."""
-    return [item for item in implementations(OPERATION.name).values() if not item.missing()]
 
 
 def gradient_rows(base: Row, found: Mapping[str, Any]) -> list[Row]:
@@ -46,7 +41,7 @@ TIMED = Timed(
     OPERATION,
     "performance/backward.parquet",
     grid,
-    chosen,
+    lambda cell: implementations(OPERATION.name).values(),
     columns=lambda item: {},
     errors=gradient_rows,
 )

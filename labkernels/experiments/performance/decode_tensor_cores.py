@@ -6,7 +6,7 @@ holds, and so also FlashInfer's kernels that multiply in 8 bits.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from labkernels.experiments import rows as measured
@@ -70,11 +70,10 @@ def _shrunk(workload: Decode) -> Decode:
     return replace(workload, kv_lens=(min(workload.max_kv_len, 1024),) * min(workload.batch, 4))
 
 
-def chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+def chosen(cell: timed.GridCell) -> Iterable[Implementation]:
     """Yield our kernels, and peers, of which FlashInfer is built for some head_dims alone."""
     for item in implementations(OPERATION.name, on_and_off).values():
-        built = item.library != "flashinfer" or cell.workload.head_dim in PEER_HEAD_DIMS
-        if built and not (missing.get(item.library) or item.missing()):
+        if item.library != "flashinfer" or cell.workload.head_dim in PEER_HEAD_DIMS:
             yield item
 
 
@@ -139,11 +138,11 @@ def fp8_grid(*, quick: bool = False) -> list[timed.GridCell]:
     return list(found.values())
 
 
-def fp8_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
-    """Yield the kernels and peers that take the cache of a cell and can run here."""
+def fp8_chosen(cell: timed.GridCell) -> Iterable[Implementation]:
+    """Yield the kernels and peers that take the cache of a cell."""
     for item in implementations(OPERATION.name, on_and_off).values():
         takes = item.spec is None or cell.workload.kv_dtype in item.spec.kv_dtypes
-        if item.library in FP8_LIBRARIES and takes and not item.missing():
+        if item.library in FP8_LIBRARIES and takes:
             yield item
 
 
@@ -169,14 +168,14 @@ def scales_grid(*, quick: bool = False) -> list[timed.GridCell]:
     return found
 
 
-def scales_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+def scales_chosen(cell: timed.GridCell) -> Iterable[Implementation]:
     """Yield our kernels, which alone take such scales."""
-    return (item for item in fp8_chosen(cell, missing) if item.is_ours)
+    return (item for item in fp8_chosen(cell) if item.is_ours)
 
 
-def peers_chosen(cell: timed.GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
+def peers_chosen(cell: timed.GridCell) -> Iterable[Implementation]:
     """Yield what takes the cache, and FlashInfer's kernels that multiply in 8 bits."""
-    yield from fp8_chosen(cell, missing)
+    yield from fp8_chosen(cell)
     yield from (of_peer(flashinfer_8_bits.OPERATION, peer) for peer in flashinfer_8_bits.PEERS)
 
 

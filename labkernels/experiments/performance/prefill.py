@@ -1,7 +1,5 @@
 """Prefill with tensor cores on and off, ragged and paged: our kernels and their peers."""
 
-from collections.abc import Mapping
-
 from labkernels.experiments.timed import GridCell, Timed
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
@@ -76,16 +74,12 @@ def _deepseek(tokens: int, length: int) -> Prefill:
     return Prefill(lengths, lengths, 16, 16, 192, causal=True, head_dim_v=128)
 
 
-def chosen(cell: GridCell, missing: Mapping[str, str]) -> list[Implementation]:
-    """Return what can run here; tensor cores are off at some lengths alone."""
+def chosen(cell: GridCell) -> list[Implementation]:
+    """Return what is timed; tensor cores are off at some lengths alone."""
     longest = {max(timed.q_lens) for timed in (cell.workload, cell.baseline) if timed is not None}
     slow = longest.isdisjoint(CUDA_CORES_LENGTHS)
-    return [
-        item
-        for item in implementations(OPERATION.name).values()
-        if not (missing.get(item.library) or item.missing())
-        and not (slow and item.tensor_cores == "off")
-    ]
+    known = implementations(OPERATION.name).values()
+    return [item for item in known if not (slow and item.tensor_cores == "off")]
 
 
 TIMED = Timed(

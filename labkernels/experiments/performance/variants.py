@@ -2,7 +2,7 @@
 that have them, on the shapes of published models; and what heads cost whose tiles zeros fill.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -93,15 +93,14 @@ def of_decode(*, quick: bool = False) -> list[GridCell]:
     return list(cells.values())
 
 
-def chosen(cell: GridCell, missing: Mapping[str, str]) -> Iterable[Implementation]:
-    """Yield what can run here; long prefills without a window have tensor cores on alone."""
+def chosen(cell: GridCell) -> Iterator[Implementation]:
+    """Yield what is timed; long prefills without a window have tensor cores on alone."""
     work = cell.workload
     operation = {Prefill: "prefill", Decode: "decode", Backward: "backward"}[type(work)]
     slow = operation != "decode" and "window" not in work.variant.features
     for item in implementations(operation).values():
-        cannot = missing.get(item.library) or item.missing()
-        cannot = cannot or (cell.baseline is not None and item.name.startswith(COMPILED))
-        if not cannot and not (slow and item.tensor_cores == "off"):
+        padded = cell.baseline is not None and item.name.startswith(COMPILED)
+        if not padded and not (slow and item.tensor_cores == "off"):
             yield item
 
 

@@ -1,8 +1,7 @@
-"""Errors: maps over samples and heads, distributions, curves, and what a relative error hides."""
+"""Errors: maps over samples and heads, their spread, and what a relative error hides."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -12,11 +11,9 @@ from matplotlib.image import AxesImage
 
 from labkernels.plots import style
 
-_GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and the same in every run
 _FEW = 4  # most wide maps that stand in one column
 _MOST = 40_000  # elements of a way that a box is drawn from
 _LABELS = {"head": "query head", "sample": "request (widest box: half of the errors)"}
-_PANELS = {"rel_l2": "|error| / |output|", "max_abs": "largest |error|"}
 
 
 @plt.rc_context(style.HOUSE)
@@ -70,35 +67,6 @@ def map_panel(axes: Axes, cells: pd.DataFrame, scale: Normalize) -> AxesImage:
 def panel_title(kernel: str, tensor_cores: str) -> str:
     """Return what a map shows: a kernel, on or off."""
     return f"{style.name(kernel)}, {tensor_cores}" if tensor_cores else style.name(kernel)
-
-
-@plt.rc_context(style.HOUSE)
-def distributions(cells: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw how a kernel's error spreads over samples and heads: its size, and its sign.
-
-    A point is one sample and head, and its height has no meaning. The larger mark is the mean.
-    Shapes: cells has kernel, tensor_cores, ratio (measured over predicted rmse) and bias_sigma
-    (the bias over its own expected spread), one row per sample and head
-    """
-    figure, (size, sign) = style.new_figure(2, 1, height_inches=4.2)
-    kernels = list(cells.groupby(["kernel", "tensor_cores"], sort=False))
-    colours = {panel_title(*key): style.colour(key[0]) for key, _ in kernels}
-    named = cells.assign(title=list(map(panel_title, cells.kernel, cells.tensor_cores)))
-    for axes, column, centre in ((size, "ratio", 1.0), (sign, "bias_sigma", 0.0)):
-        look = {"hue": "title", "palette": colours, "legend": False, "alpha": 0.35, "linewidth": 0}
-        sns.violinplot(named, x=column, y="title", inner=None, cut=0, width=0.85, ax=axes, **look)
-        for place, ((kernel, on), frame) in enumerate(kernels):
-            heights = place + 0.4 * (np.arange(len(frame)) * _GOLDEN % 1 - 0.5)
-            dots = {"color": style.colour(kernel), "s": 2, "lw": 0, "alpha": 0.5}
-            axes.scatter(frame[column], heights, rasterized=True, zorder=3, **dots)
-            mean = frame[column].mean()
-            axes.plot(mean, place, style.MARKERS[on], color="white", mec="#2d343d", zorder=4)
-        axes.axvline(centre, color=style.CEILING, lw=1.2)
-        axes.grid(axis="y", visible=False)
-        axes.set_ylabel("")
-    size.set(xlabel="rmse per sample and head, measured / predicted")
-    sign.set(xlabel="bias per sample and head, in standard errors")
-    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -194,30 +162,4 @@ def errors_by_heads(cells: pd.DataFrame, *, origin: str) -> Figure:
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     panels[-1].set_xlabel("heads that share a latent row")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
-    return style.say_origin(figure, origin)
-
-
-@plt.rc_context(style.HOUSE)
-def errors_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw relative and largest errors over the keys of a request, one line per kernel and dtype.
-
-    Shapes: rows has kernel, tensor_cores, dtype, kv_len, metric and value; metrics rel_l2, max_abs
-    """
-    figure, axes = style.new_figure(1, 2, height_inches=3.2, sharex=True)
-    for ax, (metric, title) in zip(axes, _PANELS.items(), strict=True):
-        part = rows[rows.metric == metric]
-        for (kernel, on, dtype), line in part.groupby(["kernel", "tensor_cores", "dtype"]):
-            line = line.sort_values("kv_len")
-            colour = style.colour(kernel)
-            ax.plot(
-                line.kv_len,
-                line.value,
-                color=colour,
-                marker=style.MARKERS[on],
-                linestyle=style.LINES[on],
-                markerfacecolor=colour if dtype == "fp16" else "white",
-                label=f"{style.name(kernel)}, {dtype}",
-            )
-        ax.set(xscale="log", yscale="log", xlabel="keys of a request", title=title)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return style.say_origin(figure, origin)

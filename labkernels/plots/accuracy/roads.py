@@ -58,24 +58,6 @@ def position_sweep(rows: pd.DataFrame, *, boundaries: Iterable[int], origin: str
 
 
 @plt.rc_context(style.HOUSE)
-def gap_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw how far two compute paths differ, and the error of each, over the sample's length.
-
-    Shapes: rows has line, kv_len and value; values of 0 are not drawn
-    """
-    figure, (axes,) = style.new_figure(height_inches=3.0)
-    for mark, (line, frame) in zip(_MARKS, rows.groupby("line", sort=False), strict=False):
-        drawn = frame[frame.value > 0]
-        axes.plot(drawn.kv_len, drawn.value, marker=mark, lw=1.0, label=line)
-    axes.set(xscale="log", yscale="log", xlabel="keys of the sample", ylabel="output, absolute")
-    axes.xaxis.set_major_locator(ticker.LogLocator(base=2.0, numticks=12))
-    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
-    axes.xaxis.set_minor_locator(ticker.NullLocator())
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    return style.say_origin(figure, origin)
-
-
-@plt.rc_context(style.HOUSE)
 def batch_map(cells: pd.DataFrame, *, origin: str) -> Figure:
     """Draw the share of heads that change, libraries down and batches across, a panel per length.
 
