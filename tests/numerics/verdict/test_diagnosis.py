@@ -299,32 +299,6 @@ def test_channels_that_are_wrong_alone_are_located():
     assert str(found.matches[0].edit) == "V read from key j - 1"
 
 
-def test_noise_has_no_edit_and_the_summary_asks_for_the_kernel():
-    c = call()
-    out = attend(c) * (1 + 0.05 * np.random.default_rng(0).standard_normal((B, HQ, M, D)))
-    found = judged(c, out)
-    assert (found.answer, found.matches) == ("BUG", ())
-    assert "labkernels probe module:function" in found.summary()
-
-
-def test_numbers_that_are_not_finite_are_listed_and_nothing_is_fitted_to_the_rest():
-    c = call()
-    out = attend(c) * 1.02
-    out[1, 2, 3, 4] = np.nan
-    found = judged(c, out)
-    assert (found.answer, found.matches) == ("BUG", ())
-    assert found.region.words == "request 1, head 2, query 3"
-
-
-def test_never_written_rows_are_zero():
-    c = call()
-    out = attend(c)
-    out[0, 1] = 0
-    (first, *_) = judged(c, out).matches
-    assert (first.kind, first.region.heads) == (defects.STORE, (1,))
-    assert "never written" in first.name
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
