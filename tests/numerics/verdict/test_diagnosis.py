@@ -16,8 +16,7 @@ from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict import verdict
-from labkernels.numerics.verdict.diagnosis import region, search
-from labkernels.numerics.verdict.diagnosis.match import Edit
+from labkernels.numerics.verdict.diagnosis import search
 from labkernels.policy import NumericPolicy
 
 B, HQ, HKV, M, L, D = 2, 4, 2, 12, 72, 32
@@ -317,12 +316,6 @@ def test_a_wrong_lse_does_not_blame_the_output(change, words):
     found = verdict.decide(c.problem, rows, policy=policy, lse2=change(lse2))
     assert [m.kind for m in found.matches] == [defects.LSE]
     assert words in found.matches[0].name
-
-
-def test_an_edit_and_a_region_are_said_in_words():
-    assert str(Edit("V", "times", (1.02,), "a scale")) == "V times 1.02 (a scale)"
-    assert region.numbers("query", np.array([0, 1, 2]), 3) == "queries from 0 on"
-    assert region.numbers("key", np.array([1, 5, 6]), 9) == "keys 1, 5 to 6"
 
 
 def test_a_key_behind_the_last_one_is_named():

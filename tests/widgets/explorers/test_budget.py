@@ -79,6 +79,18 @@ def check_one_more(gpu, block, name, most, right):
         assert most == block[name] or by(most + 1) <= right.blocks_per_sm
 
 
+def test_calculator_has_the_ledgers():
+    kernel = discover()["decode_mma"]
+    instance = next(iter(kernel.instances(kernel.shape(dtype="fp16", head_dim=128))))
+    data = ledgers.data()
+    entries = [e for e in data["entries"] if e["kernel"] == "decode_mma"]
+    (found,) = [e for e in entries if (e["head_dim"], e["tile"]) == (128, instance.tile.label)]
+    assert found["smem"]["total"] == kernel.smem(instance).total
+    rows = [data["rows"][place] for place in found["thread"]["rows"]]
+    amounts = {row["name"]: row["amount"] for row in rows}
+    assert amounts == {line.name: line.amount for line in kernel.registers(instance).lines}
+
+
 def instances():
     """Yield the first tile of each kernel with free tiles, at its first and its last head_dim."""
     for name in ledgers.FREE_KERNELS:
