@@ -1,6 +1,5 @@
 """The contract and the verdict find each mistake that is seeded in a variant of attention."""
 
-
 import pytest
 import torch
 
