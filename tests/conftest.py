@@ -98,15 +98,3 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Say how many random calls of each verb were right, wrong or refused, over all workers."""
-    counts = defaultdict(Counter)
-    for status in ("passed", "failed"):
-        for report in terminalreporter.getreports(status):
-            for verb, found in (value for name, value in report.user_properties if name == "fuzz"):
-                counts[verb].update(found)
-    for verb, found in counts.items():
-        words = ", ".join(f"{n} {what}" for what, n in sorted(found.items()))
-        terminalreporter.write_line(f"fuzz: {verb}: {sum(found.values())} calls: {words}")

@@ -64,13 +64,6 @@ def test_names_of_others_layouts_and_a_natural_lse(dense, tmp_path, monkeypatch)
     assert cli.main(["audit", str(path), "--map", "nonsense"]) == 2
 
 
-def test_a_wrong_output_stays_a_bug_in_every_reading(dense):
-    wrong = dense | {"out": dense["out"].roll(1, 1)}
-    found = judge(wrong)
-    assert found.answer == "BUG"
-    assert found.note == "lse taken as a natural logarithm"
-
-
 def test_a_wrong_row_is_found_in_the_layout_that_the_other_rows_fit(dense):
     """The shape also fits 16 heads of 4 tokens, but in that reading all rows are wrong."""
     wrong = {name: dense[name].transpose(1, 2)[:, :16].contiguous() for name in ("q", "k", "v")}
@@ -121,20 +114,12 @@ def _write(folder, about, **tensors):
         torch.save({name: x.contiguous() for name, x in values.items()}, folder / f"{kind}.pt")
 
 
-def test_fp8_keys_with_scales_and_mla(tmp_path):
+def test_fp8_keys_with_scales():
     call = inputs.call("normal", DECODE, "bf16", 4)
     k8, v8 = (x.to(torch.float8_e4m3fn) for x in (call.k, call.v))
     narrow = inputs.Call(call.q, k8.bfloat16() * 0.5, v8.bfloat16() * 2, False, call.scale)
     tensors = {"q": call.q, "k": k8, "v": v8, "k_scale": 0.5, "v_scale": 2.0}
     assert judge(tensors | {"out": FLASH(narrow)}).answer == "ROUNDING"
-    one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
-    latent = inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale)
-    pools, pages = paged(inputs.Call(one.q, one.k, one.k, False, one.scale))
-    ckv, kpe = pools[0][:, :, 0, :32], pools[0][:, :, 0, 32:]
-    q = one.q[:, :, 0]
-    given = {"q_nope": q[..., :32], "q_pe": q[..., 32:], "ckv_cache": ckv, "kpe_cache": kpe}
-    path = saved(tmp_path, given | pages | {"out": FLASH(latent)[:, :, 0], "sm_scale": one.scale})
-    assert audit(path).answer == "ROUNDING"
 
 
 def test_of_two_log_sums_each_is_judged_in_its_own_base(dense):
@@ -146,15 +131,16 @@ def test_of_two_log_sums_each_is_judged_in_its_own_base(dense):
         assert judge(dense | {"lse": lse + 1, "lse2": binary}).answer == "BUG"
 
 
-def test_the_layout_of_a_cache_without_heads_is_of_no_consequence():
+def test_the_layout_of_a_cache_without_heads_is_of_no_consequence(tmp_path):
     """HND and NHD differ in the place of the heads, and the latent cache of MLA has no heads."""
     one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
     latent = inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale)
     pools, pages = paged(inputs.Call(one.q, one.k, one.k, False, one.scale))
     ckv, kpe, q = pools[0][:, :, 0, :32], pools[0][:, :, 0, 32:], one.q[:, :, 0]
-    given = {"q_nope": q[..., :32], "q_pe": q[..., 32:], "ckv": ckv, "kpe": kpe} | pages
-    given |= {"out": FLASH(latent)[:, :, 0], "scale": one.scale, "kv_layout": "HND"}
-    assert judge(given).answer == "ROUNDING"
+    given = {"q_nope": q[..., :32], "q_pe": q[..., 32:], "ckv_cache": ckv, "kpe_cache": kpe}
+    given |= pages | {"out": FLASH(latent)[:, :, 0], "sm_scale": one.scale}
+    for layout in ({}, {"kv_layout": "HND"}):
+        assert audit(saved(tmp_path, given | layout)).answer == "ROUNDING"
     with pytest.raises(ValueError, match="k is missing"):
         judge({"q": one.q, "out": given["out"], "kv_layout": "HND"})
 
@@ -259,14 +245,3 @@ def test_every_importer_says_its_format_and_source():
         assert module.SOURCE.startswith("https://")
     assert names.canonical("model.layers.3.attn.query_states") == "q"
     assert names.canonical("rope_cos") is None
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_verdict_survives_warnings_as_errors(call):
-    out = FLASH(call)
-    for changed in (out * torch.inf, out * torch.nan, out * 1e30):
-        found = judge({"q": call.q, "k": call.k, "v": call.v, "causal": 1, "out": changed})
-        assert found.answer == "BUG"
-    wild = call.q * torch.inf
-    found = judge({"q": wild, "k": call.k, "v": call.v, "causal": 1, "out": out})
-    assert found.answer == "INCONCLUSIVE"

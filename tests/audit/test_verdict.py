@@ -35,27 +35,6 @@ def stored(o):
     return torch.from_numpy(rounding.round_to(o, "bf16")).bfloat16()
 
 
-def test_every_way_to_give_keys_gives_the_same_verdict(dense):
-    q, k, v, out = dense.q, dense.k, dense.v, dense.out
-    bits = [x.view(torch.uint16).numpy() for x in (out, q, k, v)]
-    packed = [x.transpose(1, 2).reshape(-1, 2, 64) for x in (k, v)]
-    pools = [x.transpose(1, 2).reshape(40, 16, 2, 64).contiguous() for x in (k, v)]
-    table = torch.arange(40, dtype=torch.int32).view(2, 20)
-    cache = labkernels.PagedKV(*pools, table, torch.full((2,), 320, dtype=torch.int32))
-    expected = labkernels.verdict(out, q, k, v, lse2=dense.lse2.astype(np.float32))
-    assert expected.answer == "ROUNDING", expected.summary()
-    four = labkernels.verdict(out[:, :, None], q[:, :, None], k, v)
-    for found in (
-        four,
-        labkernels.verdict(*bits),
-        labkernels.verdict(out, q, *packed, cu_seqlens=np.array([0, 320, 640])),
-        labkernels.verdict(out, q, cache=cache),
-    ):
-        assert found.answer == "ROUNDING"
-        # the sums of torch and NumPy differ in their last bits
-        np.testing.assert_allclose(found.error, expected.error, rtol=0, atol=1e-14)
-
-
 def spoil_row(out):
     out[1, 3] = 0
 
@@ -135,16 +114,6 @@ def test_inputs_that_are_not_finite_and_wrong_bases(dense):
     assert found.matches[0].name == "less exact: output rounded to bf16"
 
 
-def test_requests_without_keys_are_judged_too(dense):
-    lengths = np.array([0, 1])
-    out = np.zeros((2, 8, 64), np.float32)
-    out[1] = dense.v[1, :, 0].float().repeat_interleave(4, 0).numpy()
-    call = (dense.q.float(), dense.k.float(), dense.v.float())
-    assert labkernels.verdict(out, *call, kv_len=lengths).answer == "ROUNDING"
-    out[0, 0, 0] = 1e-3
-    assert labkernels.verdict(out, *call, kv_len=lengths).answer == "BUG"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -210,7 +179,3 @@ def test_other_files_are_refused(tmp_path):
     text.write_text("q")
     with pytest.raises(ValueError, match="allowed: .*npz of NumPy.*safetensors"):
         audit(text)
-    for name in ("broken.npz", "some.safetensors"):
-        (tmp_path / name).write_bytes(b"nothing")
-        with pytest.raises(ValueError, match="cannot be read"):
-            audit(tmp_path / name)

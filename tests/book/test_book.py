@@ -4,13 +4,11 @@ import re
 
 import jupytext
 import pytest
-import yaml
 from sphinx_external_toc.parsing import parse_toc_yaml
 
-from tests.repo.files import ROOT, read
+from tests.repo.files import ROOT, chapters, read
 
 BOOK = ROOT / "book"
-CHAPTERS_PARTS = ("Primers", "Chapters")
 SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
 TEMPLATE = ROOT / "notebooks" / "_template.py"
 DECISION_LINES_MAX = 40
@@ -26,16 +24,6 @@ def pages():
     return listed
 
 
-def chapters(*captions):
-    """Return the chapters of parts; without an argument of all parts, and the template first."""
-    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
-    chosen = captions or CHAPTERS_PARTS
-    listed = [entry["file"] for p in parts if p["caption"] in chosen for entry in p["chapters"]]
-    return [TEMPLATE] * (not captions) + [
-        ROOT / f"{file}.py" for file in listed if file.startswith("notebooks/")
-    ]
-
-
 def cells(path):
     return jupytext.read(path).cells
 
@@ -48,7 +36,8 @@ def test_toc_lists_exactly_the_pages_that_exist():
 
 def test_intro_links_every_chapter():
     intro = read("book/intro.md")
-    missing = [p.stem for p in chapters()[1:] if f"notebooks/{p.stem}" not in intro]
+    listed = chapters("Primers", "Chapters")
+    missing = [path.stem for path in listed if f"notebooks/{path.stem}" not in intro]
     assert not missing, "the table of cases says which chapters are there"
 
 

@@ -9,12 +9,10 @@ import struct
 import jupytext
 import nbformat
 import pytest
-import yaml
 
 from labkernels.bench.log import FIGURES
-from tests.repo.files import ROOT, read
+from tests.repo.files import ROOT, chapters
 
-CHAPTERS_PART = "Chapters"
 BOX = re.compile(r"^:::\{admonition\} Answer\n:class: important\n\n(.*?)\n:::$", re.M | re.S)
 SURE = "How sure: "
 ROLE = re.compile(r"\{glue:text\}`\w+`")
@@ -38,17 +36,12 @@ SECTIONS = [
 ]
 
 
-def chapters():
-    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
-    listed = [part["chapters"] for part in parts if part["caption"] == CHAPTERS_PART]
-    return [ROOT / f"{entry['file']}.py" for part in listed for entry in part]
-
-
 def sources():
     return sorted((ROOT / "notebooks").glob("[!_]*.py"))
 
 
-each_chapter = pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
+CHAPTERS = chapters("Chapters")
+each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 def shown(path):
@@ -128,7 +121,7 @@ def test_a_cell_that_says_it_drew_has_a_picture(path):
 
 def test_no_figure_and_no_table_stands_in_two_chapters():
     owners = {}
-    for path in chapters():
+    for path in CHAPTERS:
         for kind, found in (("figure", pictures(path)), ("table", tables(path))):
             for content in found:
                 data = content if isinstance(content, bytes) else content.encode()
@@ -139,7 +132,7 @@ def test_no_figure_and_no_table_stands_in_two_chapters():
 REFERENCE = [ROOT / "notebooks" / name for name in ("results.py", "the_bench.py")]
 
 
-@pytest.mark.parametrize("path", [*chapters(), *REFERENCE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*CHAPTERS, *REFERENCE], ids=lambda path: path.stem)
 def test_a_figure_is_no_taller_than_a_screen(path):
     for picture in pictures(path):
         width, height = struct.unpack(">II", picture[16:24])

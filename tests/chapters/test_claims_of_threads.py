@@ -2,7 +2,6 @@ import pytest
 
 from labkernels import budget, hardware
 from labkernels.chapters import tensor_cores_on_and_off
-from labkernels.records import store
 
 
 def test_issue_slots_of_the_case_on_an_a100():
@@ -33,17 +32,3 @@ def test_the_waves_are_those_of_the_profiler():
     assert of.last_wave() == pytest.approx(
         {"on": 100 * 2.111 / 3, "off": 100 * 4.222 / 5}, rel=1e-3
     )
-
-
-def test_eighty_five_percent_is_for_wgmma():
-    counters = store.select(store.read("counters"), {"head_dim": 256, "causal": False})
-
-    def of_the_peak(kernel):
-        flops, peak = (
-            store.select(counters, {"kernel": kernel, "metric": metric})[-1]["value"]
-            for metric in ("tensor_flops", "wgmma_peak")
-        )
-        return 100 * flops / peak
-
-    assert of_the_peak("torch_fa2") < 40
-    assert 75 < of_the_peak("torch_cudnn") < 85 < of_the_peak("prefill_wgmma")

@@ -10,9 +10,14 @@ FACTS = {"gpu": "FAKE", "driver": "1", "cuda": "13", "torch": "2", "triton": ""}
 
 
 @pytest.fixture
-def made_up_gpu(monkeypatch):
-    """Make recordings find a GPU, whose kernels run on the CPU and take a millisecond."""
-    fake_gpu.install(monkeypatch)
+def on_gpu(monkeypatch):
+    """Make recordings find a GPU."""
     monkeypatch.setattr(harness, "gpu_missing", lambda: None)
-    monkeypatch.setattr(harness.Recording, "device", "cpu")
     monkeypatch.setattr(telemetry, "facts", lambda: FACTS)
+
+
+@pytest.fixture
+def made_up_gpu(monkeypatch, on_gpu):
+    """Make the kernels of recordings run on the CPU and take a millisecond."""
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr(harness.Recording, "device", "cpu")

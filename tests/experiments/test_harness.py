@@ -10,7 +10,7 @@ from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.sweep import record
 from labkernels.records import datapackage, schema, store
 
-GROWS, RENEWED = "performance/toy.csv", "accuracy/toy_detection.csv"
+GROWS, RENEWED = "performance/toy.parquet", "accuracy/toy_detection.parquet"
 
 
 def cells(options):
@@ -39,15 +39,6 @@ TOY = Experiment(
     rows,
     renewed=(RENEWED,),
 )
-FACTS = {"gpu": "FAKE", "driver": "1", "cuda": "13", "torch": "2", "triton": ""}
-
-
-@pytest.fixture
-def on_gpu(monkeypatch):
-    from labkernels.measure import telemetry
-
-    monkeypatch.setattr(harness, "gpu_missing", lambda: None)
-    monkeypatch.setattr(telemetry, "facts", lambda: FACTS)
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from labkernels.experiments.experiment import Cell, Experiment, Options
 from labkernels.experiments.sweep import record
-from labkernels.records import schema
-from tests.experiments import test_harness
+from tests.experiments import conftest, test_harness
 
 GROWS, RENEWED = test_harness.GROWS, test_harness.RENEWED
-FACTS = {**test_harness.FACTS, "sm_clock_mhz": 0, "power_w": 0}
+FACTS = {**conftest.FACTS, "sm_clock_mhz": 0, "power_w": 0}
 
 
 class Toy(Experiment):
@@ -39,7 +38,7 @@ def rows(cell, recording):
         yield name, (row | FACTS if name == GROWS else row)
 
 
-TABLES = {GROWS: schema.MEASUREMENTS, RENEWED: schema.TABLES["detection"]}
+TABLES = test_harness.TOY.tables
 ALONE, BESIDE = (
     Toy("toy", "A toy", TABLES, cells, rows, needs_gpu=False, renewed=(RENEWED,), alone=alone)
     for alone in (True, False)

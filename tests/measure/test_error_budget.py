@@ -48,16 +48,6 @@ def test_the_chain_in_numpy_has_the_kernels_bits(kernel, head_dim, group, policy
     assert (emulate(found.problem, found.policy, found.order) == out).all()
 
 
-def test_a_wrong_order_of_keys_has_other_bits():
-    inputs = case()
-    way = {"kernel": "decode_mma_n8", "policy": replace(TENSOR_CORES, out="fp32")}
-    out = ops.decode(inputs.q, inputs.cache, keys_per_split=1024, **way).out.double().numpy()
-    found = error_budget.setting(inputs.q, inputs.cache, keys_per_split=1024, **way)
-    for change in ({"sum_bits": (1, 2)}, {"warps": 2}, {"promoted": True}):
-        other = replace(found.order, **change)
-        assert (emulate(found.problem, found.policy, other) != out).any()
-
-
 @pytest.mark.parametrize("policy", [TENSOR_CORES, replace(CUDA_CORES, out="fp32")])
 def test_a_measured_budget_is_near_its_prediction(policy):
     inputs = case(lengths=(400,) * 12)

@@ -1,11 +1,9 @@
 """Each thing that was added to the copy is found; `test_one_copy.py` runs these tests there."""
 
-import pandas as pd
 import pytest
 
-from labkernels import cli, experiments, hardware, ops, plots
+from labkernels import cli, experiments, hardware, ops
 from labkernels.audit import importers
-from labkernels.experiments import rows as measured
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.sweep import record
 from labkernels.kernels.decode.workload import Decode
@@ -14,7 +12,6 @@ from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure.benchmark import benchmark
 from labkernels.measure.implementation import implementations
 from labkernels.measure.peers import peer
-from labkernels.plots import style
 from labkernels.records import store
 from tests import fake_gpu
 from tests.kernels.contract import run_checked
@@ -65,17 +62,6 @@ def test_a_kernel(capsys):
     assert {case.instance.kernel for case in cases} == {"decode_toy"}
     assert cli.main(["budget", "decode_toy", "--head-dim", "64"]) == 0
     assert "A toy: its parent under another name." in capsys.readouterr().out
-
-
-def test_a_kernel_is_benchmarked_and_drawn(monkeypatch):
-    item = measure(monkeypatch, "decode", "decode_toy")
-    base = measured.implementation_row(WORK, item.implementation, plan=item.step.plan)
-    rows = measured.quartile_rows(base, "time_graph", item.graph)
-    rows.append(measured.row(base, "bandwidth", "median", 1e12, "bytes/s"))
-    rows += measured.ceiling_rows({"copy": (item.graph, 10**9)})
-    (axes,) = plots.case_times(plots.graph_times(pd.DataFrame(rows)), origin="a toy").axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["decode_toy"]
-    assert style.colour("decode_toy") in [line.get_color() for line in axes.lines]
 
 
 def test_an_experiment(tmp_path):

@@ -5,6 +5,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,3 +51,10 @@ def text_files() -> list[Path]:
             continue
         found.append(path)
     return found
+
+
+def chapters(*captions):
+    """Return the scripts of the chapters in parts of the book."""
+    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
+    listed = [entry["file"] for p in parts if p["caption"] in captions for entry in p["chapters"]]
+    return [ROOT / f"{file}.py" for file in listed if file.startswith("notebooks/")]

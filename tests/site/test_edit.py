@@ -8,18 +8,9 @@ from labkernels.chapters import exercises
 from labkernels.chapters.primers import machine
 from labkernels.widgets import editing, small
 from labkernels.widgets.steps.broken import PARTS
-from tests.site.test_pages import (
-    WIDTHS,
-    browser,
-    check,
-    opened,
-    playwright,
-    press_until,
-    strict_site,
-)
+from tests.site.conftest import WIDTHS
+from tests.site.test_pages import check, playwright, press_until
 from tests.widgets.test_broken import SAID
-
-__all__ = ["browser", "opened", "strict_site"]  # fixtures
 
 pytestmark = pytest.mark.site
 PAGE = "book/edit_a_kernel.html"

@@ -7,9 +7,8 @@ from pathlib import Path
 import page_tables
 import pytest
 
-from tests.site.test_pages import SITE, WIDTHS, browser, check, opened, playwright
-
-__all__ = ["browser", "opened"]  # fixtures
+from tests.site.conftest import SITE, WIDTHS
+from tests.site.test_pages import check, playwright
 
 pytestmark = pytest.mark.site
 PAGES = ("api", "changelog", "notation", "coming_from", "assignments", "evidence")

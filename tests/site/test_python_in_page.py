@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import page_assignments
@@ -18,7 +17,6 @@ from labkernels.widgets import kernels
 playwright = pytest.importorskip("playwright.sync_api")
 
 pytestmark = pytest.mark.site
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WAIT_MS = 240_000
 # A stray address is told from the tensor that happens to lie next to it.
 STRAY = re.compile(r"byte -?\d+ of \w+, which has \d+ bytes")
@@ -43,17 +41,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(folder):
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"none of these is installed: {', '.join(BROWSERS)}")
-    with playwright.sync_playwright() as library:
-        browser = library.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        opened = browser.new_page()
-        opened.set_default_timeout(WAIT_MS)
-        opened.goto((folder / "index.html").as_uri())
-        yield opened
-        browser.close()
+def page(folder, browser):
+    opened = browser.new_page()
+    opened.set_default_timeout(WAIT_MS)
+    opened.goto((folder / "index.html").as_uri())
+    return opened
 
 
 def said(page, name, answer):

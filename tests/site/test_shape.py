@@ -8,10 +8,9 @@ import yaml
 
 from labkernels.widgets import kernels, program
 from tests.repo.files import ROOT
+from tests.site.conftest import WIDTHS
 from tests.site.test_layout import check_blocks
-from tests.site.test_pages import CHAPTERS, WIDTHS, browser, opened
-
-__all__ = ["browser", "opened"]  # fixtures
+from tests.site.test_pages import CHAPTERS
 
 pytestmark = pytest.mark.site
 SCREEN = 900  # pixels

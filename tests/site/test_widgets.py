@@ -5,9 +5,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.site.test_pages import WIDTHS, browser, check, opened, playwright, press_until
-
-__all__ = ["browser", "opened"]  # fixtures
+from tests.site.conftest import WIDTHS
+from tests.site.test_pages import check, playwright, press_until
 
 pytestmark = pytest.mark.site
 LAB, HOME = "book/the_lab_in_your_browser.html", "book/intro.html"

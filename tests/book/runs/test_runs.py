@@ -9,12 +9,10 @@ import nbformat
 import notebook_io
 import pytest
 import time_chapters
-import yaml
 
-from labkernels.bench.log import MIME
 from labkernels.records import store
 from tests.bench.logs import log_of, missing
-from tests.repo.files import ROOT, read
+from tests.repo.files import chapters, read
 
 
 @pytest.fixture
@@ -48,28 +46,9 @@ def test_a_chapter_that_fails_leaves_the_rows_before_it(ran, tmp_path, monkeypat
     assert row["chapter"] == "start_here"
 
 
-CHAPTERS_PART = "Chapters"
-
-
-def chapters():
-    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
-    listed = [part["chapters"] for part in parts if part["caption"] == CHAPTERS_PART]
-    return [ROOT / f"{entry['file']}.ipynb" for part in listed for entry in part]
-
-
-@pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", chapters("Chapters"), ids=lambda path: path.stem)
 def test_a_chapter_ran_all_that_a_chapter_runs(path):
-    assert missing(log_of(nbformat.read(path, as_version=4))) == []
-
-
-def test_what_is_taken_out_is_missed():
-    """The log of a chapter lacks what no kernel of it ran."""
-    notebook = nbformat.read(chapters()[0], as_version=4)
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            if told := output.get("data", {}).get(MIME):
-                told["runs"] = [run for run in told["runs"] if run["operation"] != "prefill"]
-    assert "prefill, cuda, tensor cores off" in missing(log_of(notebook))
+    assert missing(log_of(nbformat.read(path.with_suffix(".ipynb"), as_version=4))) == []
 
 
 def test_the_first_notebook_lists_the_chapters_in_order_with_their_times():

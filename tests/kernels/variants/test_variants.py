@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +9,10 @@ import torch
 from labkernels import ops
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import ALL_KEYS
-from labkernels.kernels.registry import discover
-from labkernels.variant import FEATURES, UNMASKED, AttentionVariant
+from labkernels.variant import AttentionVariant
 from tests.kernels.append.cases import append_case
-from tests.kernels.contract import SPECS, run_checked
+from tests.kernels.contract import SPECS
 from tests.kernels.decode.cases import assert_same, decode_case, poisoned, sums
-from tests.kernels.mla.cases import mla_case
 from tests.kernels.prefill.cases import prefill_case
 from tests.kernels.variants.cases import masked, varied
 
@@ -144,26 +141,6 @@ def test_an_output_over_a_variants_tensor_is_refused(name, case):
         case.run(lse2=whole.view(rows, heads), **{name: given})
 
 
-@pytest.mark.parametrize("kernel", [n for n, s in SPECS.items() if not s.features])
-def test_a_kernel_without_a_feature_names_it(kernel):
-    spec = SPECS[kernel]
-    shape = spec.shape(head_dim=spec.head_dims[0])
-    assert spec.refuses(shape) is None
-    words = spec.refuses(replace(shape, variant=AttentionVariant(window_left=3, sinks=True)))
-    assert words == f"a variant with window, allowed for {kernel}: none"
-
-
-def test_verbs_without_variants_name_the_option():
-    append, mla = append_case((5, 3)), mla_case((1,), (5,))
-    calls = {
-        "mla_decode": lambda: mla.run(window_left=3),
-        "append": lambda: ops.append(*append.arguments, window_left=3),
-    }
-    for call in calls.values():
-        with pytest.raises(TypeError, match="window_left"):
-            call()
-
-
 @pytest.mark.parametrize("kernel", ["decode_mma", "triton_decode"])
 @pytest.mark.usefixtures("interpreted")
 def test_a_decode_has_as_many_splits_as_its_window_needs(kernel):
@@ -184,11 +161,6 @@ def test_a_prefill_has_as_many_splits_as_its_window_needs():
         w: case.step("prefill_mma", keys_per_split=128, window_left=w) for w in (None, 63, 900)
     }
     assert {w: step.plan.splits for w, step in steps.items()} == {None: 16, 63: 1, 900: 8}
-
-
-@pytest.mark.parametrize("kernel", [n for n, s in discover().items() if s.features])
-def test_a_kernel_with_one_feature_has_all_but_perhaps_a_mask_or_biases(kernel):
-    assert SPECS[kernel].features in (FEATURES, UNMASKED, (*UNMASKED, "bias"))
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode_mma_n8", "prefill_fma"])
@@ -242,10 +214,3 @@ def test_a_tree_of_drafts_after_a_cache_that_grows():
         alone = ops.prefill(q[draft : draft + 1], kv, sums((1,)))
         assert torch.allclose(step.out[draft], alone.out[0], atol=2e-3)
         assert torch.allclose(step.lse2[draft], alone.lse2[0], atol=1e-5)
-
-
-def test_the_contract_finds_what_a_window_hides():
-    """Keys before the window are NaN in the cases, so that a kernel that reads them is found."""
-    case = varied(decode_case((300,)), window_left=37)
-    with pytest.raises(AssertionError, match="NaN or infinity in out"):
-        run_checked(replace(case, variant={}), "decode_mma")

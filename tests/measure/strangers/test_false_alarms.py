@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from tests.measure.strangers import inputs, right, runs
 from tests.measure.strangers.inputs import Shape, changed, drawn
@@ -131,12 +130,3 @@ def test_channels_that_are_rounded_alike_are_no_further_evidence(seed, dtype):
     kernel = right.Flash(16, "shuffled", lag=4.0, natural=True)
     found = runs.judged(call, kernel(call))
     assert found.answer == "ROUNDING", found.summary()
-
-
-@pytest.mark.parametrize("kind", right.RIGHT)
-def test_an_implementation_is_right(kind):
-    call = inputs.call("v of mean 1", inputs.SHAPES[3], "fp32", 20_001)
-    far = (right.RIGHT[kind](call).double() - right.exact(call)[0]).abs().max()
-    # fp32 errs by 3e-7 to 8e-7 here, and the cubic exp2 by 1e-4; with V in fp16 it would be 2e-4.
-    assert far < (2e-4 if kind == CUBIC else 1e-5), float(far)
-    assert torch.isfinite(far)

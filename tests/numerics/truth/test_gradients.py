@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from labkernels.formats import named
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.gradients import Given, gradients, names_of
@@ -98,6 +99,18 @@ def test_blocks_do_not_change_them(block, monkeypatch):
     again = gradients(Given(p, given.dout, given.out, given.lse2))
     for mine, other in zip(whole, again, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-13)
+
+
+@pytest.mark.parametrize("variant", [{}, VARIANTS["all"]], ids=["plain", "all"])
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+def test_most_bounds_are_below_two_roundings_of_the_largest_gradient(fmt, variant):
+    p, *_ = problem(causal=True, **variant)
+    dout = np.random.default_rng(2).standard_normal(p.out_shape)
+    given = Given(p, dout, *oracle.attention(p))
+    allowed = gradient_bounds(given, NumericPolicy(p=fmt, out=fmt))
+    for exact, bound in zip(gradients(given), allowed, strict=True):
+        assert (bound > 0).all()
+        assert np.median(bound) <= 2 * named(fmt).unit_roundoff * np.abs(exact).max()
 
 
 def test_nan_has_no_bound():
