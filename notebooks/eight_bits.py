@@ -98,7 +98,7 @@ table = pd.DataFrame(rows, columns=["decode", "K and V", "scales", "all bytes"])
 plots.table(table, "eight-bytes", dict.fromkeys(table.columns[1:], "{:,}"))
 
 # %% [markdown]
-# The products stay those of the 16-bit kernel: a block copies codes, and converts them before a product. A stage has half the bytes, so that three stages fit where two did; codes wait in registers meanwhile. The scale of K goes into the softmax scale, and that of V multiplies the output, so that neither takes an instruction in the loop.
+# The products stay those of the 16-bit kernel: a block copies codes, and converts them before a product. A key has half the bytes, so that a stage of decode_mma_n8 has 32 keys where it had 16; codes wait in registers meanwhile. The scale of K goes into the softmax scale, and that of V multiplies the output, so that neither takes an instruction in the loop.
 
 # %%
 sized.equations("decode_mma_n8")
@@ -162,11 +162,11 @@ formats |= dict.fromkeys(["gain", "of a copy's rate"], "{:.2f}")
 plots.table(gains.reset_index(), "eight-gains", formats)
 
 # %% [markdown]
-# Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, so that nothing is paid in bits for this.
+# Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, if that kernel has the same tile and splits, so that no bit is lost to the conversion. By default both differ: a step of decode_mma_n8 has 32 keys, and a long request is cut into as many blocks as the GPU holds, so that one block converts while others copy.
 #
 # The aim was 0.95 of a copy's rate, and no row reaches it. What is busy instead shows when the queries change: fp16 and bf16 move equal bytes, but the pairs of bf16 take the extra instructions above, and {glue:text}`bf16_more` % more time. The conversion therefore limits the bf16 decode, and not memory alone. e5m2 needs no conversion to f16 but a byte's move, and is no faster in bf16.
 # Two decodes of FlashInfer multiply in 8 bits, and round Q and P to e4m3 for this. With Q in e4m3, in another run, its XQA takes {glue:text}`xqa` times as long as our fastest at 57 x 8,192 and {glue:text}`xqa_long` times at 1 x 131,072; its FA3 takes {glue:text}`fa3_decode` times as long at the former.
-# A single request of 131,072 keys is short: its splits, their merge and a partly filled last wave take what bytes do not.
+# A single request of 131,072 keys is short: its splits and their merge take what bytes do not.
 #
 # ### Which kernels run
 #
