@@ -7,9 +7,10 @@ from labkernels.kernels.checks import MAX_SPLITS
 MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
 # of that size. A block of a cache of 8 bits also converts what it copies, while other blocks of its
-# SM copy: such a decode is cut into as many blocks as the GPU holds at once, though not into more
-# splits. A decode of more blocks that the GPU still holds at once is not cut. A
-# larger decode is cut until its waves are nearly full on average, but never into short splits.
+# SM copy: such a decode is cut into as many blocks as the GPU holds at once, but a request never
+# into more than two splits per SM. A decode of more blocks that the GPU still holds at once is not
+# cut. A larger decode is cut until its waves are nearly full on average, but never into short
+# splits.
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97  # blocks of a decode per place in its waves
 MIN_KEYS_TO_FILL_WAVES = 1024
