@@ -78,7 +78,7 @@ words = [f"{us:.0f} µs, {100 * rate:.0f} %" for us, rate in zip(first.us, first
 first = pd.DataFrame({"name": names, "value": first.us, "words": words}).sort_values("value")
 
 # %% mystnb={"figure": {"caption": "Eight bits pay where tensor cores leave time for the conversion. A decode of 57 x 8,192 keys with 32 query and 8 KV heads of 128, queries in bf16; behind each bar, the rate of its bytes over that of a copy. decode_fma and the last kernel do without tensor cores.", "name": "eight-times"}, "image": {"alt": "Horizontal bars of microseconds. decode_mma_n8 and decode_mma from e4m3 are shortest, decode_fma from e4m3 and FlashInfer's fa2 follow, the three kernels from 16 bits are nearly equal, and FlashInfer without tensor cores is by far the longest.", "width": "100%"}} tags=["hide-input"]
-bars(first, label="time, µs", origin=recorded.origin(store.read("decode_fp8")))
+bars(first, label="time, µs", origin=recorded.origins(chapter.newest()))
 sized.log.drew("timing", "decode")
 plt.show()
 
@@ -98,7 +98,7 @@ table = pd.DataFrame(rows, columns=["decode", "K and V", "scales", "all bytes"])
 plots.table(table, "eight-bytes", dict.fromkeys(table.columns[1:], "{:,}"))
 
 # %% [markdown]
-# The products stay those of the 16-bit kernel: a block copies codes, and converts them before a product. A stage has half the bytes, so that three stages fit where two did; codes wait in registers meanwhile. The scale of K goes into the softmax scale, and that of V multiplies the output, so that neither takes an instruction in the loop.
+# The products stay those of the 16-bit kernel: a block copies codes, and converts them before a product. A key has half the bytes, so that a stage of decode_mma_n8 has 32 keys where it had 16; codes wait in registers meanwhile. The scale of K goes into the softmax scale, and that of V multiplies the output, so that neither takes an instruction in the loop.
 
 # %%
 sized.equations("decode_mma_n8")
@@ -162,11 +162,11 @@ formats |= dict.fromkeys(["gain", "of a copy's rate"], "{:.2f}")
 plots.table(gains.reset_index(), "eight-gains", formats)
 
 # %% [markdown]
-# Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, so that nothing is paid in bits for this.
+# Times are those of the fastest of our kernels, and of FlashInfer's fastest with an 8-bit cache. The output has the bits of the 16-bit kernel on the same numbers, if that kernel has the same tile and splits, so that no bit is lost to the conversion. By default both differ: a step of decode_mma_n8 has 32 keys, and a long request is cut into as many blocks as the GPU holds, so that one block converts while others copy.
 #
 # The aim was 0.95 of a copy's rate, and no row reaches it. What is busy instead shows when the queries change: fp16 and bf16 move equal bytes, but the pairs of bf16 take the extra instructions above, and {glue:text}`bf16_more` % more time. The conversion therefore limits the bf16 decode, and not memory alone. e5m2 needs no conversion to f16 but a byte's move, and is no faster in bf16.
-# Two decodes of FlashInfer multiply in 8 bits, and round Q and P to e4m3 for this. With Q in e4m3, in another run, its XQA takes {glue:text}`xqa` times as long as our fastest at 57 x 8,192 and {glue:text}`xqa_long` times at 1 x 131,072; its FA3 takes {glue:text}`fa3_decode` times as long at the former.
-# A single request of 131,072 keys is short: its splits, their merge and a partly filled last wave take what bytes do not.
+# Two decodes of FlashInfer multiply in 8 bits, and round Q and P to e4m3 for this. With Q in e4m3, in another run and with our former steps of 16 keys, its XQA takes {glue:text}`xqa` times as long as our fastest at 57 x 8,192 and {glue:text}`xqa_long` times at 1 x 131,072; its FA3 takes {glue:text}`fa3_decode` times as long at the former.
+# A single request of 131,072 keys is short: its splits and their merge take what bytes do not.
 #
 # ### Which kernels run
 #
@@ -383,15 +383,15 @@ plots.table(pd.DataFrame(rows, columns=columns), "eight-verdicts", {})
 
 # %% tags=["evidence"]
 of = {dtype: gains.loc["57 x 8192", "32/8", dtype, "e4m3"] for dtype in ("bf16", "fp16")}
-recorded_row = store.read("decode_fp8")[0]
-day = recorded_row["started_utc"][:10]
+recorded_row = max(chapter.newest(), key=lambda row: row["started_utc"])
+day = next(r["started_utc"][:10] for r in chapter.newest() if "flashinfer" in r["kernel"])
 (peer,) = {r["version"] for r in store.select(store.read("datasheets"), {"layout": "paged_decode"})
            if "FlashInfer" in r["version"] and r["started_utc"][:10] == day}  # fmt: skip
 glue("cuda", recorded_row["cuda"], display=False)
 glue("peer_version", peer, display=False)
 
 # %% tags=["evidence"]
-scaled = pd.DataFrame(store.select(store.read("decode_fp8_scales"), {"q_heads": 32}))
+scaled = pd.DataFrame(store.select(chapter.newest("decode_fp8_scales"), {"q_heads": 32}))
 scaled = scaled[(scaled.metric == "time_graph") & scaled.kernel.str.startswith("decode_mma_n8")]
 of_scales = scaled[scaled.statistic == "median"].set_index("note").value
 named = of_scales.index.str.extract(r"scales per (\d+) ")[0].fillna("")

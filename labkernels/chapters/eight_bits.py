@@ -20,20 +20,27 @@ from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.quantization import Stored, mean_squares, rotated
 from labkernels.numerics.truth import oracle
 from labkernels.policy import NumericPolicy
-from labkernels.records import store
+from labkernels.records import recorded, store
 from labkernels.units import LOG2_E
 
 KINDS = {name: kind for kind, name in KV_DTYPES.items()}
 PLAIN = "16 bits"
 
 
+def newest(name: str = "decode_fp8") -> list[store.Row]:
+    """Return a table's rows of each kernel's newest run; FlashInfer's may be another than ours."""
+    return recorded.newest_of_each(store.read(name), ("kernel",))
+
+
 def times() -> pd.DataFrame:
     """Return a row for each recorded decode; cache: e4m3, e5m2 or PLAIN, rate: over a copy's."""
-    found = pd.DataFrame(store.read("decode_fp8"))
-    rate = found[(found.metric == "bandwidth") & (found.kernel != "read")]
-    copy = rate[rate.kernel == "copy"].value.iloc[0]
+    every = pd.DataFrame(store.read("decode_fp8"))
+    copy = every[(every.metric == "bandwidth") & (every.kernel == "copy")]
+    copy = copy.groupby("started_utc").value.first()  # of each run
+    found = pd.DataFrame(newest())
     of = ["kernel", "tensor_cores", "note"]
-    rate = rate.drop_duplicates(of).set_index(of).value.rename("rate") / copy
+    rate = found[found.metric == "bandwidth"].drop_duplicates(of)
+    rate = rate.assign(rate=rate.value / rate.started_utc.map(copy)).set_index(of).rate
     found = found[(found.metric == "time_graph") & (found.statistic == "median")]
     found = found.drop_duplicates(of).join(rate, on=of)
     parts = found.note.str.split(", ", expand=True)

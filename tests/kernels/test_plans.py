@@ -3,10 +3,12 @@
 from math import ceil
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkernels import hardware
+from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.decode.schedule import FULL_BLOCKS_PER_SM, MAX_SPLITS, keys_per_split
 from labkernels.kernels.packed_gqa.schedule import SPLITS, Lengths, schedule
 from labkernels.kernels.packed_gqa.tile import PrefillTile
@@ -31,9 +33,11 @@ def test_packed_rows_are_cut_into_all_splits_that_are_tried():
     assert max(found) == SPLITS[-1]
 
 
-def test_a_decode_of_any_number_of_blocks_has_no_more_splits_than_one_block():
+@pytest.mark.parametrize("converts", [False, True])
+def test_a_decode_of_any_number_of_blocks_has_no_more_splits_than_one_block(converts):
     slots = 8 * MOST_SMS
     how = {"max_kv_len": KEYS, "slots": slots, "sm_count": MOST_SMS, "step": 64}
+    how["converts"] = converts
     found = [ceil(KEYS / keys_per_split(units=n, **how)) for n in range(1, 3 * slots)]
     assert found[0] == max(found) == FULL_BLOCKS_PER_SM * MOST_SMS
 
@@ -44,6 +48,7 @@ def test_a_decode_of_any_number_of_blocks_has_no_more_splits_than_one_block():
     slots=st.integers(1, 2000),
     sm_count=st.integers(1, 160),
     step=st.sampled_from([32, 64, 128]),
+    converts=st.booleans(),
 )
 def test_a_split_is_whole_steps_and_no_more_than_a_grid_holds(max_kv_len, step, **shape):
     keys = keys_per_split(max_kv_len=max_kv_len, step=step, **shape)
@@ -57,6 +62,21 @@ def test_a_small_decode_keeps_the_sms_busy_as_far_as_its_keys_reach(units, max_k
     how = {"slots": 3 * 132, "sm_count": 132, "step": 64}
     keys = keys_per_split(units=units, max_kv_len=max_kv_len, **how)
     assert units * ceil(max_kv_len / keys) >= 132 or keys <= 256
+
+
+@pytest.mark.parametrize(
+    ("units", "keys", "splits"), [(8, 131072, 64), (8, 262144, 64), (200, 8192, 2), (456, 8192, 1)]
+)
+def test_a_decode_of_8_bits_fills_the_blocks_that_the_gpu_holds(units, keys, splits):
+    h200 = hardware.gpu("h200")
+    shape = discover()["decode_mma_n8"].shape(head_dim=128, group=4, kv_dtype="e4m3")
+    choice = choose("decode", shape, h200, Ask("decode_mma_n8"))
+    step = choice.instance.tile.warps * choice.instance.tile.keys
+    how = {"slots": choice.slots, "sm_count": h200.sm_count, "step": step}
+    found = keys_per_split(units=units, max_kv_len=keys, converts=True, **how)
+    assert ceil(keys / found) == splits
+    assert choice.slots == 4 * h200.sm_count
+    assert ceil(keys / keys_per_split(units=units, max_kv_len=keys, **how)) <= splits
 
 
 def test_a_parent_computes_the_same_operation_or_the_forward_pass():

@@ -57,10 +57,12 @@ def decode(
     DecodeOptions. On a GPU, lengths and pages are read and checked when torch has seen one of them
     change (see `PagedKV.require_contents`), and not at all with kv_lens.
     A QuantizedKV gives, on sm_90, the bits of a PagedKV that holds its codes as 16-bit numbers, if
-    the softmax scale times log2 e, in fp32, is multiplied by the head's k_scale in fp32, and the
-    output in fp32 by its v_scale before it is rounded. If blocks of keys have scales, scores and P
-    are multiplied in fp32: the bits are those of a PagedKV that holds codes times scales, if scales
-    are powers of two; q in fp16 then has decode_fma alone, since P times a scale leaves its range.
+    kernel, keys_per_split, and warps and keys of the tile are the same (by default they need not
+    be), and the softmax scale times log2 e, in fp32, is multiplied by the head's k_scale in fp32,
+    and the output in fp32 by its v_scale before it is rounded. If blocks of keys have scales,
+    scores and P are multiplied in fp32: the bits are those of a PagedKV that holds codes times
+    scales, if scales are powers of two; q in fp16 then has decode_fma alone, since P times a scale
+    leaves its range.
     Earlier GPUs add the products of K in another order (`decode/codes.cuh`).
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.

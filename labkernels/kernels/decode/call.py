@@ -59,6 +59,7 @@ def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> P
             slots=choice.slots,
             sm_count=call.gpu.sm_count,
             step=step,
+            converts=choice.instance.kv_dtype is not None,
         )
         splits = max(1, math.ceil(longest / keys))
     if splits > MAX_SPLITS:

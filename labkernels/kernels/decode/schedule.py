@@ -6,8 +6,11 @@ from labkernels.kernels.checks import MAX_SPLITS
 
 MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
-# of that size. A decode of more blocks that the GPU still holds at once is not cut. A
-# larger decode is cut until its waves are nearly full on average, but never into short splits.
+# of that size. A block of a cache of 8 bits also converts what it copies, while other blocks of its
+# SM copy: such a decode is cut into as many blocks as the GPU holds at once, but a request never
+# into more than two splits per SM. A decode of more blocks that the GPU still holds at once is not
+# cut. A larger decode is cut until its waves are nearly full on average, but never into short
+# splits.
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97  # blocks of a decode per place in its waves
 MIN_KEYS_TO_FILL_WAVES = 1024
@@ -36,15 +39,18 @@ def most_invariant_splits(max_keys: int) -> int:
     return max(math.ceil(n / invariant_keys_per_split(n)) for n in lengths)
 
 
-def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
+def keys_per_split(
+    *, units: int, max_kv_len: int, slots: int, sm_count: int, step: int, converts: bool = False
+) -> int:
     """Return the keys per split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
-    block takes at a time; a split has a whole number of steps.
+    block takes at a time; a split has a whole number of steps. converts: the cache has 8 bits.
     """
-    one_wave = FULL_BLOCKS_PER_SM * sm_count
+    most = FULL_BLOCKS_PER_SM * sm_count
+    one_wave = max(slots, most) if converts else most
     if units <= one_wave:
-        splits = one_wave // units
+        splits = min(one_wave // units, most)
         least = min(MIN_KEYS_PER_SPLIT, max_kv_len)
     elif units <= slots:
         splits = least = 1

@@ -32,6 +32,10 @@ def test_the_bits_of_16_bits_and_of_the_cpu(kernel, dtype, kind):
         assert torch.equal(bits(there.lse2.cpu()), bits(here.lse2))
 
 
+def test_a_caller_names_the_steps_of_16_bits():
+    small.check_named("cuda")
+
+
 @pytest.mark.parametrize(("kernel", "dtype", "kind"), small.EVERY)
 def test_scales_of_each_head(kernel, dtype, kind):
     small.check_scaled(kernel, dtype, kind, "cuda", head_dim=128)

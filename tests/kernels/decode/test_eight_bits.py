@@ -1,4 +1,4 @@
-"""A cache of 8 bits gives the bits of a cache of 16 bits that holds the same numbers."""
+"""A cache of 8 bits gives the bits of 16 bits of the same numbers, tile and splits."""
 
 import math
 import re
@@ -90,6 +90,20 @@ def check_bits(kernel, dtype, kind, device="cpu", variant=None, **shape):
 def test_the_bits_of_16_bits(kernel, dtype, kind, head_dim, group):
     shape = {"head_dim": head_dim, "group": group, "page_size": 3, "layout": "hnd"}
     check_bits(kernel, dtype, kind, **shape)
+
+
+def check_named(device="cpu"):
+    """Compare with the default of 16 bits, whose steps a caller names for 8 bits."""
+    q, narrow, wide = pair("decode_mma_n8", "bf16", "e4m3", device=device, head_dim=128)
+    how = {"kernel": "decode_mma_n8", "keys_per_split": 128}
+    first, found = ops.decode(q, narrow, **how), ops.decode(q, narrow, tile="4x16x3x4", **how)
+    assert first.plan.tile == "4x32x2x4"
+    assert not torch.equal(bits(first.out), bits(found.out))
+    assert_same(found, ops.decode(q, wide, **how))
+
+
+def test_a_caller_names_the_steps_of_16_bits():
+    check_named()
 
 
 @pytest.mark.few_of_each("kernel", 1)
