@@ -26,12 +26,12 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so. D
-// / 8 lanes share a row. A thread asks for several rows, and clears its part of dq_accum while they
+// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so.
+// Dv / 8 lanes share a row. A thread asks for several rows, and clears its part of dq_accum while they
 // are on their way.
-template <class T, int D, bool ClearDq>
+template <class T, int D, int Dv, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
-  constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes, at_once = 4;
+  constexpr int lanes = Dv / 8, rows_per_pass = row_threads / lanes, at_once = 4;
   constexpr int rows_at_once = at_once * rows_per_pass;
   constexpr int zeros = rows_at_once * D / 4 / row_threads;  // of four floats, per thread
   static_assert(row_padding % rows_at_once == 0);
@@ -52,7 +52,7 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
       lse2[j] = infinity();
       if (row >= request.q_len) continue;
       lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
-      if (!in_head<D>(chunk * 8)) continue;
+      if (!in_head<Dv>(chunk * 8)) continue;
       out[j] =
           load8<T>(p.out, token * p.out_stride_token + work.head * p.out_stride_head + chunk * 8);
       dout[j] = load8<T>(p.dout,
