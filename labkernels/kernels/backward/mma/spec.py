@@ -42,7 +42,7 @@ class BackwardMma(CudaBackwardKernel):
             ),
             192: (
                 BackwardTile(64, 64, 8, 2, 1),
-                BackwardTile(32, 64, 8, 2, 1),
+                BackwardTile(32, 32, 4, 2, 1),
             ),
             256: (
                 BackwardTile(64, 64, 8, 2, 1),

@@ -52,7 +52,7 @@ def load_facts(lse2, row_delta, row, head, q_heads, m_row):
 
 @triton.jit
 def delta(
-    out,  # [total, q_heads, D]
+    out,  # [total, q_heads, D_V]
     dout,
     row_delta,  # [total, q_heads]
     out_stride_token,
@@ -61,16 +61,16 @@ def delta(
     dout_stride_head,
     total,
     q_heads,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
+    D_V: tl.constexpr,
+    WIDTH_V: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """One program: the sum of out dout of ROWS tokens of one head."""
     o_row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_head = tl.program_id(1).to(tl.int64)
     m_row = o_row < total
-    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D, WIDTH)
-    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D, WIDTH)
+    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D_V, WIDTH_V)
+    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V)
     b_delta = tl.sum(b_out.to(tl.float32) * b_dout.to(tl.float32), axis=1)
     tl.store(row_delta + o_row * q_heads + i_head, b_delta, mask=m_row)
 
@@ -79,19 +79,20 @@ def delta(
 def keys(
     q,  # [total_q, q_heads, D]
     k,  # [total_k, kv_heads, D]
-    v,
-    dout,  # as q
+    v,  # [total_k, kv_heads, D_V]
+    dout,  # [total_q, q_heads, D_V]
     lse2,  # [total_q, q_heads], base 2
     row_delta,  # [total_q, q_heads]
     cu_seqlens_q,  # [batch + 1]
     cu_seqlens_k,
     work,  # [blocks, 4]: request, key tile, KV head
     dk,  # as k, contiguous
-    dv,
+    dv,  # as v, contiguous
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, D_V: tl.constexpr, WIDTH_V: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
@@ -104,9 +105,9 @@ def keys(
     key = first_key + o_key
     i_kv = i_kv.to(tl.int64)
     b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
-    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
+    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D_V, WIDTH_V).to(kind)
     b_dk = tl.zeros([KEYS, WIDTH], tl.float32)
-    b_dv = tl.zeros([KEYS, WIDTH], tl.float32)
+    b_dv = tl.zeros([KEYS, WIDTH_V], tl.float32)
     past = n_keys - n_rows  # keys before the causal row 0's own
     first = 0
     if CAUSAL:
@@ -118,9 +119,9 @@ def keys(
             m_row = o_row < n_rows
             row = first_row + o_row
             b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
-            b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(
-                kind
-            )
+            b_dout = load(
+                dout, row, head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V
+            ).to(kind)
             b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
             m_seen = m_key[:, None] & m_row[None, :]
             if CAUSAL:
@@ -132,10 +133,11 @@ def keys(
             b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
             b_ds = score_gradients(b_dp, b_p, b_delta[None, :])
             b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
-    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
-    m_at = in_head(m_key, D, WIDTH)
-    tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_at)
-    tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_at)
+    row_of_head = (key * (q_heads // group) + i_kv)[:, None]
+    p_dk = dk + row_of_head * D + tl.arange(0, WIDTH)[None, :]
+    p_dv = dv + row_of_head * D_V + tl.arange(0, WIDTH_V)[None, :]
+    tl.store(p_dk, (b_dk * scale).to(dk.dtype.element_ty), mask=in_head(m_key, D, WIDTH))
+    tl.store(p_dv, b_dv.to(dv.dtype.element_ty), mask=in_head(m_key, D_V, WIDTH_V))
 
 
 @triton.jit
@@ -153,7 +155,8 @@ def rows(
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, D_V: tl.constexpr, WIDTH_V: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
@@ -167,7 +170,9 @@ def rows(
     head = i_head.to(tl.int64)
     i_kv = head // group
     b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
-    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(kind)
+    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V).to(
+        kind
+    )
     b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
     b_dq = tl.zeros([ROWS, WIDTH], tl.float32)
     past = n_keys - n_rows
@@ -179,7 +184,7 @@ def rows(
         m_key = o_key < n_keys
         key = first_key + o_key
         b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
-        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
+        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D_V, WIDTH_V).to(kind)
         m_seen = m_row[:, None] & m_key[None, :]
         if CAUSAL:
             m_seen = m_seen & (o_key[None, :] <= past + o_row[:, None])
