@@ -119,7 +119,7 @@ LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardPara
   for (int m = 0; m < C::QueryRows::rows / 16; ++m)
 #pragma unroll
     for (int n = 0; n < C::QueryRows::columns / 8; ++n)
-      add_global(place + (m * (C::dim / 8) + n) * 128, sum[m][n]);
+      add_global(place + (m * (C::dim / 8) + eighth<typename C::QueryRows>(n) / 8) * 128, sum[m][n]);
 }
 
 // Stores factor * sum in rows of a tensor [total, heads, D], from its row `first` on; `n` rows are
@@ -140,8 +140,8 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
                  Part::column() + (lane & 3) * 2;
 #pragma unroll
       for (int c = 0; c < Part::columns / 8; ++c)
-        if (in_head<width>(Part::column() + c * 8))
-          store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
+        if (const int further = eighth<Part>(c); in_head<width>(Part::column() + further))
+          store2(place + further, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
     }
 }
 

@@ -94,16 +94,16 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
     }
     sync_block();  // P and dS are there, from all warps
     multiply<T, C::rows>(dv, left<true>(smem.p, C::ValueRows::row()),
-                         right<true>(smem.dout[stage], C::ValueRows::column()));
+                         right<true, C::ValueRows::pitch>(smem.dout[stage], C::ValueRows::column()));
     if constexpr (!C::ordered) {
       typename C::QueryRows::Sum dq;
       clear(dq);
       multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
-                           right<true>(smem.k, C::QueryRows::column()));
+                           right<true, C::QueryRows::pitch>(smem.k, C::QueryRows::column()));
       add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
     }
     multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()),
-                         right<true>(smem.q[stage], C::KeyRows::column()));
+                         right<true, C::KeyRows::pitch>(smem.q[stage], C::KeyRows::column()));
     if constexpr (C::stages == 1) {
       sync_block();  // no warp reads the stage any more
       rows.ahead().copy(smem, p, request, 0);
@@ -167,7 +167,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT typename C
     }
     sync_block();  // dS is there, from all warps
     multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
-                         right<true>(smem.k[stage], C::QueryRows::column()));
+                         right<true, C::QueryRows::pitch>(smem.k[stage], C::QueryRows::column()));
     if constexpr (C::stages == 1) {
       sync_block();  // no warp reads the stage any more
       if (key + C::keys < end_key) copy_keys(key + C::keys, 0);
