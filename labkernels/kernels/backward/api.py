@@ -33,7 +33,7 @@ from labkernels.kernels.checks import (
     require_rows,
 )
 from labkernels.kernels.choice import Ask, choose
-from labkernels.kernels.kernel import MANY_ROWS, Shape
+from labkernels.kernels.kernel import MANY_ROWS, Shape, head_dim_v
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
@@ -227,6 +227,8 @@ def _check_tensors(
     target: str | None,
     **alike: torch.Tensor,
 ) -> None:
+    if kv.head_dim_v != (allowed := head_dim_v(kv.head_dim)):
+        raise ValueError(f"v.shape[-1] = {kv.head_dim_v}, allowed: {allowed}, with this k")
     arguments.require_query(q, kv.k, kv.head_dim, kv.kv_heads, "[total_q, q_heads, head_dim]")
     for name, tensor in alike.items():
         if tensor.dtype != kv.k.dtype:

@@ -114,7 +114,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
 
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
-    """Return `kernel::function<kernel::KernelTraits<T, D, Dv, q_rows, keys, ..., Ordered>, Policy>`."""
+    """Return `kernel::function<kernel::KernelTraits<T, D, Dv, q_rows, ..., Ordered>, Policy>`."""
     tile = instance.tile
     widths = (instance.width, instance.width_v)
     return cpp_function(instance, function, *widths, *tile.numbers, tile.dq == "ordered")

@@ -30,7 +30,8 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 // Dv / 8 lanes share a row. A thread asks for several rows, and clears its part of dq_accum while they
 // are on their way.
 template <class T, int D, int Dv, bool ClearDq>
-LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
+LAB_KERNEL(row_threads, 4) backward_prepare(
+    LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = Dv / 8, rows_per_pass = row_threads / lanes, at_once = 4;
   constexpr int rows_at_once = at_once * rows_per_pass;
   constexpr int zeros = rows_at_once * D / 4 / row_threads;  // of four floats, per thread

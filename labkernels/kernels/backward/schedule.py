@@ -74,8 +74,8 @@ def _schedule(
 
     Among heads whose rows fit a share of the L2 cache together, blocks with the most steps start
     first; the short blocks of all heads start last. If a kernel's blocks wait for the blocks of
-    later keys, the blocks of the last keys start first instead. head_dims: of q and of v. overlaps: whether the next launch
-    takes the multiprocessors that are done.
+    later keys, the blocks of the last keys start first instead. head_dims: of q and of v. overlaps:
+    whether the next launch takes the multiprocessors that are done.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     row_bytes = head_dims[0] * Q_BYTES + head_dims[1] * DOUT_BYTES

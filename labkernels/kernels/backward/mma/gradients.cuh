@@ -119,7 +119,8 @@ LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardPara
   for (int m = 0; m < C::QueryRows::rows / 16; ++m)
 #pragma unroll
     for (int n = 0; n < C::QueryRows::columns / 8; ++n)
-      add_global(place + (m * (C::dim / 8) + eighth<typename C::QueryRows>(n) / 8) * 128, sum[m][n]);
+      add_global(place + (m * (C::dim / 8) + eighth<typename C::QueryRows>(n) / 8) * 128,
+                 sum[m][n]);
 }
 
 // Stores factor * sum in rows of a tensor [total, heads, D], from its row `first` on; `n` rows are

@@ -50,7 +50,7 @@ LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum, const typename C::T 
                               const typename C::T (&keys)[C::keys][D]) {
   clear(sum);
   multiply<typename C::T, D>(sum, left<false>(rows, C::Scores::row()),
-                                  right<false>(keys, C::Scores::column()));
+                             right<false>(keys, C::Scores::column()));
 }
 
 // [lab: kernel]
@@ -93,8 +93,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
                                   request, mask_of<C>(p, request, row, key), rows.head);
     }
     sync_block();  // P and dS are there, from all warps
-    multiply<T, C::rows>(dv, left<true>(smem.p, C::ValueRows::row()),
-                         right<true, C::ValueRows::pitch>(smem.dout[stage], C::ValueRows::column()));
+    multiply<T, C::rows>(
+        dv, left<true>(smem.p, C::ValueRows::row()),
+        right<true, C::ValueRows::pitch>(smem.dout[stage], C::ValueRows::column()));
     if constexpr (!C::ordered) {
       typename C::QueryRows::Sum dq;
       clear(dq);

@@ -174,7 +174,7 @@ template <class C, class P> struct Consumer {
   // Says which half of `s` a half of the rows is, and how many rows lie before those of `s`.
   template <int Half> static constexpr int half_of_s = C::wide ? 0 : Half;
   template <int Half>
-  static constexpr int rows_before_s = (Half - half_of_s<Half>) * C::rows_at_once;
+  static constexpr int rows_before_s = (Half - half_of_s<Half>)*C::rows_at_once;
   LAB_DEVICE const float* lse2_of(int half, int i) const {
     return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
   }

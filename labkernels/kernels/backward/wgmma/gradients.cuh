@@ -103,7 +103,7 @@ LAB_DEVICE void store_sum(const float (&sum)[N], float scale, Tile& stage, void*
   using T = typename C::T;
   const Place place;
   const int line = (C::split_keys ? place.group * 64 : 0) + place.warp * 16;
-  constexpr int own = 2 * N, dim = Tile::columns;               // channels
+  constexpr int own = 2 * N, dim = Tile::columns;           // channels
   const int first = C::split_keys ? 0 : place.group * own;  // channel
   const i64 first_kv = load_constant(p.problem.cu_seqlens_k + backward_work(p.problem).request);
 #pragma unroll
