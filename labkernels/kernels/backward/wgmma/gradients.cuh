@@ -25,7 +25,8 @@ template <class C, int First, int N>
 LAB_DEVICE void write_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
   float* stage = smem.dq[place.group][place.warp] + First * 16;
-  if (First == 0 && n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
+  if constexpr (First == 0)
+    if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
 #pragma unroll
   for (int j = 0; j < (N < 32 ? N / 4 : 8); ++j)
     *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
@@ -45,8 +46,8 @@ LAB_DEVICE float* dq_rows(const typename C::Params& p, const BackwardKeys& b,
                                                    : row * C::dim + group * 16 * 64 * C::dq_parts);
 }
 
-// Adds use n of the stage, 64 channels of each warpgroup and the rest. If the order of blocks is fixed, a block
-// waits for its turn here, while its consumers go on.
+// Adds use n of the stage, 64 channels of each warpgroup and the rest. If the order of blocks is
+// fixed, a block waits for its turn here, while its consumers go on.
 template <class C>
 LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b,
                               const RowBlocks<C::rows>& rows, int n) {
