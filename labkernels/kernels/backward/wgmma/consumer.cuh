@@ -301,11 +301,8 @@ template <class C, class P> struct Consumer {
   // Sends the first 64 channels of `sum`. Part says which 64 of the warpgroup's channels these are.
   // sum: [64 rows, 2 N].
   template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
-    if constexpr (C::stages_dq) {
-      write_dq<C, 0>(smem, sum, C::dq_parts * i + Part, place);
-      if constexpr (C::dq_rest == 0) pass_dq(smem, C::dq_parts * i + Part);
-    }
-    if constexpr (!C::stages_dq) add_dq(dq_place + Part * 16 * 64, sum, place);
+    if constexpr (C::stages_dq) pass_dq<C, 0>(smem, sum, C::dq_parts * i + Part, place);
+    else add_dq(dq_place + Part * 16 * 64, sum, place);
   }
   // Sends the second half of a wide dQ, of the step before step i.
   LAB_DEVICE void send_late(const LateSum& late, int i) {
@@ -318,9 +315,7 @@ template <class C, class P> struct Consumer {
     if (i > 0) send_dq<0>(dq, i - 1);
   }
   template <int N> LAB_DEVICE void send_rest_before(const float (&rest)[N], int i) {
-    if (i == 0) return;
-    write_dq<C, 64>(smem, rest, i - 1, place);
-    pass_dq(smem, i - 1);
+    if (i > 0) pass_dq<C, 64>(smem, rest, i - 1, place);
   }
 
   // Computes and sends the last dQ, and stores dV and dK while dQ is added.

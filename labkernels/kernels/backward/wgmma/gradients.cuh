@@ -18,11 +18,11 @@ LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Writes some of the warpgroup's channels, from channel `First` on, for the thread that adds them,
-// as use n of the stage. Before the first the warp waits until the use before this one has been
-// read. dq: [64 rows, 2 N channels], of which at most 64 are passed.
+// Passes at most 64 channels to the thread that adds them, as use n of the stage: those from channel
+// `First` on of the warpgroup's. The first wait until the use before this one has been read, and the
+// last say that all are there. dq: [64 rows, 2 N channels].
 template <class C, int First, int N>
-LAB_DEVICE void write_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
+LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
   float* stage = smem.dq[place.group][place.warp] + First * 16;
   if constexpr (First == 0)
@@ -30,10 +30,7 @@ LAB_DEVICE void write_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place
 #pragma unroll
   for (int j = 0; j < (N < 32 ? N / 4 : 8); ++j)
     *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
-}
-// Says that the warp has written all of use n.
-template <class C> LAB_DEVICE void pass_dq(Smem<C>& smem, int n) {
-  warp_arrive(smem.dq_ring.full[smem.dq_ring.stage(n)]);
+  if constexpr (First > 0 || C::dq_rest == 0) warp_arrive(ring.full[ring.stage(n)]);
 }
 
 // Returns the place in dq_accum of the first of the 16 rows to which a warp adds, at the first of
