@@ -120,12 +120,12 @@ def cpp_instance(instance: Instance, function: str = "backward") -> str:
     return cpp_function(instance, function, *widths, *tile.numbers, tile.dq == "ordered")
 
 
-def pair_line(instance: Instance, name: str, pairs: Quantity | int, rows: Quantity) -> Line:
-    """Return the bytes of some pairs of tiles: one has the channels of q and K, one those of V."""
+def pair_line(instance: Instance, name: str, rows: Quantity) -> Line:
+    """Return the bytes of two tiles of these rows: with the channels of q and K, and those of V."""
     of = sizes(instance)
     if instance.width == instance.width_v:
-        return Line(name, 2 * pairs * rows * of.dim * of.width)
-    return Line(name, pairs * rows * (of.dim + of.dim_v) * of.width)
+        return Line(name, 2 * rows * of.dim * of.width)
+    return Line(name, rows * (of.dim + of.dim_v) * of.width)
 
 
 def sums_line(instance: Instance, warps: Quantity) -> Line:
@@ -153,8 +153,8 @@ def ordered_dq_bytes(instance: Instance) -> int:
     """Return the shared memory of a block that keeps rows and goes through keys."""
     of = sizes(instance)
     lines = (
-        pair_line(instance, "Q and dO", 1, of.rows),
-        pair_line(instance, "K and V stages", of.stages, of.keys),
+        pair_line(instance, "Q and dO", of.rows),
+        pair_line(instance, "K and V stages", of.stages * of.keys),
         score_line(instance, "dS", 1),
         row_line(instance, 1),
     )

@@ -55,8 +55,8 @@ class BackwardMma(CudaBackwardKernel):
         """Return the shared memory of a block of the kernel that goes through rows, in bytes."""
         of = cuda_kernel.sizes(instance)
         return (
-            pair_line(instance, "K and V", 1, of.keys),
-            pair_line(instance, "Q and dO stages", of.stages, of.rows),
+            pair_line(instance, "K and V", of.keys),
+            pair_line(instance, "Q and dO stages", of.stages * of.rows),
             score_line(instance, "P and dS", 2),
             row_line(instance, of.stages),
         )

@@ -29,8 +29,8 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * 64 * C::dq_parts));
 }
 // Starts the same for the rest of the warpgroup's channels.
-template <class C, int N>
-LAB_DEVICE void dq_rest_products(float (&sum)[N], const typename C::Handed& ds,
+template <class C>
+LAB_DEVICE void dq_rest_products(typename C::RestSum& sum, const typename C::Handed& ds,
                                  const typename C::Keyed& keys, int group) {
   wgmma_atb(sum, mn_major(ds), further(mn_major(keys, 128), group * C::dq_rest));
 }
@@ -98,8 +98,9 @@ template <class C, class P> struct Consumer {
   using RowPairs = typename C::RowPairs;
   using DkSum = typename C::DkSum;  // [64 keys, own_dim]
   using DvSum = typename C::DvSum;  // [64 keys, own_dim_v]
-  using DqSum = typename C::DqSum;  // [64 rows, own_dim_of_dq], without the rest
-  using LateSum = float[32];        // [64 rows, 64 channels], the last of a wide dQ
+  using DqSum = typename C::DqSum;  // [64 rows, own_dim_of_dq], but for the rest
+  using RestSum = typename C::RestSum;
+  using LateSum = float[32];  // [64 rows, 64 channels], the last of a wide dQ
 
   Smem<C>& smem;
   const Params& p;
@@ -241,7 +242,8 @@ template <class C, class P> struct Consumer {
   // Hands over dS, and starts the rest of dK += dS^T Q. Afterwards the next Q is there. dQ sums
   // over the keys of both warpgroups, so that it needs the other one's dS too. It is computed a
   // step later, and so the warpgroups do not wait for each other: while one computes P and dS, the
-  // tensor core has the products of the other.
+  // tensor core has the products of the other. The rest of dQ takes the registers of its first 64
+  // channels, once these are on their way.
   LAB_DEVICE void multiply_own_keys(DkSum& dk, DvSum& dv, const Fragments (&ds_left)[C::halves],
                                     RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;
@@ -254,7 +256,7 @@ template <class C, class P> struct Consumer {
     if constexpr (after) wgmma_wait<1>(dq);
     if constexpr (C::dq_rest > 0) {
       send_dq_before(dq, i);
-      float rest[C::dq_rest / 2];
+      RestSum rest;
       dq_rest_products<C>(rest, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
       wgmma_wait(rest);
       hand_over_ds();
@@ -314,7 +316,7 @@ template <class C, class P> struct Consumer {
     fence_operand(dq);
     if (i > 0) send_dq<0>(dq, i - 1);
   }
-  template <int N> LAB_DEVICE void send_rest_before(const float (&rest)[N], int i) {
+  LAB_DEVICE void send_rest_before(const RestSum& rest, int i) {
     if (i > 0) pass_dq<C, 64>(smem, rest, i - 1, place);
   }
 
@@ -327,7 +329,7 @@ template <class C, class P> struct Consumer {
     wgmma_wait(dq);
     send_dq_before(dq, b.steps);
     if constexpr (C::dq_rest > 0) {
-      float rest[C::dq_rest / 2];
+      RestSum rest;
       dq_rest_products<C>(rest, smem.handed[i & 1][0], smem.k, place.group);
       wgmma_wait(rest);
       send_rest_before(rest, b.steps);

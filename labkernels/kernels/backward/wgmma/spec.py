@@ -30,7 +30,8 @@ RUNGS = (
     BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
-MOST_CHANNELS = 256  # of dK and dV, beside which registers have room for S and dP of 64 rows
+# Beside dK and dV of more channels, registers have room for S and dP of only so many rows.
+MOST_CHANNELS, WIDE_ROWS = 256, 32
 TURN_ROWS, TURN_PARTS = 64, 2  # blocks add these rows, in these parts, of an ordered dQ in turn
 
 
@@ -45,7 +46,7 @@ def _stages_dq(instance: Instance) -> bool:
 
 
 def _is_wide(instance: Instance) -> bool:
-    """Return whether dK and dV of separate keys leave the scores of only 32 rows room."""
+    """Return whether dK and dV of separate keys take most registers."""
     return _splits_keys(instance) and instance.width + instance.width_v > MOST_CHANNELS
 
 
@@ -60,8 +61,8 @@ def _rung_smem(instance: Instance) -> tuple[Line, ...]:
     handed = 1 if rung == IN_REGISTERS else 2
     barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
     return (
-        pair_line(instance, "K and V", 1, of.keys),
-        pair_line(instance, "Q and dO stages", of.stages, of.rows),
+        pair_line(instance, "K and V", of.keys),
+        pair_line(instance, "Q and dO stages", of.stages * of.rows),
         Line("dS" if handed == 1 else "P and dS", handed * of.rows * of.keys * of.width),
         Line("lse2 and delta", 2 * of.stages * of.rows * cuda_kernel.FP32),
         *([] if rung == COPIES else [Line("barriers", barriers * number(BARRIER_BYTES, "B"))]),
@@ -87,6 +88,7 @@ class BackwardWgmma(CudaBackwardKernel):
         kernel.NUMBERS
         | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS, "CONSUMER_WARPS": CONSUMER_WARPS}
         | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS, "MOST_CHANNELS": MOST_CHANNELS}
+        | {"WIDE_ROWS": WIDE_ROWS}
     )
     needs = HOPPER
 
@@ -134,7 +136,7 @@ class BackwardWgmma(CudaBackwardKernel):
         dout_stages = number(1) if one else of.stages
         both = of.stages + dout_stages
         return (
-            pair_line(instance, "K and V", 1, of.keys),
+            pair_line(instance, "K and V", of.keys),
             Line("Q stages", of.stages * of.rows * of.dim * of.width),
             Line("dO stages", dout_stages * of.rows * of.dim_v * of.width),
             Line(
@@ -150,7 +152,8 @@ class BackwardWgmma(CudaBackwardKernel):
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return fragments and addresses of a thread that computes, where S and dP are alive."""
         of, warps = cuda_kernel.sizes(instance), number(CONSUMER_WARPS, "warps")
-        scores = fragment(of.keys, of.rows, warps=warps)
+        rows = number(WIDE_ROWS, "rows") if _is_wide(instance) else of.rows
+        scores = fragment(of.keys, rows, warps=warps)
         return (
             sums_line(instance, warps),
             Line("S and dP", 2 * scores),

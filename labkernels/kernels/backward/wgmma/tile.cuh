@@ -37,7 +37,7 @@ struct KernelTraits {
   // Beside dK and dV of so many channels, registers have no room for S of all rows.
   static constexpr bool wide = split_keys && D + Dv > LAB_MOST_CHANNELS;
   // dP is computed for this many rows at a time, since registers have no room for more.
-  static constexpr int most_at_once = wide ? 32 : 64;
+  static constexpr int most_at_once = wide ? LAB_WIDE_ROWS : 64;
   static constexpr int rows_at_once = own_rows < most_at_once ? own_rows : most_at_once;
   static constexpr int halves = own_rows / rows_at_once;
   // A warpgroup's V stays in registers, if they have room for it: dP then reads one tile of shared
@@ -65,6 +65,7 @@ struct KernelTraits {
   using DkSum = float[own_dim / 2];             // dK: [64 keys, own_dim]
   using DvSum = float[own_dim_v / 2];           // dV: [64 keys, own_dim_v]
   using DqSum = float[32 * dq_parts];           // dQ: [64 rows, 64 dq_parts]
+  using RestSum = float[dq_rest > 0 ? 16 : 1];  // dQ: [64 rows, dq_rest]
   using Keyed = SwizzledTile<T_, Keys, D>;      // K
   using KeyedV = SwizzledTile<T_, Keys, Dv>;    // V
   using Rowed = SwizzledTile<T_, Rows, D>;      // Q
