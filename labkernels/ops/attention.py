@@ -67,11 +67,10 @@ def attention(
     q, k, v = _taken((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
     how: dict[str, Any] = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (widths := _wider(q, k, v)):
+    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (wider := _wider(q, k, v)):
         how["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         channels, flags = v.shape[-1], {"deterministic": deterministic, **alike, **how, **variant}
-        wide = zip((q, k, v), (widths[0], *widths), strict=True)
-        q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x, width in wide)
+        q, k, v = wider
         out, lse2 = attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **flags)
         return out[..., :channels].contiguous(), lse2
     sinks = variant.get("sinks")
@@ -84,14 +83,17 @@ def attention(
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
 
 
-def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int] | None:
-    """Return the channels to which zeros widen q and k, and v; None if no kernel has as many."""
+def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor] | None:
+    """Return copies that zeros widen to the channels of a kernel; None if no kernel has as many."""
     if not q.dim() == k.dim() == v.dim() == 3 or q.shape[-1] != k.shape[-1]:
         return None  # refused by name
     dims = (q.shape[-1], v.shape[-1])
-    if 0 in dims:
+    holding = [x for x in WIDTHS if x[0] >= dims[0] and x[1] >= dims[1]]
+    if 0 in dims or not holding:
         return None
-    return next((x for x in WIDTHS if x[0] >= dims[0] and x[1] >= dims[1]), None)
+    width, width_v = holding[0]
+    wide = ((q, width), (k, width), (v, width_v))
+    return [torch.nn.functional.pad(x, (0, to - x.shape[-1])) for x, to in wide]
 
 
 def _checked(variant: VariantOptions) -> dict[str, Any]:

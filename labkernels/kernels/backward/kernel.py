@@ -83,8 +83,8 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
         """Return the kernels to compile: for dK and dV, before and after it, and of sinks."""
         keeps_rows = self.dq_by_rows and instance.tile.dq == "ordered"
-        clears = "false" if keeps_rows else "true"
-        before = self._row_kernel(instance, "backward_prepare", str(instance.width_v), clears)
+        cleared = 0 if keeps_rows else instance.width
+        before = self._row_kernel(instance, "backward_prepare", instance.width_v, cleared)
         if keeps_rows:
             after = Specialization(
                 header=self.header,
@@ -96,7 +96,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
                 numbers=tuple((NUMBERS | self.channels(instance)).items()),
             )
         else:
-            after = self._row_kernel(instance, "backward_convert")
+            after = self._row_kernel(instance, "backward_convert", instance.width)
         return (self.specialization(instance), before, after, *self._of_sinks(instance))
 
     def _of_sinks(self, instance: Instance) -> tuple[Specialization, ...]:
@@ -106,8 +106,8 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         how = ("lab::SinkParams", ROW_THREADS, warps * FP32.value, self.include_dirs, numbers)
         return (Specialization(ROW_HEADER, f"lab::backward_sinks<{warps}>", *how),)
 
-    def _row_kernel(self, instance: Instance, function: str, *more: str) -> Specialization:
-        arguments = ", ".join((cpp_type(instance.dtype), str(instance.width), *more))
+    def _row_kernel(self, instance: Instance, function: str, *widths: int) -> Specialization:
+        arguments = ", ".join((cpp_type(instance.dtype), *map(str, widths)))
         name = f"lab::{function}<{arguments}>"
         numbers = tuple((NUMBERS | self.channels(instance)).items())
         return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs, numbers)

@@ -64,13 +64,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
   const BackwardRequest request = backward_request(p, work.request);
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
+  const i64 first = request.first_kv + key;
   RowTiles<C> rows(p, request, work.head, key);
   const int live = keys_before<V>(p, request, key, C::keys);
-  copy_rows<C::threads>(smem.k, p.k,
-                        (request.first_kv + key) * p.k_stride_token + work.head * p.k_stride_head,
+  copy_rows<C::threads>(smem.k, p.k, first * p.k_stride_token + work.head * p.k_stride_head,
                         p.k_stride_token, n_keys, live);
-  copy_rows<C::threads>(smem.v, p.v,
-                        (request.first_kv + key) * p.v_stride_token + work.head * p.v_stride_head,
+  copy_rows<C::threads>(smem.v, p.v, first * p.v_stride_token + work.head * p.v_stride_head,
                         p.v_stride_token, n_keys, live);
   allow_next_launch();
   wait_previous_launch();  // lse2, delta and zeros in dq_accum are there
@@ -113,7 +112,6 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
     }
   }
   cp_async_wait<0>();  // K and V have arrived, even if no row sees them
-  const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::ValueRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
 }

@@ -30,6 +30,13 @@ def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr, WIDT
 
 
 @triton.jit
+def store(p, b, row, m_row, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Round and store rows of heads of a contiguous tensor, [rows, WIDTH], up to channel D."""
+    p_rows = p + (row * D)[:, None] + tl.arange(0, WIDTH)[None, :]
+    tl.store(p_rows, b.to(p.dtype.element_ty), mask=in_head(m_row, D, WIDTH))
+
+
+@triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
     """Return P from scores and lse2; 0 for unseen keys, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
@@ -133,11 +140,9 @@ def keys(
             b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
             b_ds = score_gradients(b_dp, b_p, b_delta[None, :])
             b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
-    row_of_head = (key * (q_heads // group) + i_kv)[:, None]
-    p_dk = dk + row_of_head * D + tl.arange(0, WIDTH)[None, :]
-    p_dv = dv + row_of_head * D_V + tl.arange(0, WIDTH_V)[None, :]
-    tl.store(p_dk, (b_dk * scale).to(dk.dtype.element_ty), mask=in_head(m_key, D, WIDTH))
-    tl.store(p_dv, b_dv.to(dv.dtype.element_ty), mask=in_head(m_key, D_V, WIDTH_V))
+    row = key * (q_heads // group) + i_kv
+    store(dk, b_dk * scale, row, m_key, D, WIDTH)
+    store(dv, b_dv, row, m_key, D_V, WIDTH_V)
 
 
 @triton.jit
@@ -194,5 +199,4 @@ def rows(
         b_dp = tl.dot(b_dout, tl.trans(b_v), input_precision="ieee")
         b_ds = score_gradients(b_dp, b_p, b_delta[:, None])
         b_dq = tl.dot(b_ds.to(kind), b_k, acc=b_dq, input_precision="ieee")
-    at = ((row * q_heads + head) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
-    tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=in_head(m_row, D, WIDTH))
+    store(dq, b_dq * scale, row * q_heads + head, m_row, D, WIDTH)

@@ -18,9 +18,9 @@ LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes at most 64 channels to the thread that adds them, as use n of the stage: those from channel
-// `First` on of the warpgroup's. The first wait until the use before this one has been read, and the
-// last say that all are there. dq: [64 rows, 2 N channels].
+// Passes at most 64 channels to the thread that adds them, as use n of the stage: those from the
+// warpgroup's channel `First` on. Before the first the warp waits until the use before this one has
+// been read; after the last it says that all are there. dq: [64 rows, 2 N channels].
 template <class C, int First, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
