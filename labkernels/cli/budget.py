@@ -318,14 +318,14 @@ def steps(instance: Instance, work: Any) -> int:
     from labkernels.kernels.packed_gqa.schedule import lengths_of, steps_of_tiles
     from labkernels.measure import resources
 
-    tile = instance.tile
+    tile, spec = instance.tile, resources.find(instance.kernel)
     if not hasattr(work, "q_lens"):
         seen = (work.variant.seen(0, 1, length) for length in work.kv_lens)
         slices = -(-work.group // instance.rows)
         return work.kv_heads * slices * sum(-(-n // tile.keys) for n in seen)
-    if not hasattr(work, "head_dim_v"):
+    if spec.operation == "backward":
         taken = steps_of_keys(lengths_of(work), tile, work.variant)
         return work.q_heads * sum(of.sum() for of in taken)
-    whole = resources.find(instance.kernel).needs.alone  # the TMA copies all heads of a token
+    whole = spec.needs.alone  # the TMA copies all heads of a token
     rows = tile.q_rows // work.group * work.group if whole else tile.q_rows
     return work.kv_heads * steps_of_tiles(work, rows, tile.keys).sum()

@@ -56,7 +56,7 @@ class Tokens(Requests):
     """Query tokens of several requests and their keys: the base of a prefill and its gradients.
 
     variant: which attention. causal is the variant's, unless it is given: then the variant takes
-    it.
+    it. head_dim_v: channels of V and out, if they differ from those of q and K.
     """
 
     q_lens: tuple[int, ...]
@@ -66,6 +66,7 @@ class Tokens(Requests):
     head_dim: int
     causal: bool = None  # type: ignore[assignment]  # None becomes the variant's
     dtype: str = "bf16"
+    head_dim_v: int = None  # type: ignore[assignment]  # None becomes head_dim
     variant: AttentionVariant = field(default=FULL, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,9 @@ class Tokens(Requests):
             allowed = f"as many as q_lens, {len(self.q_lens)}"
             raise ValueError(f"kv_lens has {len(self.kv_lens)} lengths, allowed: {allowed}")
         check_heads(self)
+        if self.head_dim_v is None:
+            object.__setattr__(self, "head_dim_v", self.head_dim)
+        require_int("head_dim_v", self.head_dim_v, minimum=1)
         if self.causal is None:
             object.__setattr__(self, "causal", self.variant.causal)
         if not isinstance(self.causal, bool):
@@ -119,9 +123,10 @@ class Tokens(Requests):
         # that is half a key less than the mean. Twice the number is whole.
         return sum(m * (max(0, n - m) + n) for m, n in lengths)
 
-    def _label(self, dims: str) -> str:
+    def _label(self, further: str = "") -> str:
+        of_v = "" if self.head_dim_v == self.head_dim else f"/{self.head_dim_v}"
         lengths = f"{lengths_label(self.q_lens)} on {lengths_label(self.kv_lens)}"
-        heads = f"{self.q_heads}/{self.kv_heads}, {dims}"
+        heads = f"{self.q_heads}/{self.kv_heads}, d{self.head_dim}{of_v}{further}"
         mask = "causal" if self.causal else "full"
         return labelled(f"{lengths}, {heads}, {mask}, {self.dtype}", self.variant)
 

@@ -14,9 +14,9 @@ from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
 
-# Channels for which both passes have kernels; and those of q and v for which only `prefill` has.
-HEAD_DIMS, FORWARD_ONLY = (32, 64, 80, 96, 128, 256), (192, 128)
-TAKEN = {(width, width) for width in HEAD_DIMS}
+# Channels of q and of v for which both passes have kernels, the narrowest first.
+WIDTHS = (*((width, width) for width in (32, 64, 80, 96, 128)), (192, 128), (256, 256))
+TAKEN = frozenset(WIDTHS)
 _TENSORS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 _FLAGS = ("deterministic", "batch_invariant")
 
@@ -47,8 +47,8 @@ def attention(
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out [total_q, q_heads, channels of v], lse2
     [total_q, q_heads] fp32, which has no gradient. The kernels take 32, 64, 80, 96, 128 and 256
-    channels. A head_dim between these takes as long as the next one, on copies that zeros widen;
-    so do gradients of 192 channels with 128 of v, as 256.
+    channels, and 192 with 128 of v. A head_dim between these takes as long as the next one, on
+    copies that zeros widen.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
     torch's own attention. torch.func.grad and vjp work; second derivatives, forward mode and vmap
     are refused; cumulative lengths express a batch. On a GPU torch runs backward passes in a thread
@@ -67,10 +67,10 @@ def attention(
     q, k, v = _taken((q, k, v, cu_seqlens_q, cu_seqlens_k), (deterministic, batch_invariant))
     deterministic, alike = deterministic or batch_invariant, {"batch_invariant": batch_invariant}
     how: dict[str, Any] = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (width := _wider(q, k, v)):
+    if q.shape[-1:] + v.shape[-1:] not in TAKEN and (wider := _wider(q, k, v)):
         how["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         channels, flags = v.shape[-1], {"deterministic": deterministic, **alike, **how, **variant}
-        q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        q, k, v = wider
         out, lse2 = attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **flags)
         return out[..., :channels].contiguous(), lse2
     sinks = variant.get("sinks")
@@ -83,15 +83,17 @@ def attention(
     return function.apply(q, k, v, sinks, (cu_seqlens_q, cu_seqlens_k, alike, deterministic, how))
 
 
-def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int | None:
-    """Return the head_dim to which zeros widen all three; None for those that kernels take."""
+def _wider(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor] | None:
+    """Return copies that zeros widen to the channels of a kernel; None if no kernel has as many."""
     if not q.dim() == k.dim() == v.dim() == 3 or q.shape[-1] != k.shape[-1]:
         return None  # refused by name
     dims = (q.shape[-1], v.shape[-1])
-    if dims == FORWARD_ONLY:
-        trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-        return HEAD_DIMS[-1] if trains else None
-    return None if 0 in dims else next((width for width in HEAD_DIMS if width >= max(dims)), None)
+    holding = [x for x in WIDTHS if x[0] >= dims[0] and x[1] >= dims[1]]
+    if 0 in dims or not holding:
+        return None
+    width, width_v = holding[0]
+    wide = ((q, width), (k, width), (v, width_v))
+    return [torch.nn.functional.pad(x, (0, to - x.shape[-1])) for x, to in wide]
 
 
 def _checked(variant: VariantOptions) -> dict[str, Any]:

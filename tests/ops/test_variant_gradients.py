@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from labkernels.compat import flash_attn
-from labkernels.kernels.kernel import PADDED_DIMS
-from labkernels.ops import attention
+from labkernels.ops.attention import TAKEN, attention
 
 Q_LENS, KV_LENS, GROUP = (3, 20, 33), (9, 40, 33), 2
 VARIANTS = [
@@ -85,10 +84,10 @@ def test_gradients_are_those_of_float64(variant, way):
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("dims", [(32, 32), (80, 80), (96, 96), (33, 33), (192, 128)], ids=str)
+@pytest.mark.parametrize("dims", [(32, 32), (96, 96), (33, 33), (192, 128), (160, 100)], ids=str)
 def test_a_head_dim_between_powers_of_two(dims, monkeypatch):
     """The rows lie among NaN, which no copy brings along; the caller's memory stays as it was."""
-    if dims[0] in PADDED_DIMS:  # the kernels take them as they are
+    if dims in TAKEN:  # the kernels take them as they are
         monkeypatch.delattr(torch.nn.functional, "pad")
     homes = [torch.full((*x.shape[:2], x.shape[2] + 8), math.nan).half() for x in tensors(0, *dims)]
     leaves = []

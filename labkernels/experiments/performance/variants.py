@@ -46,8 +46,14 @@ def of_prefill(*, quick: bool = False) -> list[GridCell]:
 
 
 def of_backward(*, quick: bool = False) -> list[GridCell]:
-    """Return the cells of the backward pass, all causal; `quick` keeps each, at 512 tokens."""
-    return _causal(Backward, MANY_HEADS, quick)
+    """Return the cells of the backward pass, most causal; `quick` keeps each, at 512 tokens."""
+    cells = _causal(Backward, MANY_HEADS, quick)
+    for batch, causal in product((2, 4), (False, True)):
+        n = ((512,) if quick else (4096,)) * batch
+        work = Backward(n, n, 16, 16, 192, causal=causal, head_dim_v=128)
+        widened = replace(work, head_dim=256, head_dim_v=256)
+        cells.append(GridCell(work, "DeepSeek", widened, "of 256 channels"))
+    return cells
 
 
 def _causal(kind: type, first: tuple[int, ...], quick: bool) -> list[GridCell]:

@@ -33,7 +33,7 @@ from labkernels.kernels.checks import (
     require_rows,
 )
 from labkernels.kernels.choice import Ask, choose
-from labkernels.kernels.kernel import MANY_ROWS, Shape
+from labkernels.kernels.kernel import MANY_ROWS, Shape, head_dim_v
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
@@ -79,9 +79,10 @@ def backward(
 ) -> Step[Gradients | SinkGradients]:
     """Gradients of q, K and V, and of sinks, given dout, the gradient of a prefill's output.
 
-    Shapes: q, out, dout [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or
-    bf16; lse2 [total_q, q_heads] fp32, as `prefill` gives it with out; cu_seqlens_q, cu_seqlens_k
-    [batch + 1] int32. A causal mask is aligned to the end, as in `prefill`.
+    Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, channels], out, dout as q with
+    the channels of v, fp16 or bf16; lse2 [total_q, q_heads] fp32, as `prefill` gives it with out;
+    cu_seqlens_q, cu_seqlens_k [batch + 1] int32. v has as many channels as q and k, or 128 with 192
+    of q and k. A causal mask is aligned to the end, as in `prefill`.
     options: the fields of BackwardOptions.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -209,7 +210,7 @@ def _shape(dout: torch.Tensor, q: torch.Tensor, kv: RaggedKV, variant: Attention
     return Shape(
         dtype=DTYPES[q.dtype],
         head_dim=head_dim,
-        head_dim_v=head_dim,
+        head_dim_v=kv.head_dim_v,
         group=q.shape[1] // kv_heads,
         rows=MANY_ROWS,
         layout="ragged",
@@ -226,14 +227,14 @@ def _check_tensors(
     target: str | None,
     **alike: torch.Tensor,
 ) -> None:
-    if kv.head_dim != kv.head_dim_v:
-        raise ValueError(f"v.shape[-1] = {kv.head_dim_v}, allowed: {kv.head_dim}, as k")
+    if kv.head_dim_v != (allowed := head_dim_v(kv.head_dim)):
+        raise ValueError(f"v.shape[-1] = {kv.head_dim_v}, allowed: {allowed}, with this k")
     arguments.require_query(q, kv.k, kv.head_dim, kv.kv_heads, "[total_q, q_heads, head_dim]")
     for name, tensor in alike.items():
         if tensor.dtype != kv.k.dtype:
             raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {kv.k.dtype}, as k")
-        if tensor.shape != q.shape:
-            raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {tuple(q.shape)}")
+        if tensor.shape != (allowed := (*q.shape[:2], kv.head_dim_v)):
+            raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {allowed}")
         require_device(name, tensor, kv.k.device)
         require_rows(name, tensor)
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, kv.k.device, kv.batch, "cu_seqlens_k")

@@ -53,7 +53,7 @@ def schedule_of(call: BackwardCall, **how: bool) -> BackwardSchedule:
         call.choice.instance.tile,
         kv_heads=call.kv_heads,
         group=call.group,
-        head_dim=call.q.shape[2],
+        head_dims=(call.q.shape[2], call.kv.head_dim_v),
         variant=call.variant,
         l2_bytes=call.gpu.l2_bytes,
         **how,

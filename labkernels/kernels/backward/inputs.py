@@ -21,7 +21,7 @@ FORWARD = "prefill_mma"  # a kernel whose GPU and CPU bits are equal
 class BackwardInputs:
     """A prefill's tensors, its output and log-sum-exp, and the gradient of the output.
 
-    Shapes: dout, out as forward.q; lse2 [total_q, Hq], base 2.
+    Shapes: dout, out as forward.q, with the channels of v; lse2 [total_q, Hq], base 2.
     """
 
     workload: Backward
@@ -59,10 +59,11 @@ def backward_inputs(workload: Backward, draw: Draw) -> BackwardInputs:
     """
     w = workload
     lengths, heads = (w.q_lens, w.kv_lens), (w.q_heads, w.kv_heads)
-    like = Prefill(*lengths, *heads, w.head_dim, dtype=w.dtype, variant=w.variant)
+    how = {"dtype": w.dtype, "variant": w.variant, "head_dim_v": w.head_dim_v}
+    like = Prefill(*lengths, *heads, w.head_dim, **how)
     forward = prefill_inputs(like, draw)
     how = {"causal": w.causal, "scale": forward.scale, "kernel": FORWARD, "target": DEFAULT_TARGET}
     how |= forward.options
     done = prefill(*forward.arguments, q_lens=w.q_lens, kv_lens=w.kv_lens, **how)
-    dout = draw.next().tensor(w.dtype, *forward.q.shape)
+    dout = draw.next().tensor(w.dtype, *done.out.shape)
     return BackwardInputs(w, forward, dout, done.out, done.lse2)

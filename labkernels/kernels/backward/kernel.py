@@ -7,7 +7,7 @@ from typing import Protocol
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity, number, quantity
-from labkernels.budget.registers import WARP_THREADS
+from labkernels.budget.registers import WARP_THREADS, fragment
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels.cuda_kernel import (
     FP32,
@@ -56,6 +56,7 @@ class BackwardKernel(Kernel, Protocol):
     """A kernel of the gradients of a prefill."""
 
     operation: str = "backward"
+    head_dims: tuple[int, ...] = (64, 128, 192, 256)
     padded_dims: tuple[int, ...] = PADDED_DIMS
     layouts: tuple[str, ...] = ("ragged",)
 
@@ -82,7 +83,8 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
         """Return the kernels to compile: for dK and dV, before and after it, and of sinks."""
         keeps_rows = self.dq_by_rows and instance.tile.dq == "ordered"
-        before = self._row_kernel(instance, "backward_prepare", "false" if keeps_rows else "true")
+        cleared = 0 if keeps_rows else instance.width
+        before = self._row_kernel(instance, "backward_prepare", instance.width_v, cleared)
         if keeps_rows:
             after = Specialization(
                 header=self.header,
@@ -94,7 +96,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
                 numbers=tuple((NUMBERS | self.channels(instance)).items()),
             )
         else:
-            after = self._row_kernel(instance, "backward_convert")
+            after = self._row_kernel(instance, "backward_convert", instance.width)
         return (self.specialization(instance), before, after, *self._of_sinks(instance))
 
     def _of_sinks(self, instance: Instance) -> tuple[Specialization, ...]:
@@ -104,23 +106,34 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         how = ("lab::SinkParams", ROW_THREADS, warps * FP32.value, self.include_dirs, numbers)
         return (Specialization(ROW_HEADER, f"lab::backward_sinks<{warps}>", *how),)
 
-    def _row_kernel(self, instance: Instance, function: str, *more: str) -> Specialization:
-        arguments = ", ".join((cpp_type(instance.dtype), str(instance.width), *more))
+    def _row_kernel(self, instance: Instance, function: str, *widths: int) -> Specialization:
+        arguments = ", ".join((cpp_type(instance.dtype), *map(str, widths)))
         name = f"lab::{function}<{arguments}>"
         numbers = tuple((NUMBERS | self.channels(instance)).items())
         return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs, numbers)
 
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
-    """Return `kernel::function<kernel::KernelTraits<T, D, q_rows, keys, ..., Ordered>, Policy>`."""
+    """Return `kernel::function<kernel::KernelTraits<T, D, Dv, q_rows, ..., Ordered>, Policy>`."""
     tile = instance.tile
-    return cpp_function(instance, function, instance.width, *tile.numbers, tile.dq == "ordered")
+    widths = (instance.width, instance.width_v)
+    return cpp_function(instance, function, *widths, *tile.numbers, tile.dq == "ordered")
 
 
-def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quantity) -> Line:
-    """Return the bytes of some tiles of rows by channels, with 16 bits per element."""
+def pair_line(instance: Instance, name: str, rows: Quantity) -> Line:
+    """Return the bytes of two tiles of these rows: with the channels of q and K, and those of V."""
     of = sizes(instance)
-    return Line(name, tiles * rows * of.dim * of.width)
+    if instance.width == instance.width_v:
+        return Line(name, 2 * rows * of.dim * of.width)
+    return Line(name, rows * (of.dim + of.dim_v) * of.width)
+
+
+def sums_line(instance: Instance, warps: Quantity) -> Line:
+    """Return the registers of dK and dV, which a block's warps share."""
+    of = sizes(instance)
+    sums, sums_v = (fragment(of.keys, dim, warps=warps) for dim in (of.dim, of.dim_v))
+    alike = instance.width == instance.width_v
+    return Line("dK and dV", 2 * sums if alike else sums + sums_v)
 
 
 def score_line(instance: Instance, name: str, tiles: int) -> Line:
@@ -140,8 +153,8 @@ def ordered_dq_bytes(instance: Instance) -> int:
     """Return the shared memory of a block that keeps rows and goes through keys."""
     of = sizes(instance)
     lines = (
-        tile_line(instance, "Q and dO", 2, of.rows),
-        tile_line(instance, "K and V stages", 2 * of.stages, of.keys),
+        pair_line(instance, "Q and dO", of.rows),
+        pair_line(instance, "K and V stages", of.stages * of.keys),
         score_line(instance, "dS", 1),
         row_line(instance, 1),
     )

@@ -31,6 +31,7 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
             instance.head_dim,
             causal=number % 2 == 0,
             dtype=instance.dtype,
+            head_dim_v=instance.head_dim_v,
         )
         yield BitCase(instance, workload, {"deterministic": True})
 

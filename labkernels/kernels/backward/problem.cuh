@@ -17,8 +17,8 @@ struct alignas(16) BackwardWork { int request, tile, head, awaits; };
 // Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors this
 // struct.
 struct BackwardParams {
-  const void *q, *dout, *out;  // [total_q, q_heads, D]
-  const void *k, *v;           // [total_k, kv_heads, D]
+  const void *q, *dout, *out;  // [total_q, q_heads, D]; Dv in dout and out
+  const void *k, *v;           // [total_k, kv_heads, D]; Dv in v
   const float* lse2;           // [total_q, q_heads], base 2
   const int* cu_seqlens_q;     // [batch + 1]
   const int* cu_seqlens_k;     // [batch + 1]

@@ -26,21 +26,21 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so. D
-// / 8 lanes share a row. A thread asks for several rows, and clears its part of dq_accum while they
-// are on their way.
-template <class T, int D, bool ClearDq>
+// Computes row_lse2 and row_delta, and clears the `Cleared` channels of dq_accum, unless other
+// blocks do so. D / 8 lanes share a row. A thread asks for several rows, and clears its part of
+// dq_accum while they are on their way.
+template <class T, int D, int Cleared>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes, at_once = 4;
   constexpr int rows_at_once = at_once * rows_per_pass;
-  constexpr int zeros = rows_at_once * D / 4 / row_threads;  // of four floats, per thread
+  constexpr int zeros = rows_at_once * Cleared / 4 / row_threads;  // of four floats, per thread
   static_assert(row_padding % rows_at_once == 0);
   allow_next_launch();
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int chunk = thread_x() % lanes;
   const i64 first = work.head * p.padded_rows + request.first_padded + work.tile * row_padding;
-  f32x4* sums = reinterpret_cast<f32x4*>(p.dq_accum + first * D) + thread_x();
+  f32x4* sums = reinterpret_cast<f32x4*>(p.dq_accum + first * Cleared) + thread_x();
 #pragma unroll 1
   for (int i = 0; i < row_padding; i += rows_at_once, sums += zeros * row_threads) {
     u32x4 out[at_once] = {}, dout[at_once] = {};  // [rows, 8 channels]
@@ -58,7 +58,7 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
       dout[j] = load8<T>(p.dout,
                          token * p.dout_stride_token + work.head * p.dout_stride_head + chunk * 8);
     }
-    if (ClearDq && work.awaits == 0)
+    if (Cleared > 0 && work.awaits == 0)
 #pragma unroll
       for (int j = 0; j < zeros; ++j) store_global(sums + j * row_threads, f32x4{});
 #pragma unroll

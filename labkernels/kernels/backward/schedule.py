@@ -10,8 +10,9 @@ from labkernels.kernels.backward.kernel import ROW_PADDING, BackwardTile
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
 
-# Bytes per row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
-SHARED_BYTES = 2 + 2 + 4
+# Bytes per row that the blocks of a head share: of each channel of q, with dq_accum in fp32, and of
+# dout.
+Q_BYTES, DOUT_BYTES = 2 + 4, 2
 # The share of the L2 cache for the rows of heads whose blocks start together. Each of the cache's
 # two partitions may hold a copy of a row, and K, V and the gradients pass through the cache too.
 L2_SHARE = 0.25
@@ -63,7 +64,7 @@ def _schedule(
     *,
     kv_heads: int,
     group: int,
-    head_dim: int,
+    head_dims: tuple[int, int],
     variant: AttentionVariant,
     l2_bytes: int,
     last_keys_first: bool = False,
@@ -73,11 +74,12 @@ def _schedule(
 
     Among heads whose rows fit a share of the L2 cache together, blocks with the most steps start
     first; the short blocks of all heads start last. If a kernel's blocks wait for the blocks of
-    later keys, the blocks of the last keys start first instead. overlaps: whether the next launch
-    takes the multiprocessors that are done.
+    later keys, the blocks of the last keys start first instead. head_dims: of q and of v. overlaps:
+    whether the next launch takes the multiprocessors that are done.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
-    head_bytes = lengths.q * group * head_dim * SHARED_BYTES
+    row_bytes = head_dims[0] * Q_BYTES + head_dims[1] * DOUT_BYTES
+    head_bytes = lengths.q * group * row_bytes
     steps = steps_of_keys(lengths, tile, variant)
     section_bytes = int(L2_SHARE * l2_bytes)
     shortest = SHORTEST_OF_OVERLAP if overlaps else 0

@@ -24,17 +24,20 @@ class Backward(Tokens):
         the sinks, each moved once.
         """
         (q_rows, kv_rows), written = self._rows(), sum(self.kv_lens) * self.kv_heads
-        rows = 4 * q_rows + 2 * (kv_rows + written)
+        channels = (2 * q_rows + kv_rows + written) * (self.head_dim + self.head_dim_v)
         sinks = self.variant.sinks * VARIANT_BYTES * self.q_heads
-        tensors = rows * self.head_dim * named(self.dtype).bytes
-        return tensors + q_rows * LSE_BYTES + self.variant_bytes + sinks
+        return channels * named(self.dtype).bytes + q_rows * LSE_BYTES + self.variant_bytes + sinks
 
     @property
     def flops(self) -> int:
-        """FLOPs of the five products of the backward pass: 2.5 times the forward's."""
-        return 5 * self._doubled_pairs() * self.q_heads * self.head_dim
+        """FLOPs of the five products, three of which are as wide as q, and two as V.
+
+        They are 2.5 times the forward's if q and V have as many channels.
+        """
+        channels = 3 * self.head_dim + 2 * self.head_dim_v
+        return self._doubled_pairs() * self.q_heads * channels
 
     @property
     def label(self) -> str:
         """The workload in one line, as a prefill's."""
-        return self._label(f"d{self.head_dim}")
+        return self._label()

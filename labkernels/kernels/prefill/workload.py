@@ -11,22 +11,17 @@ from labkernels.units import require_int
 class Prefill(Tokens):
     """Many query tokens per request over the request's keys, with or without a causal mask.
 
-    causal, variant: as in Tokens. head_dim_v: channels of V and out, if they differ from those of q
-    and K. page_size: keys per page of a cache; None for ragged K and V, which hold one request's
-    keys after the other's.
+    causal, variant, head_dim_v: as in Tokens. page_size: keys per page of a cache; None for ragged
+    K and V, which hold one request's keys after the other's.
     Shapes: per request q is q_len x [q_heads, head_dim], out q_len x [q_heads, head_dim_v];
         K, V kv_len x [kv_heads, head_dim or head_dim_v].
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
-    head_dim_v: int = None  # type: ignore[assignment]  # None becomes head_dim
     page_size: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_dim_v is None:
-            object.__setattr__(self, "head_dim_v", self.head_dim)
-        require_int("head_dim_v", self.head_dim_v, minimum=1)
         if self.page_size is not None:
             require_int("page_size", self.page_size, minimum=1)
 
@@ -49,8 +44,4 @@ class Prefill(Tokens):
     @property
     def label(self) -> str:
         """The workload in one line: "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"."""
-        dims = f"d{self.head_dim}"
-        if self.head_dim_v != self.head_dim:
-            dims += f"/{self.head_dim_v}"
-        pages = "" if self.page_size is None else f", page {self.page_size}"
-        return self._label(dims + pages)
+        return self._label("" if self.page_size is None else f", page {self.page_size}")

@@ -78,17 +78,17 @@ class _Errors:
     """How far the rounded P and dS of a kernel can be from the exact ones."""
 
     def __init__(self, part: Part, policy: NumericPolicy, execution: Execution) -> None:
-        xp, head_dim = namespace(part.score), part.rows.q_log2.shape[-1]
+        xp, dims = namespace(part.score), (part.rows.q_log2.shape[-1], part.dout.shape[-1])
         k, v = (xp.swapaxes(abs(x), 1, 2) for x in (part.block.k, part.block.v))
-        product = _chain_error(head_dim, execution.arch)
+        product, of_v = (_chain_error(dim, execution.arch) for dim in dims)
         exponent = product * (abs(part.rows.q_log2) @ k)
         shaping, bend = _of_variant(part, exponent, execution)
         exponent = exponent + shaping
         exponent = exponent + 2 * _U32 * (abs(part.score) + abs(part.score - part.lse2[..., None]))
         grown = xp.expm1(xp.clip(LN_2 * exponent, None, _LARGEST_EXPONENT_ERROR))
         p_error = part.p * ((1 + grown) * (1 + EXP2_ERROR[policy.exp2]) - 1) + _FLUSHED
-        delta = (head_dim + 1) * _U32 * abs(part.dout * part.out).sum(-1)[..., None]
-        slope_error = product * (abs(part.dout) @ v) + delta
+        delta = (dims[1] + 1) * _U32 * abs(part.dout * part.out).sum(-1)[..., None]
+        slope_error = of_v * (abs(part.dout) @ v) + delta
         slope_error = slope_error + _U32 * (abs(part.slope) + slope_error)
         slope = abs(part.slope) + slope_error
         ds_error = p_error * slope + part.p * slope_error + _U32 * (part.p + p_error) * slope

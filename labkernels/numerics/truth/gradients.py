@@ -15,7 +15,7 @@ NAMES = ("dq", "dk", "dv")
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a backward pass is given, checked: dout, out [total_q, Hq, D], lse2 [total_q, Hq]."""
+    """What a backward pass is given, checked: dout, out [total_q, Hq, Dv], lse2 [total_q, Hq]."""
 
     problem: Problem
     dout: np.ndarray
@@ -49,8 +49,8 @@ def names_of(problem: Problem) -> tuple[str, ...]:
 def gradients(given: Given) -> tuple[np.ndarray, ...]:
     """Return the gradients dq, dk and dv in float64, and with sinks dsinks.
 
-    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D], dsinks [Hq]; requests follow each
-    other in order.
+    Shapes: dq [total_q, Hq, D], dk [sum kv_lens, Hkv, D], dv [sum kv_lens, Hkv, Dv], dsinks [Hq];
+    requests follow each other in order.
     Error: float64 rounding. A query without keys and a key that no query sees give 0.
     """
     total = Totals(given.problem)
@@ -66,7 +66,7 @@ def gradients(given: Given) -> tuple[np.ndarray, ...]:
 def sink_gradient(sinks: Array, dout: Array, out: Array, lse2: Array) -> Array:
     """Return -P delta of each sink, summed over all rows: a sink is a key with a value of 0.
 
-    Shapes: sinks [Hq], natural, dout, out [total_q, Hq, D], lse2 [total_q, Hq] -> [Hq].
+    Shapes: sinks [Hq], natural, dout, out [total_q, Hq, Dv], lse2 [total_q, Hq] -> [Hq].
     """
     return -(sink_weights(sinks, lse2) * (float64(dout) * float64(out)).sum(-1)).sum(0)
 
@@ -80,7 +80,7 @@ def sink_weights(sinks: Array, lse2: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of a request against a block of keys. Shapes: [Hkv, R, n], dout [Hkv, R, D]."""
+    """Rows of a request against a block of keys. Shapes: [Hkv, R, n], dout [Hkv, R, Dv]."""
 
     rows: Rows
     block: Block
@@ -121,10 +121,11 @@ class Totals:
     """The sums dS K over keys, and dS^T Q and P^T dO over rows."""
 
     def __init__(self, problem: Problem) -> None:
-        keys = (int(problem.kv_lens.sum()), *problem.k_pool.shape[2:])
+        keys = int(problem.kv_lens.sum())
         self.problem, self.starts = problem, np.cumsum(problem.kv_lens) - problem.kv_lens
         self.dq = problem.zeros(*problem.q.shape)
-        self.dk, self.dv = problem.zeros(*keys), problem.zeros(*keys)
+        pools = (problem.k_pool, problem.v_pool)
+        self.dk, self.dv = (problem.zeros(keys, *pool.shape[2:]) for pool in pools)
 
     def add(self, part: Part, dout: Array, p: Array, ds: Array, *, abs_values: bool) -> None:
         """Add a part; abs_values takes |K|, |Q| and |dO|, so that errors cannot cancel."""

@@ -122,7 +122,7 @@ def test_every_bit_of_packed_rows(kernel):
 
 
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
-@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize("variant", OF_BACKWARD, ids=str)
 def test_every_bit_of_an_ordered_backward_pass(kernel, head_dim, variant):
     shape = {"head_dim": head_dim, "dtype": "bf16", "group": 3, "kv_heads": 1}

@@ -86,7 +86,7 @@ def test_a_request_at_the_top_of_a_large_pool(kernel, cut):
 
 
 @pytest.mark.parametrize("kernel", BACKWARDS)
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 def test_an_ordered_backward_pass_gives_the_same_bits_every_time(kernel, head_dim):
     shape = {"head_dim": head_dim, "dtype": "bf16", "layout": "padded", "device": "cuda"}
     step = backward_case(*[(300, 1, 0, 513, 70)] * 2, **shape).step(kernel, deterministic=True)

@@ -62,6 +62,10 @@ def test_backward_is_five_products_where_forward_is_two():
         assert Backward(*shape, causal=causal).flops * 2 == Prefill(*shape, causal=causal).flops * 5
     tensors = 4 * 612 * 8 * 64 * 2 + 4 * 845 * 2 * 64 * 2
     assert Backward(*shape).bytes == tensors + 612 * 8 * 4
+    wide = Backward((10, 20), (30, 40), 4, 2, 192, head_dim_v=128)
+    assert wide.flops == 2 * (10 * 30 + 20 * 40) * 4 * (3 * 192 + 2 * 128)
+    assert wide.bytes == (2 * 30 * 4 + 2 * 70 * 2) * (192 + 128) * 2 + 30 * 4 * 4
+    assert "d192/128" in wide.label
 
 
 def test_mla_reads_one_latent_row_a_key():

@@ -71,7 +71,7 @@ def of_forward(forward: PrefillCase, seed: int) -> BackwardCase:
     """Return the backward pass of a prefill, with a random gradient of the output."""
     out, lse2 = (torch.as_tensor(x) for x in oracle.attention(forward.problem()))
     generator = torch.Generator().manual_seed(seed)
-    dout = torch.randn(forward.q.shape, generator=generator)
+    dout = torch.randn(out.shape, generator=generator)
     wide, inner = zip(*(padded(x.to("cpu", forward.q.dtype)) for x in (dout, out)), strict=True)
     device = forward.q.device
     storage = [x.to(device) for x in wide]

@@ -28,7 +28,8 @@ def lists(case, *, causal, together=4, last_keys_first=False):
     lengths = Lengths(*(np.array(each, np.int64) for each in CASES[case]))
     shape = {"kv_heads": KV_HEADS, "group": GROUP}
     how = {"variant": AttentionVariant(causal), "l2_bytes": 2**21, "overlaps": True}
-    made = schedule(lengths, TILE, head_dim=128, last_keys_first=last_keys_first, **shape, **how)
+    how |= {"head_dims": (128, 128), "last_keys_first": last_keys_first}
+    made = schedule(lengths, TILE, **shape, **how)
     more = {"variant": how["variant"], "adders": ADDERS, "together": together}
     return made, overlap(made, lengths, TILE, **shape, **more)
 

@@ -26,7 +26,7 @@ def made(q_lens=Q_LENS, kv_lens=KV_LENS, *, causal=True, l2_bytes=1, **how):
         TILE,
         kv_heads=2,
         group=3,
-        head_dim=64,
+        head_dims=(64, 64),
         variant=AttentionVariant(causal),
         l2_bytes=l2_bytes,
         **how,
@@ -76,7 +76,7 @@ def test_a_head_but_for_its_short_blocks_is_done_before_the_next_where_one_fits(
 def test_the_multiprocessors_finish_together(requests, length, head_dim):
     tile, heads = BackwardTile(64, {128: 128, 256: 64}[head_dim], 12, 2, 1), 2048 // head_dim
     lengths = Lengths(*(np.full(requests, length, np.int64) for _ in range(2)))
-    shape = {"kv_heads": heads, "group": 1, "head_dim": head_dim}
+    shape = {"kv_heads": heads, "group": 1, "head_dims": (head_dim, head_dim)}
     found = schedule(lengths, tile, variant=AttentionVariant(True), l2_bytes=60 * 2**20, **shape)
     steps = (length - found.keys[:, 1] * tile.keys) / tile.q_rows
     free = [0.0] * 132

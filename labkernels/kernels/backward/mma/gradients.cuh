@@ -119,7 +119,8 @@ LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardPara
   for (int m = 0; m < C::QueryRows::rows / 16; ++m)
 #pragma unroll
     for (int n = 0; n < C::QueryRows::columns / 8; ++n)
-      add_global(place + (m * (C::dim / 8) + n) * 128, sum[m][n]);
+      add_global(place + (m * (C::dim / 8) + eighth<typename C::QueryRows>(n) / 8) * 128,
+                 sum[m][n]);
 }
 
 // Stores factor * sum in rows of a tensor [total, heads, D], from its row `first` on; `n` rows are
@@ -128,6 +129,7 @@ template <class C, class Part>
 LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float factor, i64 first,
                           int heads, int head, int n) {
   using T = typename C::T;
+  constexpr int width = Part::across * Part::columns;
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int m = 0; m < Part::rows / 16; ++m)
@@ -135,12 +137,12 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
     for (int r = 0; r < 2; ++r) {
       const int row = Part::row() + m * 16 + lane / 4 + r * 8;
       if (row >= n) continue;
-      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * head_channels<C::dim> +
+      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * head_channels<width> +
                  Part::column() + (lane & 3) * 2;
 #pragma unroll
       for (int c = 0; c < Part::columns / 8; ++c)
-        if (in_head<C::dim>(Part::column() + c * 8))
-          store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
+        if (const int further = eighth<Part>(c); in_head<width>(Part::column() + further))
+          store2(place + further, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
     }
 }
 

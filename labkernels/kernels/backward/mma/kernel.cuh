@@ -11,46 +11,46 @@
 namespace backward_mma {
 using namespace lab;
 
-template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered,
-          class Variant_ = Plain>
+template <class T_, int D, int Dv, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
+          bool Ordered, class Variant_ = Plain>
 struct KernelTraits {
   using T = T_;
   using Variant = Variant_;
   using Params = ParamsOf<BackwardParams, Variant>;
-  static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
+  static constexpr int dim = D, dim_v = Dv, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int score_width = Keys < 64 ? 64 : Keys;  // of P's rows: whole 128 bytes
   static constexpr bool ordered = Ordered;
-  using Scores = WarpPartition<Rows, Keys, Warps>;  // S, dP: [rows, keys]
-  using KeyRows = WarpPartition<Keys, D, Warps>;    // dK, dV: [keys, dim]
-  using QueryRows = WarpPartition<Rows, D, Warps>;  // dQ: [rows, dim]
-  using ScoreTile = T[Rows][score_width];           // P or dS of all warps
+  using Scores = WarpPartition<Rows, Keys, Warps>;   // S, dP: [rows, keys]
+  using KeyRows = WarpPartition<Keys, D, Warps>;     // dK: [keys, dim]
+  using ValueRows = WarpPartition<Keys, Dv, Warps>;  // dV: [keys, dim_v]
+  using QueryRows = WarpPartition<Rows, D, Warps>;   // dQ: [rows, dim]
+  using ScoreTile = T[Rows][score_width];            // P or dS of all warps
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 };
 
 // K and V stay; a stage is a tile of query rows with lse2 and delta of each row.
 template <class C> struct Smem {
-  alignas(128) typename C::T k[C::keys][C::dim], v[C::keys][C::dim];
-  alignas(128) typename C::T q[C::stages][C::rows][C::dim], dout[C::stages][C::rows][C::dim];
+  alignas(128) typename C::T k[C::keys][C::dim], v[C::keys][C::dim_v];
+  alignas(128) typename C::T q[C::stages][C::rows][C::dim], dout[C::stages][C::rows][C::dim_v];
   alignas(128) typename C::ScoreTile p, ds;
   float lse2[C::stages][C::rows], delta[C::stages][C::rows];
 };
 // Here the rows stay, and a stage is a tile of keys.
 template <class C> struct QuerySmem {
-  alignas(128) typename C::T q[C::rows][C::dim], dout[C::rows][C::dim];
-  alignas(128) typename C::T k[C::stages][C::keys][C::dim], v[C::stages][C::keys][C::dim];
+  alignas(128) typename C::T q[C::rows][C::dim], dout[C::rows][C::dim_v];
+  alignas(128) typename C::T k[C::stages][C::keys][C::dim], v[C::stages][C::keys][C::dim_v];
   alignas(128) typename C::ScoreTile ds;
   float lse2[C::rows], delta[C::rows];
 };
 
 // Computes the warp's part of S = Q K^T, or of dP = dO V^T.
-template <class C>
-LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum,
-                              const typename C::T (&rows)[C::rows][C::dim],
-                              const typename C::T (&keys)[C::keys][C::dim]) {
+template <class C, int D>
+LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum, const typename C::T (&rows)[C::rows][D],
+                              const typename C::T (&keys)[C::keys][D]) {
   clear(sum);
-  multiply<typename C::T, C::dim>(sum, left<false>(rows, C::Scores::row()),
-                                  right<false>(keys, C::Scores::column()));
+  multiply<typename C::T, D>(sum, left<false>(rows, C::Scores::row()),
+                             right<false>(keys, C::Scores::column()));
 }
 
 // [lab: kernel]
@@ -64,19 +64,19 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
   const BackwardRequest request = backward_request(p, work.request);
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
+  const i64 first = request.first_kv + key;
   RowTiles<C> rows(p, request, work.head, key);
   const int live = keys_before<V>(p, request, key, C::keys);
-  copy_rows<C::threads>(smem.k, p.k,
-                        (request.first_kv + key) * p.k_stride_token + work.head * p.k_stride_head,
+  copy_rows<C::threads>(smem.k, p.k, first * p.k_stride_token + work.head * p.k_stride_head,
                         p.k_stride_token, n_keys, live);
-  copy_rows<C::threads>(smem.v, p.v,
-                        (request.first_kv + key) * p.v_stride_token + work.head * p.v_stride_head,
+  copy_rows<C::threads>(smem.v, p.v, first * p.v_stride_token + work.head * p.v_stride_head,
                         p.v_stride_token, n_keys, live);
   allow_next_launch();
   wait_previous_launch();  // lse2, delta and zeros in dq_accum are there
   rows.copy(smem, p, request, 0);
 
-  typename C::KeyRows::Sum dk, dv;
+  typename C::KeyRows::Sum dk;
+  typename C::ValueRows::Sum dv;
   clear(dk);
   clear(dv);
   for (int stage = 0; rows.more(); rows.next()) {
@@ -92,17 +92,18 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
                                   request, mask_of<C>(p, request, row, key), rows.head);
     }
     sync_block();  // P and dS are there, from all warps
-    multiply<T, C::rows>(dv, left<true>(smem.p, C::KeyRows::row()),
-                         right<true>(smem.dout[stage], C::KeyRows::column()));
+    multiply<T, C::rows>(
+        dv, left<true>(smem.p, C::ValueRows::row()),
+        right<true, C::ValueRows::pitch>(smem.dout[stage], C::ValueRows::column()));
     if constexpr (!C::ordered) {
       typename C::QueryRows::Sum dq;
       clear(dq);
       multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
-                           right<true>(smem.k, C::QueryRows::column()));
+                           right<true, C::QueryRows::pitch>(smem.k, C::QueryRows::column()));
       add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
     }
     multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()),
-                         right<true>(smem.q[stage], C::KeyRows::column()));
+                         right<true, C::KeyRows::pitch>(smem.q[stage], C::KeyRows::column()));
     if constexpr (C::stages == 1) {
       sync_block();  // no warp reads the stage any more
       rows.ahead().copy(smem, p, request, 0);
@@ -111,9 +112,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT typename C::
     }
   }
   cp_async_wait<0>();  // K and V have arrived, even if no row sees them
-  const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
-  store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
+  store_sum<C, typename C::ValueRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
 }
 // [/lab: kernel]
 
@@ -166,7 +166,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT typename C
     }
     sync_block();  // dS is there, from all warps
     multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
-                         right<true>(smem.k[stage], C::QueryRows::column()));
+                         right<true, C::QueryRows::pitch>(smem.k[stage], C::QueryRows::column()));
     if constexpr (C::stages == 1) {
       sync_block();  // no warp reads the stage any more
       if (key + C::keys < end_key) copy_keys(key + C::keys, 0);

@@ -10,9 +10,10 @@ from labkernels.kernels import cuda_kernel
 from labkernels.kernels.backward.kernel import (
     BackwardTile,
     CudaBackwardKernel,
+    pair_line,
     row_line,
     score_line,
-    tile_line,
+    sums_line,
 )
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import NumericPolicy
@@ -39,6 +40,10 @@ class BackwardMma(CudaBackwardKernel):
                 BackwardTile(64, 128, 8, 2, 1),
                 BackwardTile(32, 64, 4, 2, 2),
             ),
+            192: (
+                BackwardTile(64, 64, 8, 2, 1),
+                BackwardTile(32, 32, 4, 2, 1),
+            ),
             256: (
                 BackwardTile(64, 64, 8, 2, 1),
                 BackwardTile(32, 32, 4, 1, 1),
@@ -50,8 +55,8 @@ class BackwardMma(CudaBackwardKernel):
         """Return the shared memory of a block of the kernel that goes through rows, in bytes."""
         of = cuda_kernel.sizes(instance)
         return (
-            tile_line(instance, "K and V", 2, of.keys),
-            tile_line(instance, "Q and dO stages", 2 * of.stages, of.rows),
+            pair_line(instance, "K and V", of.keys),
+            pair_line(instance, "Q and dO stages", of.stages * of.rows),
             score_line(instance, "P and dS", 2),
             row_line(instance, of.stages),
         )
@@ -59,10 +64,9 @@ class BackwardMma(CudaBackwardKernel):
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return fragments and addresses of a thread, in registers, where S and dP are alive."""
         of = cuda_kernel.sizes(instance)
-        sums = fragment(of.keys, of.dim, warps=of.warps)
         scores = fragment(of.rows, of.keys, warps=of.warps)
         return (
-            Line("dK and dV", 2 * sums),
+            sums_line(instance, of.warps),
             Line("S and dP", 2 * scores),
             Line("Q and K fragments", 2 * fragment(16, 16, bits=16)),
         )

@@ -30,6 +30,13 @@ def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr, WIDT
 
 
 @triton.jit
+def store(p, b, row, m_row, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Round and store rows of heads of a contiguous tensor, [rows, WIDTH], up to channel D."""
+    p_rows = p + (row * D)[:, None] + tl.arange(0, WIDTH)[None, :]
+    tl.store(p_rows, b.to(p.dtype.element_ty), mask=in_head(m_row, D, WIDTH))
+
+
+@triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
     """Return P from scores and lse2; 0 for unseen keys, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
@@ -52,7 +59,7 @@ def load_facts(lse2, row_delta, row, head, q_heads, m_row):
 
 @triton.jit
 def delta(
-    out,  # [total, q_heads, D]
+    out,  # [total, q_heads, D_V]
     dout,
     row_delta,  # [total, q_heads]
     out_stride_token,
@@ -61,16 +68,16 @@ def delta(
     dout_stride_head,
     total,
     q_heads,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
+    D_V: tl.constexpr,
+    WIDTH_V: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """One program: the sum of out dout of ROWS tokens of one head."""
     o_row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_head = tl.program_id(1).to(tl.int64)
     m_row = o_row < total
-    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D, WIDTH)
-    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D, WIDTH)
+    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D_V, WIDTH_V)
+    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V)
     b_delta = tl.sum(b_out.to(tl.float32) * b_dout.to(tl.float32), axis=1)
     tl.store(row_delta + o_row * q_heads + i_head, b_delta, mask=m_row)
 
@@ -79,19 +86,20 @@ def delta(
 def keys(
     q,  # [total_q, q_heads, D]
     k,  # [total_k, kv_heads, D]
-    v,
-    dout,  # as q
+    v,  # [total_k, kv_heads, D_V]
+    dout,  # [total_q, q_heads, D_V]
     lse2,  # [total_q, q_heads], base 2
     row_delta,  # [total_q, q_heads]
     cu_seqlens_q,  # [batch + 1]
     cu_seqlens_k,
     work,  # [blocks, 4]: request, key tile, KV head
     dk,  # as k, contiguous
-    dv,
+    dv,  # as v, contiguous
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, D_V: tl.constexpr, WIDTH_V: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
@@ -104,9 +112,9 @@ def keys(
     key = first_key + o_key
     i_kv = i_kv.to(tl.int64)
     b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
-    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
+    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D_V, WIDTH_V).to(kind)
     b_dk = tl.zeros([KEYS, WIDTH], tl.float32)
-    b_dv = tl.zeros([KEYS, WIDTH], tl.float32)
+    b_dv = tl.zeros([KEYS, WIDTH_V], tl.float32)
     past = n_keys - n_rows  # keys before the causal row 0's own
     first = 0
     if CAUSAL:
@@ -118,9 +126,9 @@ def keys(
             m_row = o_row < n_rows
             row = first_row + o_row
             b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
-            b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(
-                kind
-            )
+            b_dout = load(
+                dout, row, head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V
+            ).to(kind)
             b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
             m_seen = m_key[:, None] & m_row[None, :]
             if CAUSAL:
@@ -132,10 +140,9 @@ def keys(
             b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
             b_ds = score_gradients(b_dp, b_p, b_delta[None, :])
             b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
-    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
-    m_at = in_head(m_key, D, WIDTH)
-    tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_at)
-    tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_at)
+    row = key * (q_heads // group) + i_kv
+    store(dk, b_dk * scale, row, m_key, D, WIDTH)
+    store(dv, b_dv, row, m_key, D_V, WIDTH_V)
 
 
 @triton.jit
@@ -153,7 +160,8 @@ def rows(
     q_stride_token, q_stride_head, k_stride_token, k_stride_head,
     v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
     q_heads, group: tl.constexpr, scale, scale_log2,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, D_V: tl.constexpr, WIDTH_V: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
@@ -167,7 +175,9 @@ def rows(
     head = i_head.to(tl.int64)
     i_kv = head // group
     b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D, WIDTH).to(kind)
-    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D, WIDTH).to(kind)
+    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D_V, WIDTH_V).to(
+        kind
+    )
     b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
     b_dq = tl.zeros([ROWS, WIDTH], tl.float32)
     past = n_keys - n_rows
@@ -179,7 +189,7 @@ def rows(
         m_key = o_key < n_keys
         key = first_key + o_key
         b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D, WIDTH).to(kind)
-        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D, WIDTH).to(kind)
+        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D_V, WIDTH_V).to(kind)
         m_seen = m_row[:, None] & m_key[None, :]
         if CAUSAL:
             m_seen = m_seen & (o_key[None, :] <= past + o_row[:, None])
@@ -189,5 +199,4 @@ def rows(
         b_dp = tl.dot(b_dout, tl.trans(b_v), input_precision="ieee")
         b_ds = score_gradients(b_dp, b_p, b_delta[:, None])
         b_dq = tl.dot(b_ds.to(kind), b_k, acc=b_dq, input_precision="ieee")
-    at = ((row * q_heads + head) * D)[:, None] + tl.arange(0, WIDTH)[None, :]
-    tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=in_head(m_row, D, WIDTH))
+    store(dq, b_dq * scale, row * q_heads + head, m_row, D, WIDTH)

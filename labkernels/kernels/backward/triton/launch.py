@@ -8,6 +8,7 @@ from labkernels.cuda import triton_run
 from labkernels.kernels.backward.call import BackwardCall, plan_backward, schedule_of
 from labkernels.kernels.backward.schedule import BackwardSchedule
 from labkernels.kernels.call import Gradients, Step
+from labkernels.kernels.kernel import up_to_power_of_two
 from labkernels.units import LOG2_E
 
 DELTA_ROWS = 32  # tokens per program
@@ -35,7 +36,9 @@ class _Run:
         self._found = {name: triton_run.roundable(getattr(call, name)) for name in names}
         self._keys, self._rows = (made.on(call.device, work) for work in (made.keys, made.rows))
         instance = call.choice.instance
-        own = {"D": instance.head_dim, "WIDTH": instance.width, "ROWS": instance.tile.q_rows}
+        self._of_v = {"D_V": instance.head_dim_v, "WIDTH_V": up_to_power_of_two(instance.width_v)}
+        own = {"D": instance.head_dim, "WIDTH": up_to_power_of_two(instance.width), **self._of_v}
+        own["ROWS"] = instance.tile.q_rows
         own["CAUSAL"] = call.variant.causal
         self._constants = own | triton_run.constants(instance, on_gpu=call.on_gpu)
 
@@ -47,14 +50,13 @@ class _Run:
     def __call__(self) -> None:
         r, constants = self._call, self._constants
         options = {n: constants[n] for n in ("num_warps", "num_stages") if n in constants}
-        total, heads, head_dim = r.q.shape
+        total, heads, _ = r.q.shape
         if total:
             strides = (*r.out.stride()[:2], *r.dout.stride()[:2])
             self._kernel.delta[(-(-total // DELTA_ROWS), heads)](
                 *(r.out, r.dout, self._delta, *strides, total, heads),
-                D=head_dim,
-                WIDTH=constants["WIDTH"],
                 ROWS=DELTA_ROWS,
+                **self._of_v,
                 **options,
             )
         lengths = (r.cu_seqlens_q, r.kv.cu_seqlens)

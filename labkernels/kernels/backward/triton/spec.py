@@ -7,6 +7,7 @@ from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 ON = {
     64: (BackwardTile(64, 128, 8, 2, 1, "ordered"), BackwardTile(64, 64, 4, 2, 1, "ordered")),
     128: (BackwardTile(32, 128, 8, 2, 1, "ordered"), BackwardTile(32, 64, 8, 2, 1, "ordered")),
+    192: (BackwardTile(32, 32, 8, 2, 1, "ordered"),),
     256: (BackwardTile(32, 32, 8, 2, 1, "ordered"),),
 }
 

@@ -9,15 +9,15 @@ using namespace lab;
 // Starts dV += P^T dO, or dK += dS^T Q, for the warpgroup's keys and channels. P^T or dS^T comes
 // from registers, for rows_at_once rows, or from shared memory, where both warpgroups have stored
 // it.
-template <class C>
-LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
-                             const typename C::Rowed& rows, int half) {
+template <class C, class Tile, int N>
+LAB_DEVICE void add_products(float (&sum)[N], const typename C::Fragments& left, const Tile& rows,
+                             int half) {
   wgmma_ab(sum, left, mn_major_rows<C::rows_at_once>(rows, half * C::rows_at_once));
 }
-template <class C>
-LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& left,
-                             const typename C::Rowed& rows, const Place& place) {
-  wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim));
+template <class C, class Tile, int N>
+LAB_DEVICE void add_products(float (&sum)[N], const typename C::Handed& left, const Tile& rows,
+                             const Place& place) {
+  wgmma_ab(sum, k_major(left), mn_major(rows, place.group * (2 * N)));
 }
 
 // Starts dQ = dS K over all keys of the block, for 64 rows and the warpgroup's channels; `ds` is
@@ -26,7 +26,13 @@ template <class C>
 LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds,
                             const typename C::Keyed& keys, int group) {
   wgmma_atb(sum, mn_major(ds, C::split_rows_of_dq ? group * 64 : 0),
-            mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
+            mn_major(keys, C::split_rows_of_dq ? 0 : group * 64 * C::dq_parts));
+}
+// Starts the same for the rest of the warpgroup's channels.
+template <class C>
+LAB_DEVICE void dq_rest_products(typename C::RestSum& sum, const typename C::Handed& ds,
+                                 const typename C::Keyed& keys, int group) {
+  wgmma_atb(sum, mn_major(ds), further(mn_major(keys, 128), group * C::dq_rest));
 }
 
 // Stores the warp's 16 keys of P^T, or of dS^T, in shared memory, for both warpgroups.
@@ -35,7 +41,8 @@ LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& l
                         const Place& place) {
   const int key = (C::split_keys ? place.group * 64 : 0) + place.warp * 16 + place.lane % 16;
   const int column = (C::split_keys ? 0 : place.group * (C::own_rows / 8)) + place.lane / 16;
-  const u32 at = shared_address(tile.chunk_at(key, half * C::rows_at_once, column));
+  const int row = half * C::rows_at_once;
+  const u32 at = shared_address(tile.chunk_at(key, row, column + row % atom_columns / 8));
 #pragma unroll
   for (int i = 0; i < C::rows_at_once / 16; ++i) stmatrix_x4(at ^ (i * 32), left[i]);
 }
@@ -84,14 +91,16 @@ template <class C, class P> struct Consumer {
   using T = typename C::T;
   using V = typename C::Variant;
   using Params = typename C::Params;
-  using Scores = typename C::Scores;                  // [64 keys, own_rows]: S^T and P^T
+  using Scores = typename C::Scores;                  // [64 keys, rows_of_s]: S^T and P^T
   using HalfScores = typename C::HalfScores;          // [64 keys, rows_at_once]: dP^T and dS^T
   using Fragments = typename C::Fragments;            // P^T or dS^T of a half, in 16 bits
-  using ValueFragments = typename C::ValueFragments;  // V: [64 keys, D]
+  using ValueFragments = typename C::ValueFragments;  // V: [64 keys, Dv]
   using RowPairs = typename C::RowPairs;
-  using Sum = typename C::Sum;      // [64 keys, own_dim]: dK, dV
-  using DqSum = typename C::DqSum;  // [64 rows, own_dim_of_dq]
-  using LateSum = float[32];        // [64 rows, 64 channels], the last of a wide dQ
+  using DkSum = typename C::DkSum;  // [64 keys, own_dim]
+  using DvSum = typename C::DvSum;  // [64 keys, own_dim_v]
+  using DqSum = typename C::DqSum;  // [64 rows, own_dim_of_dq], but for the rest
+  using RestSum = typename C::RestSum;
+  using LateSum = float[32];  // [64 rows, 64 channels], the last of a wide dQ
 
   Smem<C>& smem;
   const Params& p;
@@ -109,7 +118,8 @@ template <class C, class P> struct Consumer {
 
   // [lab: consume]
   LAB_DEVICE void run() {
-    Sum dk = {}, dv = {};
+    DkSum dk = {};
+    DvSum dv = {};
     LateSum late;
     ValueFragments v;
     RowPairs lse2;
@@ -128,7 +138,7 @@ template <class C, class P> struct Consumer {
  private:
   // Adds what a block of rows gives to dV, dK and dQ. (In a function of its own: in the loop's body
   // ptxas finds too few registers, and waits for each wgmma.)
-  LAB_DEVICE void step(Sum& dk, Sum& dv, LateSum& late, const ValueFragments& v, RowPairs& lse2,
+  LAB_DEVICE void step(DkSum& dk, DvSum& dv, LateSum& late, const ValueFragments& v, RowPairs& lse2,
                        int i) {
     const int q = smem.q_ring.stage(i);
     Scores s;
@@ -153,7 +163,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void load_values(ValueFragments& v) const {
     const int key = line + place.warp * 16 + place.lane % 16;
 #pragma unroll
-    for (int j = 0; j < C::dim / 16; ++j)
+    for (int j = 0; j < C::dim_v / 16; ++j)
       ldmatrix_x4(v[j], smem.v.chunk_at(key, j / 4 * 64, j % 4 * 2 + place.lane / 16));
   }
   // Waits for Q. Where V is in shared memory, the products of two tiles there take its bandwidth;
@@ -162,6 +172,10 @@ template <class C, class P> struct Consumer {
     await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
     if constexpr (C::halves == 1) load_rows<C>(lse2, lse2_of(0, i));
   }
+  // Says which half of `s` a half of the rows is, and how many rows lie before those of `s`.
+  template <int Half> static constexpr int half_of_s = C::wide ? 0 : Half;
+  template <int Half>
+  static constexpr int rows_before_s = (Half - half_of_s<Half>)*C::rows_at_once;
   LAB_DEVICE const float* lse2_of(int half, int i) const {
     return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
   }
@@ -169,19 +183,19 @@ template <class C, class P> struct Consumer {
   template <int Half>
   LAB_DEVICE void softmax(Scores& s, Fragments& left, const RowPairs& lse2) const {
     if constexpr (V::shapes_scores)
-      shaped_probabilities<C, P, Half>(
+      shaped_probabilities<C, P, half_of_s<Half>>(
           s, left, lse2, p.problem, rows.head,
           b.key + line - b.request.past - rows.row - own_row - Half * C::rows_at_once);
-    else probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
-    const int first_row = seen_from - rows.row;
+    else probabilities<C, P, half_of_s<Half>>(s, lse2, p.problem.scale_log2);
+    const int first_row = seen_from - rows.row - rows_before_s<Half>;
     if constexpr (V::window || V::soft_cap) {
       int width = 0x7fffffff;  // of the window, in rows
       if constexpr (V::window)
         width = p.problem.variant.window_left + p.problem.variant.window_right;
       if (first_row > -C::keys || width < C::rows - 1 - first_row || b.n_keys < C::keys)
-        mask<C, Half>(s, left, first_row - own_row, width, b.n_keys, line);
+        mask<C, half_of_s<Half>>(s, left, first_row - own_row, width, b.n_keys, line);
     } else if (first_row > -C::keys || b.n_keys < C::keys)
-      mask<C, Half>(s, first_row - own_row, b.n_keys, line);
+      mask<C, half_of_s<Half>>(s, first_row - own_row, b.n_keys, line);
   }
 
   // Turns half of S into P and half of dP into dS, and stores dS in shared memory. If the
@@ -189,33 +203,37 @@ template <class C, class P> struct Consumer {
   // the first half and the dQ of the step before run too.
   template <int Half>
   LAB_DEVICE void score_gradients_of(Scores& s, const ValueFragments& v,
-                                     Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
+                                     Fragments (&ds_left)[C::halves], DkSum& dk, DvSum& dv,
                                      const LateSum& late, RowPairs& lse2, int i) {
     const int o = smem.dout_ring.stage(i), row = own_row + Half * C::rows_at_once;
     auto& handed = smem.handed[i & 1];
     HalfScores dp;
     Fragments p_left;
     DqSum dq;
+    if constexpr (Half == 1 && C::wide)
+      wgmma_abt(s, k_major(smem.k, line), k_major(smem.q[smem.q_ring.stage(i)], row));
     if constexpr (C::v_in_registers) wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
     else wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));
     if constexpr (Half == 1) {
       add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0);
-      dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
+      if constexpr (C::dq_beside_scores)
+        dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
     }
     if constexpr (C::halves == 2) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
+    else if constexpr (C::wide) wgmma_wait<2>(s);
     softmax<Half>(s, p_left, lse2);
     if constexpr (C::stages_dq) send_late(late, i);
-    if constexpr (!V::soft_cap) round_p<C, Half>(p_left, s);
+    if constexpr (!V::soft_cap) round_p<C, half_of_s<Half>>(p_left, s);
     if constexpr (C::split_keys) {
       add_products<C>(dv, p_left, smem.dout[o], Half);
       wgmma_wait<1>(dp);
-      if constexpr (Half == 1) send_dq_before(dq, i);
+      if constexpr (Half == 1 && C::dq_beside_scores) send_dq_before(dq, i);
     } else {
       wgmma_wait(dp);
       store_p<C>(handed[1], p_left, Half, place);
     }
-    score_gradients<C, Half>(dp, s, smem.delta[o] + own_row);
+    score_gradients<C, half_of_s<Half>>(dp, s, smem.delta[o] + own_row + rows_before_s<Half>);
     round_to_fragments<T>(ds_left[Half], dp);
     if constexpr (C::split_keys && Half == 0) await_ds(i - 1);
     store_p<C>(handed[0], ds_left[Half], Half, place);
@@ -224,24 +242,35 @@ template <class C, class P> struct Consumer {
   // Hands over dS, and starts the rest of dK += dS^T Q. Afterwards the next Q is there. dQ sums
   // over the keys of both warpgroups, so that it needs the other one's dS too. It is computed a
   // step later, and so the warpgroups do not wait for each other: while one computes P and dS, the
-  // tensor core has the products of the other.
-  LAB_DEVICE void multiply_own_keys(Sum& dk, Sum& dv, const Fragments (&ds_left)[C::halves],
+  // tensor core has the products of the other. The rest of dQ takes the registers of its first 64
+  // channels, once these are on their way.
+  LAB_DEVICE void multiply_own_keys(DkSum& dk, DvSum& dv, const Fragments (&ds_left)[C::halves],
                                     RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;
     DqSum dq;
-    if constexpr (half == 0) dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
-    wgmma_wait<half == 0 ? 1 : 0>(dv);  // dQ, if it has just been started, goes on
+    constexpr bool after = !C::dq_beside_scores;
+    if constexpr (after) dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
+    wgmma_wait<after ? 1 : 0>(dv);  // dQ, if it has just been started, goes on
     consumer_release(smem.dout_ring, i);
     add_products<C>(dk, ds_left[half], smem.q[smem.q_ring.stage(i)], half);
-    if constexpr (half == 0) wgmma_wait<1>(dq);
-    hand_over_ds();
-    if constexpr (half == 0) send_dq_before(dq, i);
+    if constexpr (after) wgmma_wait<1>(dq);
+    if constexpr (C::dq_rest > 0) {
+      send_dq_before(dq, i);
+      RestSum rest;
+      dq_rest_products<C>(rest, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
+      wgmma_wait(rest);
+      hand_over_ds();
+      send_rest_before(rest, i);
+    } else {
+      hand_over_ds();
+      if constexpr (after) send_dq_before(dq, i);
+    }
     rows.next(b);
     if (i + 1 < b.steps) await_q(lse2, i + 1);
   }
   // Hands over P and dS, starts dV += P^T dO and dK += dS^T Q, and computes and sends dQ = dS K.
   // Afterwards the next Q is there.
-  LAB_DEVICE void multiply_all_keys(Sum& dk, Sum& dv, LateSum& late, RowPairs& lse2, int i) {
+  LAB_DEVICE void multiply_all_keys(DkSum& dk, DvSum& dv, LateSum& late, RowPairs& lse2, int i) {
     auto& handed = smem.handed[i & 1];
     DqSum dq;
     named_sync(all_consumers, consumer_threads);  // P and dS are handed over
@@ -274,7 +303,7 @@ template <class C, class P> struct Consumer {
   // Sends the first 64 channels of `sum`. Part says which 64 of the warpgroup's channels these are.
   // sum: [64 rows, 2 N].
   template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
-    if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
+    if constexpr (C::stages_dq) pass_dq<C, 0>(smem, sum, C::dq_parts * i + Part, place);
     else add_dq(dq_place + Part * 16 * 64, sum, place);
   }
   // Sends the second half of a wide dQ, of the step before step i.
@@ -287,20 +316,29 @@ template <class C, class P> struct Consumer {
     fence_operand(dq);
     if (i > 0) send_dq<0>(dq, i - 1);
   }
+  LAB_DEVICE void send_rest_before(const RestSum& rest, int i) {
+    if (i > 0) pass_dq<C, 64>(smem, rest, i - 1, place);
+  }
 
   // Computes and sends the last dQ, and stores dV and dK while dQ is added.
-  LAB_DEVICE void store_own_keys(const Sum& dk, const Sum& dv) {
+  LAB_DEVICE void store_own_keys(const DkSum& dk, const DvSum& dv) {
     const int i = b.steps - 1;
     DqSum dq;
     await_ds(i);  // so that both have read V too
     dq_products<C>(dq, smem.handed[i & 1][0], smem.k, place.group);
     wgmma_wait(dq);
     send_dq_before(dq, b.steps);
+    if constexpr (C::dq_rest > 0) {
+      RestSum rest;
+      dq_rest_products<C>(rest, smem.handed[i & 1][0], smem.k, place.group);
+      wgmma_wait(rest);
+      send_rest_before(rest, b.steps);
+    }
     store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     named_sync(all_consumers, consumer_threads);  // K has been read
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }
-  LAB_DEVICE void store_all_keys(const Sum& dk, const Sum& dv, const LateSum& late) {
+  LAB_DEVICE void store_all_keys(const DkSum& dk, const DvSum& dv, const LateSum& late) {
     send_late(late, b.steps);
     if constexpr (!C::stages_dq) named_arrive(dq_is_sent, consumer_threads + 32);
     named_sync(all_consumers, consumer_threads);  // K and V have been read

@@ -18,18 +18,19 @@ LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes the first 64 channels to the thread that adds them, as use n of the stage. dq: [64 rows, 2
-// N channels].
-template <class C, int N>
+// Passes at most 64 channels to the thread that adds them, as use n of the stage: those from the
+// warpgroup's channel `First` on. Before the first the warp waits until the use before this one has
+// been read; after the last it says that all are there. dq: [64 rows, 2 N channels].
+template <class C, int First, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
-  float (&stage)[16 * 64] = smem.dq[place.group][place.warp];
-  // Waits until the use before this one has been read.
-  if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
+  float* stage = smem.dq[place.group][place.warp] + First * 16;
+  if constexpr (First == 0)
+    if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
 #pragma unroll
-  for (int j = 0; j < 8; ++j)
+  for (int j = 0; j < (N < 32 ? N / 4 : 8); ++j)
     *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
-  warp_arrive(ring.full[ring.stage(n)]);
+  if constexpr (First > 0 || C::dq_rest == 0) warp_arrive(ring.full[ring.stage(n)]);
 }
 
 // Returns the place in dq_accum of the first of the 16 rows to which a warp adds, at the first of
@@ -39,11 +40,11 @@ LAB_DEVICE float* dq_rows(const typename C::Params& p, const BackwardKeys& b,
                           const RowBlocks<C::rows>& rows, int group, int warp) {
   const i64 row = rows.padded_row(p.problem, b) + warp * 16;
   return p.problem.dq_accum + (C::split_rows_of_dq ? (row + group * 64) * C::dim
-                                                   : row * C::dim + group * 16 * C::own_dim_of_dq);
+                                                   : row * C::dim + group * 16 * 64 * C::dq_parts);
 }
 
-// Adds use n of the stage, 64 channels of each warpgroup. If the order of blocks is fixed, a block
-// waits for its turn here, while its consumers go on.
+// Adds use n of the stage, 64 channels of each warpgroup and the rest. If the order of blocks is
+// fixed, a block waits for its turn here, while its consumers go on.
 template <class C>
 LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const typename C::Params& p, const BackwardKeys& b,
                               const RowBlocks<C::rows>& rows, int n) {
@@ -58,9 +59,14 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const typename C::Params& p, const 
   consumer_wait(ring, n);
   fence_async_shared();  // what the warps wrote, before the copies read
 #pragma unroll
-  for (int i = 0; i < consumer_warps; ++i)
-    bulk_add(dq_rows<C>(p, b, rows, i / 4, i % 4) + part * 16 * 64, smem.dq[i / 4][i % 4],
-             static_cast<int>(sizeof(smem.dq[i / 4][i % 4])));
+  for (int i = 0; i < consumer_warps; ++i) {
+    float* to = dq_rows<C>(p, b, rows, i / 4, i % 4) + part * 16 * 64;
+    const float* from = smem.dq[i / 4][i % 4];
+    bulk_add(to, from, 16 * 64 * static_cast<int>(sizeof(float)));
+    if constexpr (C::dq_rest > 0)  // behind the 64 channels of both
+      bulk_add(to + 16 * (64 * (2 - i / 4) + C::dq_rest * (i / 4)), from + 16 * 64,
+               16 * C::dq_rest * static_cast<int>(sizeof(float)));
+  }
   bulk_commit();
   bulk_wait_read<0>();
   mbarrier_arrive(ring.empty[ring.stage(n)]);
@@ -89,16 +95,17 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const typename C::Params& p, const 
 
 // Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What
 // only this function uses is computed here: earlier it would take registers from the steps.
-template <class C>
-LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
-                          void* out, const typename C::Params& p, const BackwardKeys& b) {
+template <class C, class Tile, int N>
+LAB_DEVICE void store_sum(const float (&sum)[N], float scale, Tile& stage, void* out,
+                          const typename C::Params& p, const BackwardKeys& b) {
   using T = typename C::T;
   const Place place;
   const int line = (C::split_keys ? place.group * 64 : 0) + place.warp * 16;
-  const int first = C::split_keys ? 0 : place.group * C::own_dim;  // channel
+  constexpr int own = 2 * N, dim = Tile::columns;           // channels
+  const int first = C::split_keys ? 0 : place.group * own;  // channel
   const i64 first_kv = load_constant(p.problem.cu_seqlens_k + backward_work(p.problem).request);
 #pragma unroll
-  for (int j = 0; j < C::own_dim / 16; ++j) {
+  for (int j = 0; j < own / 16; ++j) {
     u32 rounded[4];  // [16 keys, 16 channels]
 #pragma unroll
     for (int r = 0; r < 4; ++r)
@@ -108,14 +115,14 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
                 rounded);
   }
   sync_warp();
-  constexpr int chunks = C::own_dim / 8;
+  constexpr int chunks = own / 8;
 #pragma unroll 4
   for (int i = place.lane; i < 16 * chunks; i += 32) {
     const int key = line + i / chunks, c = i % chunks;
     const i64 token = first_kv + b.key + key;
     T* place_of = static_cast<T*>(out) +
-                  (token * p.problem.kv_heads + b.kv_head) * head_channels<C::dim> + first + c * 8;
-    if (key < b.n_keys && in_head<C::dim>(first + c * 8))
+                  (token * p.problem.kv_heads + b.kv_head) * head_channels<dim> + first + c * 8;
+    if (key < b.n_keys && in_head<dim>(first + c * 8))
       store_global(reinterpret_cast<u32x4*>(place_of),
                    *reinterpret_cast<const u32x4*>(stage.chunk_at(key, first + c / 8 * 64, c % 8)));
   }

@@ -10,7 +10,9 @@
 // bandwidth. lse2 is therefore read early, while dK += dS^T Q runs, which reads one tile; at
 // head_dim 64 V is in registers, and dP = V dO^T reads one tile too. A tile of 64 keys is too small
 // for two warpgroups: they share its rows in S and its channels in dK and dV, and P^T goes through
-// shared memory as dS^T does. The launches before and after this one overlap with it (overlap.cuh).
+// shared memory as dS^T does. Where q and K have 192 channels and V has 128, dK and dV take most
+// registers: S and dP are then computed for 32 rows at a time, and a warpgroup's 96 channels of dQ
+// as 64 and 32. The launches before and after this one overlap with it (overlap.cuh).
 #pragma once
 #include "backward/wgmma/consumer.cuh"
 #include "backward/wgmma/producer.cuh"

@@ -9,7 +9,12 @@ from labkernels.budget.registers import fragment
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.backward import kernel
-from labkernels.kernels.backward.kernel import BackwardTile, CudaBackwardKernel, tile_line
+from labkernels.kernels.backward.kernel import (
+    BackwardTile,
+    CudaBackwardKernel,
+    pair_line,
+    sums_line,
+)
 from labkernels.kernels.cuda_kernel import cpp_function
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.policy import NumericPolicy
@@ -25,6 +30,8 @@ RUNGS = (
     BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
+# Beside dK and dV of more channels, registers have room for S and dP of only so many rows.
+MOST_CHANNELS, WIDE_ROWS = 256, 32
 TURN_ROWS, TURN_PARTS = 64, 2  # blocks add these rows, in these parts, of an ordered dQ in turn
 
 
@@ -38,6 +45,11 @@ def _stages_dq(instance: Instance) -> bool:
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
+def _is_wide(instance: Instance) -> bool:
+    """Return whether dK and dV of separate keys take most registers."""
+    return _splits_keys(instance) and instance.width + instance.width_v > MOST_CHANNELS
+
+
 def adders(instance: Instance) -> int:
     """Return how many threads of a block say that they have added their dQ."""
     return 2 if _stages_dq(instance) else 1
@@ -49,21 +61,18 @@ def _rung_smem(instance: Instance) -> tuple[Line, ...]:
     handed = 1 if rung == IN_REGISTERS else 2
     barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
     return (
-        tile_line(instance, "K and V", 2, of.keys),
-        tile_line(instance, "Q and dO stages", 2 * of.stages, of.rows),
+        pair_line(instance, "K and V", of.keys),
+        pair_line(instance, "Q and dO stages", of.stages * of.rows),
         Line("dS" if handed == 1 else "P and dS", handed * of.rows * of.keys * of.width),
         Line("lse2 and delta", 2 * of.stages * of.rows * cuda_kernel.FP32),
         *([] if rung == COPIES else [Line("barriers", barriers * number(BARRIER_BYTES, "B"))]),
     )
 
 
-_DQ_STAGES = Line(
-    "dQ on its way",
-    number(CONSUMER_WARPS, "warps")
-    * number(16, "rows")
-    * number(64, "channels")
-    * cuda_kernel.FP32,
-)
+def _dq_stages(instance: Instance) -> Line:
+    channels = number(instance.width // 2 if _is_wide(instance) else 64, "channels")
+    rows = number(CONSUMER_WARPS, "warps") * number(16, "rows")
+    return Line("dQ on its way", rows * channels * cuda_kernel.FP32)
 
 
 class BackwardWgmma(CudaBackwardKernel):
@@ -78,7 +87,8 @@ class BackwardWgmma(CudaBackwardKernel):
     numbers = MappingProxyType(
         kernel.NUMBERS
         | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS, "CONSUMER_WARPS": CONSUMER_WARPS}
-        | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS}
+        | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS, "MOST_CHANNELS": MOST_CHANNELS}
+        | {"WIDE_ROWS": WIDE_ROWS}
     )
     needs = HOPPER
 
@@ -87,6 +97,7 @@ class BackwardWgmma(CudaBackwardKernel):
         atomic = {
             64: BackwardTile(128, 128, WARPS, 2, 1),
             128: BackwardTile(64, 128, WARPS, 2, 1),
+            192: BackwardTile(64, 128, WARPS, 2, 1),
             256: BackwardTile(64, 64, WARPS, 2, 1),
         }[shape.width]
         return (atomic, replace(atomic, dq="ordered"))
@@ -121,18 +132,19 @@ class BackwardWgmma(CudaBackwardKernel):
         if instance.tile.rung:
             return _rung_smem(instance)
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
-        dout_stages = number(1) if _stages_dq(instance) and handed == 2 else of.stages
+        one = _is_wide(instance) or (_stages_dq(instance) and handed == 2)
+        dout_stages = number(1) if one else of.stages
         both = of.stages + dout_stages
         return (
-            tile_line(instance, "K and V", 2, of.keys),
-            tile_line(instance, "Q stages", of.stages, of.rows),
-            tile_line(instance, "dO stages", dout_stages, of.rows),
+            pair_line(instance, "K and V", of.keys),
+            Line("Q stages", of.stages * of.rows * of.dim * of.width),
+            Line("dO stages", dout_stages * of.rows * of.dim_v * of.width),
             Line(
                 "dS" if handed == 1 else "dS and P",
                 2 * handed * of.rows * of.keys * of.width,
                 note="of this step and the one before",
             ),
-            *([_DQ_STAGES] if _stages_dq(instance) else []),
+            *([_dq_stages(instance)] if _stages_dq(instance) else []),
             Line("lse2 and delta", both * of.rows * cuda_kernel.FP32),
             Line("barriers", (6 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
         )
@@ -140,10 +152,10 @@ class BackwardWgmma(CudaBackwardKernel):
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return fragments and addresses of a thread that computes, where S and dP are alive."""
         of, warps = cuda_kernel.sizes(instance), number(CONSUMER_WARPS, "warps")
-        sums = fragment(of.keys, of.dim, warps=warps)
-        scores = fragment(of.keys, of.rows, warps=warps)
+        rows = number(WIDE_ROWS, "rows") if _is_wide(instance) else of.rows
+        scores = fragment(of.keys, rows, warps=warps)
         return (
-            Line("dK and dV", 2 * sums),
+            sums_line(instance, warps),
             Line("S and dP", 2 * scores),
         )
 

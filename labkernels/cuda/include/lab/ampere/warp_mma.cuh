@@ -19,20 +19,30 @@ LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
 template <int M, int N, int Warps> struct WarpPartition {
   static constexpr int down = warps_down(M, N, Warps), across = Warps / down;
   static constexpr int rows = M / down, columns = N / across;  // rows and columns per warp
+  // A warp's columns lie side by side if they are a power of two. Otherwise it has 16 of each 64,
+  // since lanes reach chunks of a row by an XOR of their place among eight chunks.
+  static constexpr bool apart = (columns & (columns - 1)) != 0 && across > 1;
+  static constexpr int pitch = apart ? 64 : 16;  // columns from one 16 of a warp to its next
+  static_assert(!apart || across * 16 == pitch);
   using Sum = float[rows / 16][columns / 8][4];
   LAB_DEVICE static int row() { return thread_x() / 32 / across * rows; }
-  LAB_DEVICE static int column() { return thread_x() / 32 % across * columns; }
+  LAB_DEVICE static int column() { return thread_x() / 32 % across * (apart ? 16 : columns); }
 };
+// Returns where the n-th eight of a warp's columns lie, as seen from the first.
+template <class Part> LAB_DEVICE constexpr int eighth(int n) {
+  return n / 2 * Part::pitch + n % 2 * 8;
+}
 
-template <int Width> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
-  return other_chunk(address, step * 2) + tile * 16 * Width * static_cast<int>(sizeof(u16));
+template <int Width, int Pitch = 16> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
+  return other_chunk(address, step * (Pitch / chunk_elements)) +
+         tile * 16 * Width * static_cast<int>(sizeof(u16));
 }
 // An operand of a product is the address at which a lane's rows of its fragments begin. If it is
-// transposed, K runs down the rows of the tile, otherwise along a row.
-template <int Width, bool Transposed> struct Operand {
+// transposed, K runs down the rows of the tile, otherwise along a row. Pitch: as in WarpPartition.
+template <int Width, bool Transposed, int Pitch = 16> struct Operand {
   u32 address;
   LAB_DEVICE void load(u32 (&f)[4], int outer, int k) const {
-    if constexpr (Transposed) ldmatrix_x4_trans(f, fragment<Width>(address, k, outer));
+    if constexpr (Transposed) ldmatrix_x4_trans(f, fragment<Width, Pitch>(address, k, outer));
     else ldmatrix_x4(f, fragment<Width>(address, outer, k));
   }
 };
@@ -46,8 +56,8 @@ LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   else return {chunk_address<Width>(tile, first + (lane & 15), lane >> 4)};
 }
 // Returns the right operand, from the warp's column `first` on.
-template <bool Transposed, int Width, class T>
-LAB_DEVICE Operand<Width, Transposed> right(const T (*tile)[Width], int first) {
+template <bool Transposed, int Pitch = 16, int Width, class T>
+LAB_DEVICE Operand<Width, Transposed, Pitch> right(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;
   if constexpr (Transposed)
     return {chunk_address<Width>(tile, lane & 15, first / chunk_elements + (lane >> 4))};

@@ -170,7 +170,7 @@ LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& 
 // them, the warpgroups with the same rows share the columns. A warp has 16 of the rows.
 template <int M, int N, int Warpgroups> struct WarpgroupPartition {
   static constexpr int down = M / 64, across = Warpgroups / down;
-  static constexpr int rows = 16, columns = N / across;
+  static constexpr int rows = 16, columns = N / across, pitch = 16;
   static_assert(down * across == Warpgroups && N % across == 0);
   using Sum = float[1][columns / 8][4];
   LAB_DEVICE static int first_row() { return warpgroup() / across * 64; }  // of the warpgroup
