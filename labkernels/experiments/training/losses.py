@@ -22,6 +22,8 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/training.parquet"
 TRAINING, HELD_OUT, PARTED = "training", "held out", "first step that differs"
 EXACT = "held out, in fp32"  # the loss of the same weights with attention in fp32
+# of a row's weights in the backward pass, over all layers and rows of a held-out batch
+LARGEST, MEAN = "sum of weights, largest", "sum of weights, mean"
 # batches(seed, batch=, context=, device=, held_out=): tokens and those that follow, without an end
 Batches = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -45,8 +47,8 @@ PLAIN, WIDE = "64 channels", "128 channels"
 WHOLE = {PLAIN: Run(Size()), WIDE: Run(Size(q_heads=4, head_dim=128))}
 QUICKS = {PLAIN: QUICK, WIDE: replace(QUICK, size=replace(QUICK.size, head_dim=128))}
 WAYS = {
-    PLAIN: tuple(way for way in ways.WAYS if way != "e4m3"),
-    WIDE: ("tensor cores", "torch flash", "torch fp32", "e4m3"),
+    PLAIN: tuple(way for way in ways.WAYS if "e4m3" not in way),
+    WIDE: ("tensor cores", "torch flash", "torch fp32", "e4m3", *ways.CONTROLS),
 }
 SEEDS = (0, 1, 2)
 
@@ -88,14 +90,38 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float]]:
-    """Yield what is noted of a training: (what, step, loss in nats per byte)."""
+    """Yield what is noted of a training: (what, step, value); losses in nats per byte."""
     attend = ways.WAYS[case.way]()
-    taken = list(steps(attend, case.seed, run, device))  # the losses stay on the device until then
-    for step, (_, loss) in enumerate(taken):
+    shape = {"batch": run.batch, "context": run.size.context}
+    probe, _ = next(text.batches(1, **shape, device=device, held_out=True))
+    noted: list[tuple[str, int, torch.Tensor]] = []  # values stay on the device until the end
+    for step, (model, loss) in enumerate(steps(attend, case.seed, run, device)):
         if step % run.every == 0 or step == run.steps - 1:
-            yield TRAINING, step, float(loss)
+            noted.append((TRAINING, step, loss))
+            if isinstance(attend, ways.Ours):
+                noted += [(what, step, sums) for what, sums in weighed(model, attend, probe)]
+    for what, step, value in noted:
+        yield what, step, float(value)
     for what, judge in ((HELD_OUT, attend), (EXACT, ways.WAYS["torch fp32"]())):
-        yield what, run.steps, judged(taken[-1][0], judge, run, device)
+        yield what, run.steps, judged(model, judge, run, device)
+
+
+@torch.no_grad()
+def weighed(
+    model: Gpt, attend: ways.Ours, tokens: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a row's weights sum to in the backward pass of texts, over all layers."""
+    found = []
+
+    def watched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        found.append(attend.sums(q, k, v))
+        return attend(q, k, v)
+
+    with torch.autocast(tokens.device.type, torch.bfloat16):
+        model(tokens, watched)
+    sums = torch.stack(found)
+    yield LARGEST, sums.amax()
+    yield MEAN, sums.mean()
 
 
 def steps(
