@@ -9,6 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -92,36 +94,34 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float]]:
     """Yield what is noted of a training: (what, step, value); losses in nats per byte."""
     attend = ways.WAYS[case.way]()
-    shape = {"batch": run.batch, "context": run.size.context}
-    probe, _ = next(text.batches(1, **shape, device=device, held_out=True))
-    noted: list[tuple[str, int, torch.Tensor]] = []  # values stay on the device until the end
+    how = {"batch": run.batch, "context": run.size.context, "device": device, "held_out": True}
+    probe, _ = next(text.batches(1, **how))
     for step, (model, loss) in enumerate(steps(attend, case.seed, run, device)):
         if step % run.every == 0 or step == run.steps - 1:
-            noted.append((TRAINING, step, loss))
-            if isinstance(attend, ways.Ours):
-                noted += [(what, step, sums) for what, sums in weighed(model, attend, probe)]
-    for what, step, value in noted:
-        yield what, step, float(value)
+            yield TRAINING, step, float(loss)
+            if "e4m3" in case.way:
+                sums = weighed(model, attend, probe)
+                yield LARGEST, step, float(sums.amax())
+                yield MEAN, step, float(sums.mean())
     for what, judge in ((HELD_OUT, attend), (EXACT, ways.WAYS["torch fp32"]())):
         yield what, run.steps, judged(model, judge, run, device)
 
 
 @torch.no_grad()
-def weighed(
-    model: Gpt, attend: ways.Ours, tokens: torch.Tensor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a row's weights sum to in the backward pass of texts, over all layers."""
+def weighed(model: Gpt, attend: Attend, tokens: torch.Tensor) -> torch.Tensor:
+    """Return what each row's weights sum to in the backward pass of texts, over all layers."""
     found = []
 
-    def watched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        found.append(attend.sums(q, k, v))
-        return attend(q, k, v)
+    def note(q: torch.Tensor, k: torch.Tensor, _v: Any, _out: Any, lse2: torch.Tensor) -> None:
+        q, k, lse2 = (x.unflatten(0, tokens.shape).transpose(1, 2) for x in (q, k, lse2[..., None]))
+        scores = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+        powers = scores * (q.shape[-1] ** -0.5 / math.log(2)) - lse2
+        # finite also where a training fails; a row sees no later keys
+        found.append(powers.clamp(max=900).exp2().tril().sum(-1))
 
     with torch.autocast(tokens.device.type, torch.bfloat16):
-        model(tokens, watched)
-    sums = torch.stack(found)
-    yield LARGEST, sums.amax()
-    yield MEAN, sums.mean()
+        model(tokens, partial(attend, note=note))
+    return torch.stack(found)
 
 
 def steps(

@@ -1,11 +1,9 @@
 """The ways to compute the model's attention, each named in data/."""
 
 import importlib
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,17 +17,7 @@ from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
 
-class Given(NamedTuple):
-    """What a backward pass takes of a forward pass: its inputs, output and lse2."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    out: torch.Tensor
-    lse2: torch.Tensor
-
-
-class Function(torch.autograd.Function):
+class Ours(torch.autograd.Function):
     """A forward pass in the format that `run` says, and the lab's backward kernel in 16 bits."""
 
     @staticmethod
@@ -38,110 +26,84 @@ class Function(torch.autograd.Function):
         out, given = asked["run"](q, RaggedKV(k, v, ends), ends, **asked["forward"])
         ctx.save_for_backward(*given, ends)
         ctx.asked = asked["backward"]
+        if asked["note"]:
+            asked["note"](*given)
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Any) -> Any:
         """Return the gradients of q, k and v."""
-        *given, ends = ctx.saved_tensors
-        made = backward(dout.contiguous(), *given, ends, ends, **ctx.asked)
+        q, k, v, out, lse2, ends = ctx.saved_tensors
+        made = backward(dout.contiguous(), q, k, v, out, lse2, ends, ends, **ctx.asked)
         return *made.outputs(), None, None
 
 
-def in_16_bits(
-    q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, **how: Any
-) -> tuple[torch.Tensor, Given]:
-    """Run a prefill; return its output, and what the backward pass takes."""
-    made = prefill(q, kv, ends, **how).outputs()
-    return made.out, Given(q, kv.k, kv.v, *made)
-
-
-@dataclass(frozen=True)
-class Ours:
-    """Attention by the lab's kernels, in bf16.
+def ours(
+    policy: NumericPolicy, *, ordered: bool = True, run: Callable[..., Any] | None = None
+) -> Attend:
+    """Return attention by the lab's kernels, in bf16.
 
     ordered: whether every sum of the backward pass has one order. run: the forward pass.
+    What it returns calls note(q, k, v, out, lse2) with what the backward pass takes.
     """
 
-    policy: NumericPolicy
-    ordered: bool = True
-    run: Callable[..., tuple[torch.Tensor, Given]] = in_16_bits
-
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+    def attend(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        window: int | None = None,
+        note: Any = None,
     ) -> torch.Tensor:
-        """Shapes: as of `Attend`."""
-        rows, ends, asked = self._asked(q, k, v, window)
-        apply: Any = Function.apply
-        out: torch.Tensor = apply(*rows, ends, asked)
-        return out.view(*q.shape[:2], *out.shape[1:]).to(q.dtype)
-
-    def _asked(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None
-    ) -> tuple[list[torch.Tensor], torch.Tensor, dict[str, Any]]:
         batch, context = q.shape[:2]
         ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=q.device)
         every = (context,) * batch
         shared = {"causal": True, "q_lens": every, "kv_lens": every, "window_left": window}
         asked = {
-            "run": self.run,
-            "forward": shared | {"policy": self.policy},
-            "backward": shared | {"deterministic": self.ordered},
+            "run": run or in_16_bits,
+            "note": note,
+            "forward": shared | {"policy": policy},
+            "backward": shared | {"deterministic": ordered},
         }
-        return [x.flatten(0, 1).bfloat16().contiguous() for x in (q, k, v)], ends, asked
+        rows = (x.flatten(0, 1).bfloat16().contiguous() for x in (q, k, v))
+        apply: Any = Ours.apply
+        out: torch.Tensor = apply(*rows, ends, asked)
+        return out.view(batch, context, *out.shape[1:]).to(q.dtype)
 
-    @torch.no_grad()
-    def sums(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Return the sum of each row's weights in the backward pass, [batch, heads, context].
+    return attend
 
-        It takes them from Q, K and lse2, so that the sums are 1 if these are of one pass.
-        """
-        (rows, keys, values), ends, asked = self._asked(q, k, v, None)
-        _, given = self.run(rows, RaggedKV(keys, values, ends), ends, **asked["forward"])
-        lse2 = given.lse2.view(*q.shape[:3], 1).transpose(1, 2)
-        rows, keys = (x.float().view(like.shape) for x, like in ((given.q, q), (given.k, k)))
-        keys = keys.repeat_interleave(q.shape[2] // k.shape[2], 2)
-        with torch.autocast(q.device.type, enabled=False):
-            scores = rows.transpose(1, 2) @ keys.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
-        powers = (
-            (scores / math.log(2) - lse2).double().clamp(max=900)
-        )  # finite also where all fails
-        return powers.exp2().tril().sum(-1)
+
+def in_16_bits(q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, **how: Any) -> Any:
+    """Run a prefill; return its output, and what the backward pass takes."""
+    made = prefill(q, kv, ends, **how).outputs()
+    return made.out, (q, kv.k, kv.v, *made)
 
 
 def in_e4m3(
-    q: torch.Tensor,
-    kv: RaggedKV,
-    ends: torch.Tensor,
-    *,
-    window_left: int | None,
-    gradients: str = "mixed",
-    **how: Any,
-) -> tuple[torch.Tensor, Given]:
+    q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, *, gradients: str = "mixed", **how: Any
+) -> Any:
     """Run a prefill with Q, K, V and P in e4m3, with a scale for each text and KV head.
 
     gradients: what the backward pass takes. "mixed": the 16-bit inputs, and the output and lse2 in
     8 bits; "codes": these, and the values of the codes; "bf16": all of a pass in bf16.
     A layer with a window has the 16-bit kernel: the one in 8 bits has no windows.
     """
-    if window_left is not None:
-        return in_16_bits(q, kv, ends, window_left=window_left, **how)
+    if how["window_left"] is not None:
+        return in_16_bits(q, kv, ends, **how)
     codes, values, scales = [], [], {}
     for name, x in (("q", q), ("k", kv.k), ("v", kv.v)):
         grouped = x.float().view(kv.batch, -1, kv.kv_heads, x[0].numel() // kv.kv_heads)
         scale = grouped.abs().amax((1, 3)) / torch.finfo(CODES).max
         if gradients == "codes":  # a power of two, so that bf16 holds the values of the codes
             scale = scale.log2().ceil().exp2()
-        scales[f"{name}_descale"] = scale
-        scale = scale[:, None, :, None]
-        coded = (grouped / scale).to(CODES)
+        scales[f"{name}_descale"], each = scale, scale[:, None, :, None]
+        coded = (grouped / each).to(CODES)
         codes.append(coded.view(x.shape))
-        values.append((coded.float() * scale).to(x.dtype).view(x.shape))
-    in_8 = {name: of for name, of in how.items() if name != "policy"}  # which is of 16 bits
+        values.append((coded.float() * each).to(x.dtype).view(x.shape))
+    in_8 = {name: how[name] for name in ("causal", "q_lens", "kv_lens")}  # others are of 16 bits
     made = prefill_fp8(codes[0], RaggedCodes(*codes[1:], ends), ends, **scales, **in_8).outputs()
     if gradients == "bf16":
         return made.out, in_16_bits(q, kv, ends, **how)[1]
-    return made.out, Given(*(values if gradients == "codes" else (q, kv.k, kv.v)), *made)
+    return made.out, (*(values if gradients == "codes" else (q, kv.k, kv.v)), *made)
 
 
 def flashinfer() -> Attend:
@@ -189,23 +151,22 @@ def rounded_inputs(
     return torchs(SDPBackend.MATH, torch.float32)(*rounded, window).to(q.dtype)
 
 
+# "e4m3" but for the gradients
+CONTROLS = ("e4m3, gradients of its codes", "e4m3, gradients of bf16")
 # Every way by its name in data/. The first is the one that is repeated.
 WAYS: Mapping[str, Callable[[], Attend]] = {
-    "tensor cores": partial(Ours, TENSOR_CORES),
-    "tensor cores, free order": partial(Ours, TENSOR_CORES, ordered=False),
-    "rounded denominator": partial(Ours, NumericPolicy(denominator="rounded")),
-    "CUDA cores": partial(Ours, CUDA_CORES),
+    "tensor cores": partial(ours, TENSOR_CORES),
+    "tensor cores, free order": partial(ours, TENSOR_CORES, ordered=False),
+    "rounded denominator": partial(ours, NumericPolicy(denominator="rounded")),
+    "CUDA cores": partial(ours, CUDA_CORES),
     "torch flash": partial(torchs, SDPBackend.FLASH_ATTENTION),
     "torch cuDNN": partial(torchs, SDPBackend.CUDNN_ATTENTION),
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),
     "torch math": partial(torchs, SDPBackend.MATH),
     "torch fp32": partial(torchs, SDPBackend.MATH, torch.float32),
-    "e4m3": partial(Ours, TENSOR_CORES, run=in_e4m3),
-    "e4m3, gradients of its codes": partial(
-        Ours, TENSOR_CORES, run=partial(in_e4m3, gradients="codes")
-    ),
-    "e4m3, gradients of bf16": partial(Ours, TENSOR_CORES, run=partial(in_e4m3, gradients="bf16")),
+    "e4m3": partial(ours, TENSOR_CORES, run=in_e4m3),
+    CONTROLS[0]: partial(ours, TENSOR_CORES, run=partial(in_e4m3, gradients="codes")),
+    CONTROLS[1]: partial(ours, TENSOR_CORES, run=partial(in_e4m3, gradients="bf16")),
 }
-CONTROLS = tuple(way for way in WAYS if "gradients of" in way)  # "e4m3" but for the gradients
 FORWARD_ONLY: Mapping[str, Callable[[], Attend]] = {"FlashInfer": flashinfer}  # no gradients
 REPEATED = ("tensor cores", "tensor cores, free order")
