@@ -9,6 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,6 +24,8 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/training.parquet"
 TRAINING, HELD_OUT, PARTED = "training", "held out", "first step that differs"
 EXACT = "held out, in fp32"  # the loss of the same weights with attention in fp32
+# of a row's weights in the backward pass, over all layers and rows of a held-out batch
+LARGEST, MEAN = "sum of weights, largest", "sum of weights, mean"
 # batches(seed, batch=, context=, device=, held_out=): tokens and those that follow, without an end
 Batches = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -45,8 +49,8 @@ PLAIN, WIDE = "64 channels", "128 channels"
 WHOLE = {PLAIN: Run(Size()), WIDE: Run(Size(q_heads=4, head_dim=128))}
 QUICKS = {PLAIN: QUICK, WIDE: replace(QUICK, size=replace(QUICK.size, head_dim=128))}
 WAYS = {
-    PLAIN: tuple(way for way in ways.WAYS if way != "e4m3"),
-    WIDE: ("tensor cores", "torch flash", "torch fp32", "e4m3"),
+    PLAIN: tuple(way for way in ways.WAYS if "e4m3" not in way),
+    WIDE: ("tensor cores", "torch flash", "torch fp32", "e4m3", *ways.CONTROLS),
 }
 SEEDS = (0, 1, 2)
 
@@ -88,14 +92,36 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def trained(case: Case, run: Run, device: str) -> Iterator[tuple[str, int, float]]:
-    """Yield what is noted of a training: (what, step, loss in nats per byte)."""
+    """Yield what is noted of a training: (what, step, value); losses in nats per byte."""
     attend = ways.WAYS[case.way]()
-    taken = list(steps(attend, case.seed, run, device))  # the losses stay on the device until then
-    for step, (_, loss) in enumerate(taken):
+    how = {"batch": run.batch, "context": run.size.context, "device": device, "held_out": True}
+    probe, _ = next(text.batches(1, **how))
+    for step, (model, loss) in enumerate(steps(attend, case.seed, run, device)):
         if step % run.every == 0 or step == run.steps - 1:
             yield TRAINING, step, float(loss)
+            if "e4m3" in case.way:
+                sums = weighed(model, attend, probe)
+                yield LARGEST, step, float(sums.amax())
+                yield MEAN, step, float(sums.mean())
     for what, judge in ((HELD_OUT, attend), (EXACT, ways.WAYS["torch fp32"]())):
-        yield what, run.steps, judged(taken[-1][0], judge, run, device)
+        yield what, run.steps, judged(model, judge, run, device)
+
+
+@torch.no_grad()
+def weighed(model: Gpt, attend: Attend, tokens: torch.Tensor) -> torch.Tensor:
+    """Return what each row's weights sum to in the backward pass of texts, over all layers."""
+    found = []
+
+    def note(q: torch.Tensor, k: torch.Tensor, _v: Any, _out: Any, lse2: torch.Tensor) -> None:
+        q, k, lse2 = (x.unflatten(0, tokens.shape).transpose(1, 2) for x in (q, k, lse2[..., None]))
+        scores = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+        powers = scores * (q.shape[-1] ** -0.5 / math.log(2)) - lse2
+        # finite also where a training fails; a row sees no later keys
+        found.append(powers.clamp(max=900).exp2().tril().sum(-1))
+
+    with torch.autocast(tokens.device.type, torch.bfloat16):
+        model(tokens, partial(attend, note=note))
+    return torch.stack(found)
 
 
 def steps(

@@ -23,37 +23,44 @@ class Ours(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, ends: Any, asked: Mapping[str, Any]) -> Any:
         """Shapes: as of `prefill`."""
-        made = asked["run"](q, RaggedKV(k, v, ends), ends, **asked["forward"]).outputs()
-        ctx.save_for_backward(q, k, v, *made, ends)
-        ctx.asked = asked
-        return made.out
+        out, given = asked["run"](q, RaggedKV(k, v, ends), ends, **asked["forward"])
+        ctx.save_for_backward(*given, ends)
+        ctx.asked = asked["backward"]
+        if asked["note"]:
+            asked["note"](*given)
+        return out
 
     @staticmethod
     def backward(ctx: Any, dout: Any) -> Any:
         """Return the gradients of q, k and v."""
         q, k, v, out, lse2, ends = ctx.saved_tensors
-        how = ctx.asked["backward"]
-        made = backward(dout.contiguous(), q, k, v, out, lse2, ends, ends, **how)
+        made = backward(dout.contiguous(), q, k, v, out, lse2, ends, ends, **ctx.asked)
         return *made.outputs(), None, None
 
 
 def ours(
-    policy: NumericPolicy, *, ordered: bool = True, run: Callable[..., Any] = prefill
+    policy: NumericPolicy, *, ordered: bool = True, run: Callable[..., Any] | None = None
 ) -> Attend:
     """Return attention by the lab's kernels, in bf16.
 
     ordered: whether every sum of the backward pass has one order. run: the forward pass.
+    What it returns calls note(q, k, v, out, lse2) with what the backward pass takes.
     """
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        window: int | None = None,
+        note: Any = None,
     ) -> torch.Tensor:
         batch, context = q.shape[:2]
         ends = torch.arange(0, batch * context + 1, context, dtype=torch.int32, device=q.device)
         every = (context,) * batch
         shared = {"causal": True, "q_lens": every, "kv_lens": every, "window_left": window}
         asked = {
-            "run": run,
+            "run": run or in_16_bits,
+            "note": note,
             "forward": shared | {"policy": policy},
             "backward": shared | {"deterministic": ordered},
         }
@@ -65,24 +72,38 @@ def ours(
     return attend
 
 
+def in_16_bits(q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, **how: Any) -> Any:
+    """Run a prefill; return its output, and what the backward pass takes."""
+    made = prefill(q, kv, ends, **how).outputs()
+    return made.out, (q, kv.k, kv.v, *made)
+
+
 def in_e4m3(
-    q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, *, window_left: int | None, **how: Any
+    q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, *, gradients: str = "mixed", **how: Any
 ) -> Any:
     """Run a prefill with Q, K, V and P in e4m3, with a scale for each text and KV head.
 
-    Its gradients go straight through: those of the 16-bit inputs, from the output and the lse2 in
-    8 bits. A layer with a window has the 16-bit kernel: the one in 8 bits has no windows.
+    gradients: what the backward pass takes. "mixed": the 16-bit inputs, and the output and lse2 in
+    8 bits; "codes": these, and the values of the codes; "bf16": all of a pass in bf16.
+    A layer with a window has the 16-bit kernel: the one in 8 bits has no windows.
     """
-    if window_left is not None:
-        return prefill(q, kv, ends, window_left=window_left, **how)
-    codes, scales = [], {}
+    if how["window_left"] is not None:
+        return in_16_bits(q, kv, ends, **how)
+    codes, values, scales = [], [], {}
     for name, x in (("q", q), ("k", kv.k), ("v", kv.v)):
         grouped = x.float().view(kv.batch, -1, kv.kv_heads, x[0].numel() // kv.kv_heads)
         scale = grouped.abs().amax((1, 3)) / torch.finfo(CODES).max
-        scales[f"{name}_descale"] = scale
-        codes.append((grouped / scale[:, None, :, None]).to(CODES).view(x.shape))
-    del how["policy"]  # is of 16 bits
-    return prefill_fp8(codes[0], RaggedCodes(*codes[1:], ends), ends, **scales, **how)
+        if gradients == "codes":  # a power of two, so that bf16 holds the values of the codes
+            scale = scale.log2().ceil().exp2()
+        scales[f"{name}_descale"], each = scale, scale[:, None, :, None]
+        coded = (grouped / each).to(CODES)
+        codes.append(coded.view(x.shape))
+        values.append((coded.float() * each).to(x.dtype).view(x.shape))
+    in_8 = {name: how[name] for name in ("causal", "q_lens", "kv_lens")}  # others are of 16 bits
+    made = prefill_fp8(codes[0], RaggedCodes(*codes[1:], ends), ends, **scales, **in_8).outputs()
+    if gradients == "bf16":
+        return made.out, in_16_bits(q, kv, ends, **how)[1]
+    return made.out, (*(values if gradients == "codes" else (q, kv.k, kv.v)), *made)
 
 
 def flashinfer() -> Attend:
@@ -130,6 +151,8 @@ def rounded_inputs(
     return torchs(SDPBackend.MATH, torch.float32)(*rounded, window).to(q.dtype)
 
 
+# "e4m3" but for the gradients
+CONTROLS = ("e4m3, gradients of its codes", "e4m3, gradients of bf16")
 # Every way by its name in data/. The first is the one that is repeated.
 WAYS: Mapping[str, Callable[[], Attend]] = {
     "tensor cores": partial(ours, TENSOR_CORES),
@@ -142,6 +165,8 @@ WAYS: Mapping[str, Callable[[], Attend]] = {
     "torch math": partial(torchs, SDPBackend.MATH),
     "torch fp32": partial(torchs, SDPBackend.MATH, torch.float32),
     "e4m3": partial(ours, TENSOR_CORES, run=in_e4m3),
+    CONTROLS[0]: partial(ours, TENSOR_CORES, run=partial(in_e4m3, gradients="codes")),
+    CONTROLS[1]: partial(ours, TENSOR_CORES, run=partial(in_e4m3, gradients="bf16")),
 }
 FORWARD_ONLY: Mapping[str, Callable[[], Attend]] = {"FlashInfer": flashinfer}  # no gradients
 REPEATED = ("tensor cores", "tensor cores, free order")

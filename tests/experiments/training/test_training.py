@@ -14,7 +14,10 @@ from labkernels.records import schema
 RUN = replace(losses.QUICK, steps=6)
 WIDE = replace(losses.QUICKS[losses.WIDE], steps=6)
 IN_16_BITS = ("tensor cores", "rounded denominator", "CUDA cores", "torch math", "torch fp32")
-ON_A_CPU = [(RUN, way, 8) for way in IN_16_BITS] + [(WIDE, "e4m3", 4)]  # and bits of a number
+IN_8_BITS = ("e4m3", *ways.CONTROLS)
+ON_A_CPU = [(RUN, way, 8) for way in IN_16_BITS] + [
+    (WIDE, way, 4) for way in IN_8_BITS
+]  # and bits of a number
 
 
 def test_batches_are_of_the_seed_and_held_out_text_is_another():
@@ -73,6 +76,24 @@ def test_a_training_learns(run, way, bits):
     assert abs(found[-1][2] - found[-2][2]) <= 2.0**-bits
 
 
+def test_weights_of_the_backward_pass_sum_to_one_if_its_inputs_are_of_one_pass():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 64, heads, 128) for heads in (2, 1, 1))
+    q, k = 4 * (q + 3 * torch.randn(128)), 4 * (k + 3 * torch.randn(128))  # large logits
+
+    def model(_, attend):
+        return attend(q, k, v)
+
+    off = {
+        way: (losses.weighed(model, ways.WAYS[way](), torch.zeros(1, 64)) - 1).abs().max()
+        for way in ("tensor cores", *IN_8_BITS)
+    }
+    assert off["e4m3"] > 100
+    assert off["e4m3, gradients of its codes"] <= 0.25  # sums of 8-bit products keep 13 bits
+    assert off["e4m3, gradients of bf16"] <= 1e-3
+    assert off["tensor cores"] <= 1e-3
+
+
 def test_two_trainings_have_equal_bits_and_another_way_parts():
     case = losses.Case("tensor cores", 0, 2)
     assert losses.first_difference(case, RUN, "cpu") == RUN.steps
@@ -85,7 +106,7 @@ def test_bits_that_part_are_found(monkeypatch):
 
 
 def test_rows_of_a_training_in_8_bits_fit_their_table(tmp_path):
-    options = Options(out=tmp_path, quick=True, commit="1234567", only="128 channels/e4m3")
+    options = Options(out=tmp_path, quick=True, commit="1234567", only="128 channels/e4m3/")
     recording = Recording(losses.EXPERIMENT, options, losses.EXPERIMENT.chosen(options))
     (cell,) = recording.cells
     origin = {name: recording.origin[name] for name in ("started_utc", "commit", "device")}
@@ -99,5 +120,5 @@ def test_the_grid_has_every_way_from_every_seed():
     cells = [cell.of for cell in losses.cells(Options())]
     once = {(case.way, case.seed) for case in cells if case.runs == 1}
     assert once == {(way, seed) for way in ways.WAYS for seed in losses.SEEDS}
-    assert all(case.model == losses.WIDE for case in cells if case.way == "e4m3")
+    assert all(case.model == losses.WIDE for case in cells if case.way in IN_8_BITS)
     assert Size().width == Size().q_heads * Size().head_dim
