@@ -190,7 +190,6 @@ def _worst(error, bound) -> float:
 
 
 def _errors(heads: tuple[int, ...], errors: list, ratios: list[float]) -> HeadErrors:
-
     every = torch.cat(errors)
     if every.numel() == 0:
         return HeadErrors(heads, (0.0,) * len(heads), 0.0, float(np.max(ratios)))
