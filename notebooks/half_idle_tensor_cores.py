@@ -58,7 +58,7 @@ from labkernels.measure import resources
 from labkernels.measure.implementation import with_tile
 from labkernels.measure.tuning import search as tuning_search
 from labkernels.plots.accuracy.by_place import by_place
-from labkernels.plots.curves import bars
+from labkernels.plots.curves import bars, in_panels
 from labkernels.records import recorded, store
 
 h200 = hardware.gpu("h200")
@@ -138,11 +138,13 @@ shown = shown.rename(columns={"gpu": "GPU", "rate": "FLOP per clock, fp32 sums"}
 ratios = dict.fromkeys(shown.columns[2:], "{:g} : 1")
 plots.table(shown, "roof", {"FLOP per clock, fp32 sums": "{:,.0f}"} | ratios)
 
-# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take longer at 64 on B200. On the GeForce parts of the case products take at least {glue:text}`geforce_ratio` times as long. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take longer at 64 on B200. On the GeForce parts of the case products take at least {glue:text}`geforce_ratio` times as long. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2.", "width": "100%"}} tags=["hide-input"]
 kinds = roof.groupby(["rate", "head_dim"], sort=False).agg(
-    gpu=("gpu", lambda names: ", ".join(dict.fromkeys(names))), ratio=("ratio", "first")
+    kind=("gpu", lambda names: ", ".join(dict.fromkeys(names))), y=("ratio", "first")
 )
-plots.products_and_exponentials(kinds.reset_index(), origin="computed from gpus.toml")
+kinds = kinds.reset_index().assign(panel="", dashed=False, x=lambda of: of.head_dim)
+labels = ("head_dim", "products : exponentials")
+in_panels(kinds, labels=labels, log="y", origin="computed from gpus.toml")
 plt.show()
 
 # %% [markdown]

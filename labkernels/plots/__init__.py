@@ -27,7 +27,6 @@ from labkernels.plots.performance.counters import (
     busy_parts,
     counter_table,
     ladder,
-    products_and_exponentials,
     waiting,
     waiting_warps,
 )

@@ -56,8 +56,10 @@ def in_panels(
     """
     parts, kinds = list(rows.groupby("panel", sort=False)), list(dict.fromkeys(rows.kind))
     across, down = min(3, len(parts)), -(-len(parts) // 3)
+    beside = _beside(kinds)
+    height = 1.1 + 1.7 * down + 0.17 * -(-len(kinds) // beside)  # of panels, and of the legend
     figure, every = style.new_figure(
-        down, across, height_inches=1.4 + 1.7 * down, sharex=shared, sharey=shared
+        down, across, height_inches=height, sharex=shared, sharey=shared
     )
     drawn = {}
     for axes, (panel, part) in zip(every, parts, strict=False):
@@ -75,12 +77,11 @@ def in_panels(
         if "y" in log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ticker.LogFormatter())
-            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.5, 0.5)))
+            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(2, 0.5)))
     for axes in every[-across:]:
         axes.set_xlabel(labels[0])
     for axes in every[::across]:
         axes.set(ylabel=labels[1], ylim=(None if "y" in log else 0, None))
-    beside = _beside(drawn)
     figure.legend(drawn.values(), drawn.keys(), loc="outside upper left", ncols=beside)
     return style.say_origin(figure, origin)
 

@@ -2,7 +2,6 @@
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from labkernels.plots import style
@@ -125,28 +124,4 @@ def ladder(rungs: pd.DataFrame, *, ceilings: dict[str, float], origin: str) -> F
     axes.set_yticks(range(len(rungs)), rungs.rung, fontsize=8)
     axes.set(xlabel="forward, TFLOP/s", ylim=(len(rungs) - 0.4, -1.1))
     axes.grid(axis="y", visible=False)
-    return style.say_origin(figure, origin)
-
-
-@plt.rc_context(style.HOUSE)
-def products_and_exponentials(clocks: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw the clocks of products over those of exponentials, a line for each kind of GPU.
-
-    Shapes: clocks has gpu, head_dim and ratio
-    """
-    figure, (axes,) = style.new_figure(height_inches=3.1)
-    axes.axhline(1, color=style.CEILING, lw=1.1)
-    axes.annotate("as long", (256, 0.97), color=style.CEILING, fontsize=8, ha="right", va="top")
-    kinds = list(clocks.groupby("gpu", sort=False))
-    colours = sns.color_palette("colorblind", len(kinds))
-    for marker, colour, (gpu, line) in zip("osD^vP*Xph"[: len(kinds)], colours, kinds, strict=True):
-        axes.plot(line.head_dim, line.ratio, marker=marker, lw=1.3, label=gpu, color=colour)
-    axes.set(xscale="log", yscale="log", xlabel="head_dim", ylabel="products : exponentials")
-    dims = sorted(clocks.head_dim.unique())
-    axes.set_xticks(dims, [f"{dim}" for dim in dims])
-    axes.xaxis.set_minor_locator(plt.NullLocator())
-    ticks = {0.5: "1:2"} | {tick: f"{tick}:1" for tick in (1, 2, 4, 8, 16, 32)}
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.yaxis.set_minor_locator(plt.NullLocator())
-    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
     return style.say_origin(figure, origin)
