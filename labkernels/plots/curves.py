@@ -76,8 +76,9 @@ def in_panels(
         axes.set_title(panel)
         if "y" in log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ticker.LogFormatter())
-            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     for axes in every[-across:]:
         axes.set_xlabel(labels[0])
     for axes in every[::across]:
