@@ -14,7 +14,6 @@ import pytest
 from labkernels import Backward, Bench, Decode, MlaDecode, Prefill, hardware
 from labkernels.bench import (
     elements,
-    errors,
     small,
     source,
     times,
@@ -23,9 +22,6 @@ from labkernels.bench.log import MIME, Log
 from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.gpu import device
 from labkernels.kernels.append.workload import Append
-from labkernels.kernels.operation import operations
-from labkernels.kernels.random_inputs import Normal
-from labkernels.policy import CUDA_CORES
 from labkernels.variant import FULL, AttentionVariant
 from tests.bench.logs import log_of, missing
 
@@ -117,18 +113,6 @@ def test_errors_are_those_of_each_request_and_head(bench):
     assert fma < mma, "without tensor cores P is not rounded"
     with pytest.raises(ValueError, match="operation = 'mla', allowed: decode, prefill"):
         bench.plot_errors("mla")
-
-
-def test_a_large_batch_is_judged_at_equal_distances():
-    decode = operations()["decode"]
-    inputs = decode.inputs(Decode.uniform(57, 4, q_heads=2, kv_heads=2), Normal(0, "cpu"))
-    step = decode.step(inputs, kernel="reference")
-    step.run()
-    judged = errors.judge_requests(decode, inputs).elements(step.outputs(), CUDA_CORES)
-    samples = errors.error_rows(judged, inputs.workload)["sample"].unique()
-    assert len(samples) == errors.MOST_REQUESTS
-    assert (samples[0], samples[-1]) == (0, 56)
-    assert set(np.diff(samples)) == {3, 4}, "56 gaps are divided by 15"
 
 
 def test_recorded_times_are_of_the_whole_workload_with_where_and_when(bench):

@@ -9,7 +9,7 @@ import labkernels
 from book.solutions import solution
 from labkernels.chapters import exercises
 from labkernels.chapters.exercises.graders import attention
-from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
+from labkernels.chapters.exercises.report import Report, in_readers_words
 from labkernels.cuda.compiler import nvrtc, triton
 
 RAW = re.compile(r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b")
@@ -152,11 +152,6 @@ def test_a_long_line_is_broken_between_words():
     lines = repr(report).splitlines()
     assert lines[1:4] == ["word " * 17 + "word", "word " * 17 + "word", "word word word word"]
     assert lines[4:] == [*report.lines[1:]]
-
-
-def test_faults_have_names():
-    assert fault_of("race: writes shared byte 0") == "race"
-    assert fault_of("something else") == ""
 
 
 def test_a_line_of_a_kernel_is_not_taken_for_a_primers_of_the_same_name():

@@ -120,16 +120,6 @@ def test_instructions_are_counted(add_header, arch):
     assert (apart["FMUL"], apart["FADD"], apart.get("FFMA")) == (1, 1, None)  # not fused
 
 
-def test_instructions_of_the_same_machine_code_are_counted_once(add_header, monkeypatch):
-    needs_disassembler()
-    cubin = compile_add(add_header).cubin
-    mix = sass.instruction_mix(cubin)
-    monkeypatch.setattr(sass, "_run", None)
-    assert list(sass.instruction_mix(cubin).items()) == list(mix.items())
-    with pytest.raises(TypeError):
-        sass.instruction_mix(cubin + bytes(1))
-
-
 def test_disassembler_names_what_is_wrong(add_header, monkeypatch):
     needs_disassembler()
     compiled = compile_add(add_header)
