@@ -133,12 +133,9 @@ class Judge:
     def logits(self, way: str) -> Found:
         """Compare logits with those of attention in fp32 on the same rounded inputs."""
         found, want = self._pass(way), self.want
-        yield (
-            "KL, nats per byte",
-            kl_div(found.log_softmax(-1), want.log_softmax(-1), reduction="none", log_target=True)
-            .sum(-1)
-            .mean(-1),
-        )
+        logs = found.log_softmax(-1), want.log_softmax(-1)
+        apart = kl_div(*logs, reduction="none", log_target=True)
+        yield "KL, nats per byte", apart.sum(-1).mean(-1)
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
         yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
         yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
@@ -213,19 +210,15 @@ class Judge:
 
     def greedy_text(self, way: str) -> Found:
         """Find the byte at which a greedy text parts from that of the tensor cores."""
-        how = (self.model, self.prompts)
-        wrote, _ = generation.generated(*how, way, self.plan.tokens, generation.greedy)
-        want, logits = generation.generated(
-            *how, "tensor cores", self.plan.tokens, generation.greedy
-        )
+        texts, how = (self.model, self.prompts), (self.plan.tokens, generation.greedy)
+        wrote, _ = generation.generated(*texts, way, *how)
+        want, logits = generation.generated(*texts, "tensor cores", *how)
         same = (wrote == want).cumprod(-1).sum(-1)
         yield "bytes until the texts part", same.float()
         top = logits.topk(2, dim=-1).values
         gap = top[..., 0] - top[..., 1]
-        yield (
-            "gap of the top two there",
-            gap.gather(-1, same.clamp_max(gap.shape[1] - 1)[:, None])[:, 0],
-        )
+        there = same.clamp_max(gap.shape[1] - 1)[:, None]
+        yield "gap of the top two there", gap.gather(-1, there)[:, 0]
 
     def ratio_of_decode(self, way: str) -> Found:
         """Compare what a second decode says of the written bytes with what the first one said."""

@@ -172,19 +172,15 @@ def first_difference(case: Case, run: Run, device: str) -> int:
     """
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     try:
-        return _first_difference(case, run, device)
+        two = [steps(ways.WAYS[case.way](), case.seed, run, device) for _ in range(2)]
+        for step, ((model, loss), (other, again)) in enumerate(zip(*two, strict=True)):
+            pairs = zip(model.parameters(), other.parameters(), strict=True)
+            same = [(a.view(torch.int32) == b.view(torch.int32)).all() for a, b in pairs]
+            if not (bool(torch.stack(same).all()) and torch.equal(loss, again)):
+                return step
+        return run.steps
     finally:
         torch.use_deterministic_algorithms(mode=False)
-
-
-def _first_difference(case: Case, run: Run, device: str) -> int:
-    two = [steps(ways.WAYS[case.way](), case.seed, run, device) for _ in range(2)]
-    for step, ((model, loss), (other, again)) in enumerate(zip(*two, strict=True)):
-        pairs = zip(model.parameters(), other.parameters(), strict=True)
-        same = torch.stack([(a.view(torch.int32) == b.view(torch.int32)).all() for a, b in pairs])
-        if not (bool(same.all()) and torch.equal(loss, again)):
-            return step
-    return run.steps
 
 
 EXPERIMENT = Experiment(
