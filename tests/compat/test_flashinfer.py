@@ -48,8 +48,7 @@ def test_decode(kv_layout, kind, use_tensor_cores, monkeypatch):
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
         WORKSPACE, kv_layout, use_tensor_cores=use_tensor_cores
     )
-    types = {"q_data_type": torch.bfloat16, "data_type": torch.float16}  # the older name counts
-    wrapper.plan(*LISTS, 8, 2, 64, 16, sm_scale=0.1, **types)
+    wrapper.plan(*LISTS, 8, 2, 64, 16, sm_scale=0.1, q_data_type=torch.float16)
     given = torch.empty_like(q), torch.empty(3, 8)
     pool = pool_as(kv_layout, kind)
     out, lse = wrapper.run_return_lse(q, pool, out=given[0], lse=given[1])
@@ -186,18 +185,15 @@ def test_ragged_prefill_of_two_head_dims(backend, kernel, monkeypatch):
         close(out[rows], q[rows], k[keys], v[keys], causal=True)
 
 
-@pytest.mark.parametrize(
-    ("backend", "kernel", "is_causal"),
-    [("fa2", "mla_mma", True), ("fa3", "mla_wgmma", True), ("fa2", "mla_mma", False)],
-)
-def test_mla(backend, kernel, is_causal, monkeypatch):
+@pytest.mark.parametrize(("backend", "kernel"), [("fa2", "mla_mma"), ("fa3", "mla_wgmma")])
+def test_mla(backend, kernel, monkeypatch):
     kernels = ran(monkeypatch, flashinfer.mla, "mla_decode")
     ckv, kpe = normal(6, 16, 576).split([512, 64], -1)
     tokens = torch.tensor([0, 2, 5, 6], dtype=torch.int32)
     q_nope, q_pe = normal(6, 16, 576).split([512, 64], -1)
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(WORKSPACE, backend=backend)
     lists = (*LISTS[:2], LENS)
-    wrapper.plan(tokens, *lists, 16, 512, 64, 16, is_causal, 0.1, q_nope.dtype, ckv.dtype)
+    wrapper.plan(tokens, *lists, 16, 512, 64, 16, True, 0.1, q_nope.dtype, ckv.dtype)
     out, lse = wrapper.run(q_nope, q_pe, ckv, kpe, return_lse=True)
     natural = wrapper.run(q_nope, q_pe, ckv, kpe, return_lse=True, return_lse_base_on_e=True)[1]
     assert kernels == [kernel, kernel]
@@ -208,7 +204,7 @@ def test_mla(backend, kernel, is_causal, monkeypatch):
         page, slot = cache.places(b)
         k = torch.cat([ckv[page, slot], kpe[page, slot]], -1)[:, None]
         q = torch.cat([q_nope[rows], q_pe[rows]], -1)
-        close(out[rows], q, k, k[..., :512], lse2=lse[rows], causal=is_causal, scale=0.1)
+        close(out[rows], q, k, k[..., :512], lse2=lse[rows], causal=True, scale=0.1)
 
 
 @pytest.mark.parametrize("kv_layout", ["NHD", "HND"])
