@@ -202,6 +202,8 @@ found = found.groupby(columns[:2], sort=False).max().reset_index()  # of the wor
 plots.table(found, "wire-bits", dict.fromkeys(columns[2:], "{:.1f}"))
 
 # %% [markdown]
+# Only the library's sum has other bits: the last one of some LSEs.
+#
 # ### On two GPUs
 #
 # The same calls ran on two H200 of one host, which NVLink joins, by NCCL. A time is that of a CUDA graph's replay on the slower GPU; the keys stand over the columns, and the merge has the parts' format behind it:
@@ -226,8 +228,9 @@ plots.table(shown, "wire-gpus", forms)
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at {glue:text}`floor_rate` GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
 #
 # A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
-# The control splits the heads and needs no merge: an all-reduce adds the ranks' output projections. On two GPUs all {glue:text}`projected` sums had the bits of the sum in one process, 100 times in a row.
-# A sum of two numbers has no order: NCCL's all-reduce gave the fp32 sum, rounded once, in all of {glue:text}`sums` sums in fp32, bf16 and fp16. With more GPUs there is an order to find. More were not at hand, and gloo stands in on a CPU: `order_of_sums` finds that four ranks add each quarter of the numbers down their ring, and end at another rank for each, every time alike. Sums in this order have the bits of a million all-reduced ones in a test; sums in the order of the ranks differ in a third of them.
+# The control splits the heads and needs no merge: an all-reduce adds the ranks' output projections. With 57 requests and sums in fp32 this takes {glue:text}`control` µs, in place of {glue:text}`control_one` on one GPU. On two GPUs all {glue:text}`projected` sums had the bits of the sum in one process, 100 times in a row.
+# A sum of two numbers has no order: ring and tree differ in which rank adds the two, and channels in which numbers it takes. So all of {glue:text}`sums` sums of NCCL's all-reduce, in fp32, bf16 and fp16, were the fp32 sum, rounded once, and had the same bits in every further call. NCCL chose the way, or was told: ring or tree, each of three protocols, and 1, 4 or {glue:text}`channels` channels. By its log it used what it was told, but only one channel for 4 KB (a table is in {doc}`the evidence </book/evidence>`).
+# With more GPUs there is an order to find. More were not at hand, and gloo stands in on a CPU: `order_of_sums` finds that four ranks add each quarter of the numbers down their ring, and end at another rank for each, every time alike. Sums in this order have the bits of a million all-reduced ones in a test; sums in the order of the ranks differ in a third of them.
 
 # %% [markdown]
 # ### CUDA and Triton, on and off
@@ -362,14 +365,39 @@ one, ring, anew = (took["prefill", way] for way in ("one GPU", "ring in a graph"
 ideal = 50 * one / ring
 back = 50 * took["backward", "one GPU"] / took["backward", "ring in a graph"]
 
+# %% [markdown] tags=["evidence"]
+# All-reduces of two H200, of 4 KB to 256 MiB, by what NCCL was told, and what its log says that it used. *Other* sums have other bits than the only sum of two numbers, *changed* ones have them in one of ten more calls; both ranks' sums count.
+
 # %% tags=["evidence"]
-first, ms = us_of.iloc[:, 0], 1e3 * ring
+said = sums[sums.algorithm != ""].copy()  # the first recording kept no log
+used, asked = said.algorithm + " " + said.protocol, said.asked.str.upper()
+assert all(a == "" or a.startswith(f"{u} ") for a, u in zip(asked, used, strict=True))
+assert said.asked.nunique() == 19, "its own choice, and 2 x 3 x 3 others"
+said["told"] = asked.str.replace(r" \w+ ", ", channels: ", regex=True).replace("", "nothing")
+ways = said.assign(used=used, channels=said.channels.astype(int)).groupby("told", sort=False)
+columns = {name: (name, "sum") for name in ("outputs", "other", "unstable")}
+columns |= {"fewest": ("channels", "min"), "most": ("channels", "max")}
+by = ways.agg(used=("used", lambda x: ", ".join(x.unique())), **columns).reset_index()
+assert (by.outputs > 2 * 10**7).all()
+assert not by[["other", "unstable"]].any(axis=None)
+
+# %% tags=["evidence"]
+few_or_many = zip(by.fewest, by.most, strict=True)
+by["channels"] = [f"{few} to {many}" if few < many else f"{few}" for few, many in few_or_many]
+shown = by.rename(columns={"outputs": "sums", "unstable": "changed"})
+names = ["told", "used", "channels", "sums", "other", "changed"]
+plots.table(shown[names], "wire-sums", dict.fromkeys(names[3:], "{:,}"))
+
+# %% tags=["evidence"]
+first, ms, control = us_of.iloc[:, 0], 1e3 * ring, took.xs(8192, level="keys")["projection"]
 numbers = {
     "nccl": two_gpus.nccl.iloc[0], "gain_57": f"{first['one GPU'] / first['gather fp32']:.1f}",
     "over_half": f"{first['gather fp32'] - first['one GPU'] / 2:.0f}", "ring_ms": f"{ms[65536]:.0f}",
     "one_ms": f"{1e3 * one[65536]:.0f}", "ring_ideal": f"{ideal[65536]:.0f}",
     "ring_short": f"{anew[8192] / one[8192]:.1f}", "ring_outputs": f"{rung.outputs.sum():,}",
     "sums": f"{sums.outputs.sum():,}", "projected": f"{projected.outputs.sum():,}",
+    "channels": f"{by.most.max()}", "control": f"{1e6 * control['all-reduce']:.0f}",
+    "control_one": f"{1e6 * control['one GPU']:.0f}",
     "short_ideal": f"{ideal[8192]:.0f}", "back_ideal": f"{back[65536]:.0f}",
     "short_back": f"{back[8192]:.0f}",
 }  # fmt: skip
