@@ -29,6 +29,8 @@ def test_tables_of_the_recorded():
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
     assert chapter.losses().shape == (9, 3)
+    for what in ("held out", "held out, in fp32"):
+        assert chapter.losses("128 channels", what).shape == (6, 3)
     lines = chapter.curve(0, ["tensor cores", "torch fp32"])
     assert set(lines.kind) == {"tensor cores", "torch fp32"}
     every = chapter.curve(0, list(chapter.losses().index))
