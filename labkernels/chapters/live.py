@@ -1,6 +1,7 @@
 """The kernels of decode and prefill on given inputs, in CUDA and Triton, on and off."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,23 @@ def cells(
             for head, value in enumerate(np.linalg.norm(found - true, axis=(0, 2)) / size):
                 rows.append((operation, way, sample, head, value))
     return pd.DataFrame(rows, columns=["operation", "way", "sample", "head", "value"])
+
+
+def beside(
+    groups: Mapping[str, Mapping[str, Any]], run: Callable[..., Mapping] = outputs
+) -> pd.DataFrame:
+    """Return the cells of every kernel on groups of inputs, for `by_place`.
+
+    The columns are those of `cells`, with `kind` for way, and `inputs`, the name of the group.
+    groups: of each name the inputs of operations. run: gives outputs as `outputs` does.
+    """
+    parts = []
+    for name, drawn in groups.items():
+        for operation, inputs in drawn.items():
+            rows = getattr(inputs.workload, "q_lens", (1,) * len(inputs.q))
+            found = cells(operation, run(operation, inputs), truth(inputs), rows)
+            parts.append(found.assign(kind=found.way, inputs=name))
+    return pd.concat(parts, ignore_index=True)
 
 
 def worst(operation: str, values: Mapping[str, np.ndarray], lengths: Sequence[int]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ one text, and of each the last 64 queries are kept.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,6 +83,16 @@ def decode_of(
         for pool, part in zip(drawn.cache.pools, "kv", strict=True):
             pool[page, slot] = _keys(heads, length, part).to(pool.dtype)
     return drawn
+
+
+def of_both(heads: Sequence[str], dtype: str = "bf16", queries: int = 8) -> dict[str, Any]:
+    """Return a decode after 200, 228 and 256 tokens, and the last queries before each, in prefill.
+
+    Chapters show their figures on these inputs, beside random ones.
+    """
+    lengths = (200, 228, 256)
+    prefill = prefill_of(lengths, heads, queries=queries, dtype=dtype)
+    return {"decode": decode_of(lengths, heads, dtype=dtype), "prefill": prefill}
 
 
 def _keys(heads: Sequence[str], length: int, part: str) -> torch.Tensor:

@@ -11,6 +11,7 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.measure import real_inputs
 
 LENGTHS = (48, 17)
 ROUNDS = 5e-4  # relative L2 error of fp16: 1.5 times what its two roundings make
@@ -37,6 +38,18 @@ def test_a_kernel_reads_the_rows_that_the_typo_puts_in_their_places(operation):
     assert len(cells["on"]) == 2 * 4
     again = live.cells(operation, {"typo": outs["typo"]}, live.truth(misread), lengths)
     assert (again.value < ROUNDS).all()
+
+
+def test_groups_of_inputs_stand_beside_each_other():
+    def run(operation, inputs):
+        return {"on": live.truth(inputs) * (1 + 1 / 1024)}
+
+    drawn = {operation: inputs for operation, (inputs, _) in GIVEN.items()}
+    real = real_inputs.of_both(("peaky",), "fp16", queries=2)
+    found = live.beside({"random": drawn, "SmolLM2": real}, run)
+    assert np.allclose(found.value, 1 / 1024)
+    sizes = found.groupby(["inputs", "operation"], sort=False).size()
+    assert sizes.tolist() == [2 * 4, 2 * 4, 3 * 3, 3 * 3]
 
 
 def test_the_worst_of_a_request_and_head_is_its_largest():
