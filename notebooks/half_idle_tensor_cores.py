@@ -421,7 +421,7 @@ def with_wgmma(operation, inputs):
 drawing = {"decode": decode_inputs, "prefill": prefill_inputs}
 drawn = {name: draw(small[name], Normal(0, "cpu")) for name, draw in drawing.items()}
 
-# %% mystnb={"figure": {"caption": "No: per head and per request all kernels with tensor cores err alike, random inputs or real, whether they use mma.sync (CUDA), wgmma or what Triton compiles, and a little more than those without. fp16, relative L2 error; decode has no kernel on wgmma; SmolLM2: heads 0 to 2 own key, 3 to 5 outlier channel, 6 to 8 long.", "name": "halfidle-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right. Dots of CUDA cores lie lowest, all others at one height above them, which is less with SmolLM2 than with random inputs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "No: per head and per request all kernels with tensor cores err alike, whether they use mma.sync (CUDA), wgmma or what Triton compiles, and more than those without, hardly so with real inputs. fp16, relative L2 error; decode has no kernel on wgmma; SmolLM2: heads 0 to 2 own key, 3 to 5 outlier channel, 6 to 8 long.", "name": "halfidle-places"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and requests on the right, each for random inputs and for SmolLM2. With random inputs dots of CUDA cores lie lowest, all others above them; with SmolLM2 all lie together.", "width": "100%"}} tags=["hide-input"]
 real = real_inputs.of_both(("own key", "outlier channel", "long"), "fp16")
 cells = live.beside({"random": drawn, "SmolLM2": real}, with_wgmma)
 by_place(cells, label="relative L2 error", origin="computed on this machine", log=False)
@@ -429,7 +429,7 @@ bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
 # %% [markdown]
-# In a prefill the kernel on `wgmma` errs {glue:text}`busy_random` % more than that on `mma.sync` with random inputs, and {glue:text}`busy_real` % more with the model's, in the mean. In single heads up to {glue:text}`busy_most` % lie between kernels, either way: where few keys have the weight, few roundings matter, and each kernel makes others.
+# In a prefill the kernel on `wgmma` errs {glue:text}`busy_random` % more than that on `mma.sync` with random inputs, and {glue:text}`busy_real` % more with the model's, in the mean. In single heads up to {glue:text}`busy_most` % lie between kernels, which is chance: a head has few rows here, and each kernel makes other roundings. {doc}`tensor_cores_on_and_off` says why tensor cores add so little to the error of a model's heads.
 
 # %% tags=["evidence"]
 gemm = forward[forward.kernel == "cublas"].iloc[0]

@@ -22,8 +22,8 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Both outputs are right, and err as predicted. Tensor cores take the weights in 16 bits; our rmse in fp16 grows {glue:text}`gain_fp16` times, with a model's inputs by {glue:text}`more_real` %.
-# The kernels read the same cache, so little is gained: {glue:text}`ours_4` times in ours at 4 query heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
+# Both are right, and err as predicted. Tensor cores take the weights in 16 bits; our rmse in fp16 grows {glue:text}`gain_fp16` times, with real inputs by {glue:text}`more_real` %.
+# The cache is the same, so little is gained: {glue:text}`ours_4` times in ours at 4 heads per KV head. FlashInfer's gain {glue:text}`theirs_4` in fp16 and {glue:text}`theirs_bf16` in bf16; this and the report's 1.25 are *not explained*.
 # How sure: one H200 (CUDA {glue:text}`cuda`), {glue:text}`flashinfer` by later rows; no A100, not the report's version.
 # :::
 

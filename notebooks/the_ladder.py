@@ -24,7 +24,7 @@
 # :class: important
 #
 # Three ideas do most: `mma.sync` multiplies the rate by {glue:text}`mma_gain`, the {term}`TMA` by {glue:text}`tma_gain`, `wgmma` by {glue:text}`wgmma_gain`; if all warps copy, a kernel reaches {glue:text}`mma_rate` TFLOP/s without the TMA. Softmax beside products gains {glue:text}`within_gain` % here, {glue:text}`none_gain` % in the finished kernel.
-# Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse, on a trained model's heads at most {glue:text}`real_most` times.
+# Accuracy is paid once, where $P$ becomes 16 bits: {glue:text}`p_price` times the rmse.
 # How sure: one run on an H200 (CUDA {glue:text}`cuda`), one shape, except {glue:text}`mma_rate` and {glue:text}`none_gain` %; CPU builds gave the errors.
 # :::
 
@@ -290,9 +290,10 @@ named = {n: {"rmse, 1e-4": 1e4 * (e**2).mean() ** 0.5} for n, e in errors.items(
 for name, error in errors.items():
     heads = 1e4 * (error**2).mean((0, 2)) ** 0.5
     named[name] |= {"best head": heads.min(), "worst head": heads.max()}
-    named[name] |= {"bits like the rung below": "–", "SmolLM2": "–"}
+    named[name] |= {"bits like the rung below": "–", "with SmolLM2": "–"}
 for below, name in itertools.pairwise(rungs):
-    for group, column in (("random", "bits like the rung below"), ("SmolLM2", "SmolLM2")):
+    columns = {"random": "bits like the rung below", "SmolLM2": "with SmolLM2"}
+    for group, column in columns.items():
         same = 100 * (outs[group][below] == outs[group][name]).mean()
         named[name][column] = f"{same:.2f} %"
 by_rung = pd.DataFrame(named).T.rename_axis("rung").reset_index()

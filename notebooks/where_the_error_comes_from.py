@@ -22,9 +22,9 @@
 # :::{admonition} Answer
 # :class: important
 #
-# Two of seven steps make nearly all of the error: tensor cores take the weights $P$ in 16 bits, and the output is stored in 16 bits. In the test, whose keys are 0, only the output errs: near 0.25 right bf16 outputs lie {glue:text}`ulp` apart.
+# Two of seven steps make nearly all of the error: tensor cores take the weights $P$, and the store takes the output, in 16 bits. In the test, whose keys are 0, only the store errs: near 0.25 bf16 numbers lie {glue:text}`ulp` apart.
 # $P$ in two parts removes most of its error, for at most {glue:text}`cost` % of a decode's time.
-# How sure: on one H200 (CUDA {glue:text}`cuda`) heads of 32 rows or more err within {glue:text}`spread_within` % of the prediction, for random inputs; a model's sink head errs {glue:text}`sink_8` times as much as predicted.
+# How sure: on one H200 (CUDA {glue:text}`cuda`) random heads of 32 rows or more err within {glue:text}`spread_within` % of the prediction; a model's sink errs less.
 # :::
 
 # %% tags=["remove-cell"]
@@ -222,9 +222,9 @@ plt.show()
 #
 # We run the kernel, subtract the predicted bias from each element's error, and divide by the predicted $\sigma$.
 # If the budget is right, the result has the standard deviation 1, in every head and in every sample.
-# On a trained model's inputs it need not be: roundings are random only if numbers fall anywhere between those of a format. So heads of SmolLM2 ({doc}`does_it_matter`) stand beside random inputs: decodes after 193 to 256 tokens, of which every 16 in a row are a sample.
+# On a trained model's inputs it need not be: roundings are random only if exact numbers fall anywhere between two numbers of the format. So heads of SmolLM2 ({doc}`does_it_matter`) stand beside random inputs: decodes after 193 to 256 tokens, of which 16 are a sample. Heads 0 to 2 are *peaky*, 3 to 5 have an *outlier channel*, 6 to 8 see the *first key*, 9 to 11 have *large values*.
 
-# %% tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The budget holds, random or real, but for one case: where the first key has nearly all weight (SmolLM2's heads 7 and 8), outputs in 16 bits err less than predicted. Spread of error about its bias over σ, of 16 requests and a head; bf16.", "name": "budget-real"}, "image": {"alt": "Two panels, over query heads and over samples, each with random inputs on the left and SmolLM2 on the right. Nearly all dots lie within a tenth of 1, those of an output in fp32 a little wider; on SmolLM2 the dots of heads 7 and 8 with an output in 16 bits fall to 0.75 and to 0.1.", "width": "100%"}} tags=["hide-input"]
 REAL = ("peaky", "outlier channel", "first key", "large values")
 real = real_inputs.decode_of(range(193, 257), REAL)
 drawn = {"random": operations()["decode"].inputs(real.workload, ExactNormal(0)), "SmolLM2": real}
@@ -233,11 +233,10 @@ for name, given in drawn.items():
     inside = error_budget.error_budget(*given.arguments, POLICIES["fp32"], **WAY)
     for kind, budget in {"16 bits": inside.stored("bf16"), "fp32": inside}.items():
         z = budget.z(live.output("decode", given, policy=POLICIES[kind], **WAY))
+        # cells are errors relative to an output: z against an output of 1 is its own size
         found = live.cells("decode", {f"output in {kind}": 1 + z}, 0 * z + 1, (16,) * 4)
         cells.append(found.assign(inputs=name))
 of_places = pd.concat(cells).rename(columns={"way": "kind"})
-
-# %% mystnb={"figure": {"caption": "The budget holds, random or real, but for one case: where the first key has nearly all weight (SmolLM2's heads 7 and 8), outputs in 16 bits err less than predicted. Spread of error about its bias over σ, of 16 requests and a head; bf16.", "name": "budget-real"}, "image": {"alt": "Two panels, over query heads and over samples, each with random inputs on the left and SmolLM2 on the right. Nearly all dots lie within a tenth of 1, those of an output in fp32 a little wider; on SmolLM2 the dots of heads 7 and 8 with an output in 16 bits fall to 0.75 and to 0.1.", "width": "100%"}} tags=["hide-input"]
 by_place(of_places, label="spread of error / σ", origin=HERE, log=False, sample="sample")
 plt.show()
 
@@ -264,13 +263,7 @@ plots.table(pd.DataFrame(spread, columns=columns), "spread", dict.fromkeys(colum
 #
 # `numerics.emulation.decode` is the same kernel in NumPy, in which every source can be left out; with all of them on it gives the kernel's very bits, as a test holds.
 # So each line of the budget can be put to an experiment of its own: leave all sources out but one.
-# {numref}`budget-waterfall` does it for bf16 with an output in 16 bits, and {numref}`budget-groups` says where the shares lie.
-
-# %% mystnb={"figure": {"caption": "Every head and every sample has the same two sources, in nearly the same shares. None stands apart, as a head with a bug would.", "name": "budget-groups"}, "image": {"alt": "Stacked bars, two for each of 8 query heads and below for each of 4 samples, predicted beside measured. Each stack is about half P to 16 bits and half the output; the predicted ones end at 1, the measured ones between 0.95 and 1.15.", "width": "100%"}} tags=["hide-input"]
-plots.budget_by_group(by_head, by_sample, origin=HERE)
-plt.show()
-
-# %% [markdown]
+# {numref}`budget-waterfall` does it for bf16 with an output in 16 bits.
 # The spread was also measured on the H200, with 32 rows or more for most heads, and on other inputs: peaked softmaxes, attention sinks, outliers.
 
 # %% mystnb={"figure": {"caption": "On the H200 the spread of every head of 32 rows or more is within {glue:text}`spread_within` % of 1; the few points far outside are heads of 8 rows, which chance alone takes that far. Biases that exceed their noise are as large as predicted.", "name": "budget-calibration"}, "image": {"alt": "Two panels. Above, one point per query head and policy for five families of inputs, and their distributions: standard deviations of error over sigma, nearly all of them between 0.85 and 1.15. Below, measured bias against predicted bias on logarithmic axes, with the points along the diagonal.", "width": "100%"}} tags=["hide-input"]
@@ -404,7 +397,11 @@ bench.log.drew("errors", "decode", "prefill")
 plt.show()
 
 # %% [markdown]
-# The key with the largest score has $P = 1$, which 16 bits hold. Where this key has nearly all weight, no rounded $P$ is left that matters.
+# The key with the largest score has $P = 1$, which 16 bits hold. Where this key has nearly all weight, no rounded $P$ is left that matters. {numref}`budget-groups` has the shares of each head and sample of the random inputs.
+
+# %% mystnb={"figure": {"caption": "Every head and every sample has the same two sources, in nearly the same shares. None stands apart, as a head with a bug would.", "name": "budget-groups"}, "image": {"alt": "Stacked bars, two for each of 8 query heads and below for each of 4 samples, predicted beside measured. Each stack is about half P to 16 bits and half the output; the predicted ones end at 1, the measured ones between 0.95 and 1.15.", "width": "100%"}} tags=["hide-input"]
+plots.budget_by_group(by_head, by_sample, origin=HERE)
+plt.show()
 
 # %% [markdown] tags=["evidence"]
 # The default policy on small shapes, in CUDA and in Triton:

@@ -92,8 +92,9 @@ def error_budget(
 ) -> ErrorBudget:
     """Return the budget of a decode with given roundings and order of keys.
 
-    Error: the spread of z per head is within 15 % of 1, data/accuracy/error_calibration.parquet. An
-    unknown denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
+    Error: the spread of z per head is within 15 % of 1, data/accuracy/error_calibration.parquet; it
+    is far less where outputs are nearly numbers of their format, as a sink's value is. An unknown
+    denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
     """
     if policy.tensor_cores and policy.p == "fp32":
         raise ValueError(f"accumulate = {policy.accumulate!r} with p = 'fp32', allowed: 'fma'")
