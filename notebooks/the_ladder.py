@@ -52,11 +52,12 @@ from labkernels.chapters import exercises, live, the_ladder
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure import ladder, real_inputs
+
+# %% tags=["hide-input"]
 from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.primers import hopper
 from labkernels.records import recorded, store
 
-# %% tags=["hide-input"]
 everything = store.read("counters")
 everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
 counted = plots.counter_table(pd.DataFrame(everything))

@@ -373,7 +373,6 @@ plots.table(alone, "sums-alone", digits)
 # %% tags=["hide-input"]
 small = {"decode": Decode((1024, 256, 64), 8, 2, 128)}
 small["prefill"] = Prefill((64, 48, 33), (512, 256, 33), 8, 2, 128, causal=True)
-of_random = {name: operations()[name].inputs(work, ExactNormal(0)) for name, work in small.items()}
 kinds = {"P in 16 bits": ("mma", {})}
 kinds |= {"P in two parts": ("mma", {"p": "input_x2"})}
 kinds |= {"tensor cores off": ("fma", {"p": "fp32", "accumulate": "fma"})}
@@ -391,6 +390,7 @@ def each_gone(operation, inputs):
 
 # %% mystnb={"figure": {"caption": "Rounding P makes nearly all of the error in every head and request of random inputs, and of a model less, the more weight a single key has: in SmolLM2's head 8, nothing. fp32 outputs of bf16 inputs.", "name": "sources-errors"}, "image": {"alt": "Four panels on logarithmic axes, decode above and prefill below, over query heads on the left and requests on the right, each for random inputs and for SmolLM2. Dots of P in 16 bits lie near 0.001, three decades above P in two parts and nearly four above tensor cores off; on SmolLM2 they fall from head to head and meet the others at head 8.", "width": "100%"}} tags=["hide-input"]
 real = real_inputs.of_both(("peaky", "outlier channel", "first key"))
+of_random = {name: operations()[name].inputs(work, ExactNormal(0)) for name, work in small.items()}
 cells = live.beside({"random": of_random, "SmolLM2": real}, each_gone)
 by_place(cells, label="relative L2 error", origin=HERE)
 bench.log.drew("errors", "decode", "prefill")

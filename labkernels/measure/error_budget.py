@@ -50,16 +50,11 @@ class MeasuredBudget:
     def rows(self, *, by: str) -> list[dict[str, Any]]:
         """One row per group (head or sample) and source; the kernel's, "total", come first."""
         budget = self.budget
-        rows = total_rows(budget, self.error, by=by)
+        rows = comparison(TOTAL, self.error, budget.bias, budget.sigma**2, budget, by=by)
         terms = zip(SOURCES, self.alone, budget.biases, budget.variances, strict=True)
         for source, error, bias, variance in terms:
             rows += comparison(source, error, bias, variance, budget, by=by)
         return rows
-
-
-def total_rows(budget: ErrorBudget, error: np.ndarray, *, by: str) -> list[dict[str, Any]]:
-    """Compare a kernel's error with its budget, one row per group, with the source "total"."""
-    return comparison(TOTAL, error, budget.bias, budget.sigma**2, budget, by=by)
 
 
 def comparison(

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from labkernels import ops
+from labkernels.chapters import live
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import ExactNormal, Normal
 from labkernels.kernels.registry import discover
-from labkernels.measure import error_budget
+from labkernels.measure import error_budget, real_inputs
 from labkernels.measure.judge.judge import judge_of
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.emulation.decode import SOURCES, emulate
@@ -35,6 +36,19 @@ BITS = [  # kernel, head_dim, group, policy
 def case(group=4, head_dim=128, dtype="bf16", lengths=LENGTHS):
     workload = Decode(lengths, 2 * group, 2, head_dim, 16, dtype)
     return decode_inputs(workload, ExactNormal(0))
+
+
+def test_only_the_store_of_a_sinks_value_errs_less_than_the_budget():
+    drawn, how = real_inputs.decode_of(range(193, 257), ("first key",)), {"kernel": "decode_mma"}
+    policy = NumericPolicy(out="fp32")
+    budget = error_budget.error_budget(*drawn.arguments, policy, **how)
+    spread = metrics.rms(budget.z(live.output("decode", drawn, **how, policy=policy)), by="head")
+    assert np.allclose(spread, 1, atol=0.15)
+    stored = budget.stored("bf16")
+    spread = metrics.rms(stored.z(live.output("decode", drawn, **how)), by="head")
+    assert np.allclose(spread, (1, 0.8, 0.2), atol=0.05)
+    rounded = metrics.rms(stored.z(rounding.round_to(budget.o, "bf16")), by="head")
+    assert np.allclose(spread, rounded, atol=0.06)
 
 
 @pytest.mark.one_in(3)
@@ -72,7 +86,8 @@ def test_a_comparison_notices_a_bias_and_its_noise():
     inputs = case(lengths=(64,) * 6)
     budget = error_budget.error_budget(inputs.q, inputs.cache, kernel="decode_mma_n8")
     error = budget.bias + 1e-3 * np.sign(budget.o)
-    row = error_budget.total_rows(budget, error, by="head")[0]
+    how = (error_budget.TOTAL, error, budget.bias, budget.sigma**2, budget)
+    row = error_budget.comparison(*how, by="head")[0]
     assert row["measured_bias"] - row["predicted_bias"] == pytest.approx(1e-3)
     assert row["bias_noise"] == pytest.approx(0, abs=1e-12)
     assert row["measured_variance"] == pytest.approx(1e-6)
