@@ -1,4 +1,4 @@
-"""A few random calls of every verb, of seeds that stay; `make fuzz` goes on for an hour, with others.
+"""A few random calls of every verb, of fixed seeds; `make fuzz` goes on for an hour, with others.
 
 A call that fails is repeated by its seed, as `python -m tests.fuzz --help` says.
 """
