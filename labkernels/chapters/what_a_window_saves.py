@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from labkernels.hardware import gpu
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.kernel import PADDED_DIMS
 from labkernels.kernels.packed_gqa.schedule import steps_of_tiles as steps
+from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
 from labkernels.variant import AttentionVariant
@@ -168,3 +170,12 @@ def beside(
             size, error = (np.sqrt(np.mean(x**2)) for x in (true, out[:, chosen] - true))
             rows.append({"way": way, "heads": name, "output": size, "error": error})
     return pd.DataFrame(rows).assign(relative=lambda table: table.error / table.output)
+
+
+def score_of_first(given: PrefillInputs) -> torch.Tensor:
+    """Return the mean score of each query head's first key, as a sink has it: [q_heads] float32.
+
+    given: requests that begin with one key.
+    """
+    first = given.kv.k[0].repeat_interleave(given.workload.group, 0)
+    return (given.q.float() * first.float()).sum(-1).mean(0) * given.scale
