@@ -58,6 +58,7 @@ from labkernels.distributed.ranks import TIMEOUT_S
 from labkernels.kernels.decode.inputs import problem_of
 from labkernels.kernels.kernel import Shape
 from labkernels.kernels.registry import discover
+from labkernels.measure import real_inputs
 from labkernels.measure.resources import resources
 from labkernels.numerics.error import merging
 from labkernels.numerics.truth import oracle
@@ -265,27 +266,55 @@ plots.table(table, "wire-kernels", dict.fromkeys(table.columns[2:], "{:.6f}"))
 # Tensor cores, which round P to bf16, are a little worse everywhere; what the wire adds is the same for all. The Triton kernels store 16 bits only, so that their parts cannot travel in fp32, and a ring has no way to round its parts only once.
 #
 # ### By head, by request, and by rank
+#
+# Beside random inputs are two KV heads of SmolLM2, a trained model, with three query heads each, after 2,000 to 2,048 tokens:
 
 # %%
-done = decode_in_parts(*inputs.arguments, 4, scale=inputs.scale)
-truths = [oracle.attention(part)[0] for part in parts_of(inputs, 4)]
-pairs = [
-    (f"rank {i}", part, truth)
-    for i, (part, truth) in enumerate(zip(done.outs, truths, strict=True))
-]
-pairs.append(("merged", done.out, live.truth(inputs)))
-cells = [live.cells("decode", {x: o.double().numpy()}, t, (1,) * 4) for x, o, t in pairs]
+real = real_inputs.decode_of((2000, 2016, 2032, 2048), ("diffuse", "long"))
+cells = []
+for name, given in {"random": inputs, "SmolLM2": real}.items():
+    done = decode_in_parts(*given.arguments, 4, scale=given.scale)
+    truths = [oracle.attention(part)[0] for part in parts_of(given, 4)]
+    found = {f"rank {i}": pair for i, pair in enumerate(zip(done.outs, truths, strict=True))}
+    found["merged"] = done.out, live.truth(given)
+    for kind, (out, truth) in found.items():
+        part = live.cells("decode", {kind: out.double().numpy()}, truth, (1,) * 4)
+        cells.append(part.assign(inputs=name))
+
+# %% tags=["hide-input"]
 given = chapter.prefill_of(64, 64)
 out, exact = chapter.ring(given, 4, "fp32").double().numpy(), live.truth(given)
 for rank in range(4):
     own = np.concatenate([64 * request + zigzag(64, rank, 4).numpy() for request in range(2)])
-    cells.append(live.cells("prefill", {f"rank {rank}": out[own]}, exact[own], (16, 16)))
+    part = live.cells("prefill", {f"rank {rank}": out[own]}, exact[own], (16, 16))
+    cells.append(part.assign(inputs="random"))
 cells = pd.concat(cells).rename(columns={"way": "kind"})
 
-# %% mystnb={"figure": {"caption": "No rank is worse than the others, and the merged output, which is stored in bf16, errs most. Relative L2 error against float64 of each query head and request, with a mark for each of four ranks: parts in fp32 of a decode, each against its own keys, and the rows of a ring prefill, against all keys. decode_mma_n8 and prefill_mma, bf16.", "name": "wire-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over four query heads on the left and the requests on the right; dots of four ranks lie together, and those of the merged decode lie above them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "No rank is worse than the others, and the merged output, which is stored in bf16, errs most; rank 0 of SmolLM2 has the first key, whose weight among its keys is nearly 1 in two heads and is not rounded. Relative L2 error against float64 of each query head and request, with a mark for each of four ranks: parts in fp32 of a decode, each against its own keys, and the rows of a ring prefill, against all keys. decode_mma_n8 and prefill_mma, bf16; of SmolLM2 the heads diffuse and long.", "name": "wire-errors"}, "image": {"alt": "Four panels, decode above and prefill below, over query heads on the left and the requests on the right; in the decode random inputs stand beside those of SmolLM2. Dots of four ranks lie together, but rank 0 of SmolLM2 lies far below in two heads; those of the merged decode lie above them.", "width": "100%"}} tags=["hide-input"]
 by_place(cells, label="relative L2 error", origin=HERE)
 sized.log.drew("errors", "decode", "prefill")
 plt.show()
+
+# %% [markdown]
+# What does a head look at, and does its error grow with the ranks? The head *long* has a query head for each case. Here their sums are rounded at every hop, over ranks that hold the keys in order:
+
+# %% tags=["hide-input"]
+of_long = real_inputs.decode_of(range(2008, 2049, 8), ("long",))
+exact, of_ranks = live.truth(of_long), {}
+for n in (2, 64):
+    how = TENSOR_CORES.of("bf16"), "bf16"
+    model = merging.sigma_of_parts(parts_of(of_long, n), *how, hops=True)
+    error = chapter.in_parts(of_long, n, "bf16 hops").double().numpy() - exact
+    of_ranks[n] = [np.sqrt((x**2).mean(axis=(0, 2))) for x in (error, model)]
+(two, two_told), (most, most_told) = of_ranks.values()
+columns = ["looks at", "error, 2 ranks", "64 ranks", "times", "by the model"]
+seen = ["the first key", "its own key", "many keys"]
+by_head = pd.DataFrame(zip(seen, two, most, most / two, most_told / two_told), columns=columns)
+forms = dict.fromkeys(columns[1:3], "{:.5f}") | dict.fromkeys(columns[3:], "{:.1f}")
+plots.table(by_head, "wire-real", forms)
+
+# %% [markdown]
+# By {eq}`wire-variance` a hop rounds what the sum holds. A head that looks at the first key has its weight from the first hop on, and pays for all others; one that looks at its own key gets its weight at the last hops, and pays nothing. Of the first the model misses a part: what a hop adds is often less than half a spacing of the sum, and is lost at every hop alike.
 
 # %% [markdown]
 # ### Rounding, or a bug?
