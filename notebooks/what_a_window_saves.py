@@ -470,7 +470,7 @@ gain, us = (ours[ours.window > 0].set_index("window")[name] for name in ("gain",
 moved = chapter.least_us(chapter.prefill(8192, 128, HEADS, 4))
 read = [chapter.decode(8192, window, HEADS).bytes for window in (None, 1024, 128)]
 work = {w: chapter.scores(chapter.prefill(8192, w, HEADS)) for w in range(64, 129)}
-few = places.query("kind == 'batch of 8' and window == 128")
+few = places.query("kind == 'batch of 8' and x == 128")
 
 # %% tags=["evidence"]
 numbers = {
@@ -482,7 +482,7 @@ numbers = {
     "short_share": f"{100 * moved / us[128]:.0f}",
     "cut_grows": f"{cut / whole:.1f}", "window_off": f"{off / whole:.1f}",
     "sink_left": f"{left / whole:.1f}",
-    "places_few": f"{100 * few.value.item():.0f}",
+    "places_few": f"{100 * few.y.item():.0f}",
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, f"{number}", display=False)
