@@ -97,3 +97,10 @@ def test_errors_are_those_of_the_chosen_heads():
     found = chapter.beside({"x": out}, exact, {"first": [0], "second": [1]})
     assert found.output.tolist() == pytest.approx([1, 2])
     assert found.relative.tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_the_score_of_the_first_key_is_that_of_a_sink_in_its_place():
+    text = real_inputs.prefill_of((256,), ("first key", "diffuse"), queries=2)
+    q, first = text.q.double(), text.kv.k[0].double().repeat_interleave(3, 0)
+    wanted = torch.einsum("qhd,hd->qh", q, first).mean(0) / 8
+    assert torch.allclose(chapter.score_of_first(text).double(), wanted, atol=1e-4)
