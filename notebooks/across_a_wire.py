@@ -309,7 +309,8 @@ for n in (2, 64):
 (two, two_told), (most, most_told) = of_ranks.values()
 columns = ["looks at", "error, 2 ranks", "64 ranks", "times", "by the model"]
 seen = ["the first key", "its own key", "many keys"]
-by_head = pd.DataFrame(zip(seen, two, most, most / two, most_told / two_told), columns=columns)
+values = seen, two, most, most / two, most_told / two_told
+by_head = pd.DataFrame(dict(zip(columns, values, strict=True)))
 forms = dict.fromkeys(columns[1:3], "{:.5f}") | dict.fromkeys(columns[3:], "{:.1f}")
 plots.table(by_head, "wire-real", forms)
 

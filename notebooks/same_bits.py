@@ -52,11 +52,11 @@ from labkernels import Bench, Decode, Prefill, plots
 from labkernels.chapters import exercises, live, same_bits, two_roads
 from labkernels.hardware import gpu
 from labkernels.kernels.decode.schedule import invariant_keys_per_split
-from labkernels.planners import Batch, changed, named
-from labkernels.planners.flash_attention import flash_attention_2
 
 # %% tags=["hide-input"]
 from labkernels.measure import real_inputs
+from labkernels.planners import Batch, changed, named
+from labkernels.planners.flash_attention import flash_attention_2
 from labkernels.plots.accuracy.by_place import by_place
 from labkernels.plots.curves import bars, curves
 from labkernels.probing import targets

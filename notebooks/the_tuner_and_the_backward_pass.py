@@ -48,6 +48,8 @@ from myst_nb import glue
 from labkernels import Backward, Bench, Decode, Prefill, hardware, plots, source
 from labkernels.budget import ranking
 from labkernels.chapters import exercises, live
+
+# %% tags=["hide-input"]
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure import real_inputs

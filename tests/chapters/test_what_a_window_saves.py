@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from labkernels import Prefill
 from labkernels.chapters import what_a_window_saves as chapter
+from labkernels.measure import real_inputs
 from labkernels.variant import AttentionVariant
 
 CAUSAL = AttentionVariant(causal=True)
