@@ -269,7 +269,7 @@ plots.table(table, "wire-kernels", dict.fromkeys(table.columns[2:], "{:.6f}"))
 #
 # Beside random inputs are two KV heads of SmolLM2, a trained model, with three query heads each, after 2,000 to 2,048 tokens:
 
-# %%
+# %% tags=["hide-input"]
 real = real_inputs.decode_of((2000, 2016, 2032, 2048), ("diffuse", "long"))
 cells = []
 for name, given in {"random": inputs, "SmolLM2": real}.items():

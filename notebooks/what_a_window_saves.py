@@ -367,7 +367,7 @@ bench = Bench(
 ran = bench.run()
 print(f"{len(bench.log.runs)} kernels ran, and their outputs were judged")
 
-# %%
+# %% tags=["hide-input"]
 LENGTHS, few = (1024, 700, 400), few | {"q_heads": 8}
 drawn = {
     "decode": decode_inputs(Decode(LENGTHS, **few), Normal(0, "cpu")),
