@@ -413,7 +413,7 @@ whole, cut, kept, off, left = (np.sqrt((x**2).mean()) for x in parts)
 # %% [markdown]
 # *Output* and *error* are root mean squares. The window makes both about twice as large, as {eq}`window-error` says of 129 keys instead of 400 to 1,024; the sink takes a share of both.
 #
-# SmolLM2 has no sinks, but in its heads 3 to 5 the first key has nearly all weight, and a small value. A window that leaves this key out is no matter of rounding: its weight goes to other keys, and over 64 queries the outputs become {glue:text}`cut_grows` times as large. They are off by {glue:text}`window_off` of their true size, with a sink in the key's place by {glue:text}`sink_left`. In head 5 this sink leaves an output below fp16's normal numbers.
+# SmolLM2 has no sinks, but in its heads 3 to 5 the first key has nearly all weight, and a small value. A window that leaves this key out is no matter of rounding: its weight goes to other keys, and over 64 queries the outputs become {glue:text}`cut_grows` times as large. They are off by {glue:text}`window_off` times their true size, and with a sink in the key's place by {glue:text}`sink_left` times. In head 5 this sink leaves an output below fp16's normal numbers.
 #
 # Is a larger sink worse? The softmax takes its weights relative to the largest score, and a sink is a score: then all weights of the keys are small, and fp16 has fewer digits below $2^{-14}$. Here head by head the sink grows:
 
