@@ -434,9 +434,8 @@ numbers = {
     "channels": f"{by.most.max()}", "control": f"{1e6 * control['all-reduce']:.0f}",
     "control_one": f"{1e6 * control['one GPU']:.0f}", "order_cost": f"{order_cost[8192]:.1f}",
     "order_cost_long": f"{order_cost[131072]:.1f}",
-    "order_cost_longest": f"{order_cost[2**20]:.0f}",
+    "order_cost_longest": f"{order_cost[2**20]:.0f}", "short_back": f"{back[8192]:.0f}",
     "short_ideal": f"{ideal[8192]:.0f}", "back_ideal": f"{back[65536]:.0f}",
-    "short_back": f"{back[8192]:.0f}",
 }  # fmt: skip
 for name, number in numbers.items():
     glue(name, number, display=False)
