@@ -119,9 +119,12 @@ def of_bits(operation):
 
 
 def of_counters(cell):
-    """Yield what the profiled child prepares of our kernels, without those of cuBLAS and torch."""
+    """Yield what the profiled child prepares of our kernels, without those of cuBLAS and torch.
+
+    A prefill in 8 bits is no verb's, and is planned by a function of its own.
+    """
     _, calls = cell
-    for call in calls:
+    for call in (call for call in calls if call.operation != child.PREFILL_FP8):
         name = call.name.removesuffix(" ordered")
         if name in discover():
             tiled = child.with_tile(name, call.tile, call.head_dim) if call.tile else name

@@ -36,7 +36,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE, SUMS_FILE = "performance/ranks.csv", "accuracy/sums.csv"
+DATA_FILE, SUMS_FILE = "performance/ranks.csv", "accuracy/sums.parquet"
 DTYPE = "bf16"
 TIMEOUT_S = 120.0  # a first call compiles kernels and joins the ranks
 REPLAYS = 10  # of a graph, between two events
