@@ -296,14 +296,9 @@ pairs = {"largest |kvcache − varlen|": np.abs(apart_by).max((1, 2))}
 pairs |= {f"rmse of {name}": np.sqrt(((x - truth) ** 2).mean((1, 2))) for name, x in outs.items()}
 pairs["rms of kvcache − varlen"] = np.sqrt((apart_by**2).mean((1, 2)))
 lines = [pd.DataFrame({"kind": n, "x": given.lengths, "y": v}) for n, v in pairs.items()]
-labels = ("keys of the sample", "output, absolute")
-curves(
-    pd.concat(lines).query("y > 0"),
-    labels=labels,
-    log="xy",
-    mark="o",
-    origin="computed on this machine",
-)
+labels, looks = ("keys of the sample", "output, absolute"), {"log": "xy", "mark": "o"}
+lines = pd.concat(lines).query("y > 0")
+curves(lines, labels=labels, origin="computed on this machine", **looks)
 plt.show()
 
 # %% [markdown]
