@@ -268,7 +268,7 @@ plt.show()
 # \sum_j P_{ij} = \sum_j 2^{s_{ij} - \ell_i} = 2^{\ell_i(\text{bf16}) - \ell_i(\text{e4m3})}
 # $$ (effect-sum-of-weights)
 #
-# Errors of the logits grow with the logits, and the power makes factors of them: in a held-out batch a row's weights sum to {glue:text}`sums_first` at most after step 0, to {glue:text}`sums_100` after step 100, and to {glue:text}`sums_most` later. Two controls change only what the backward pass takes. With the *values of the codes* as Q, K and V the sums stay below {glue:text}`sums_codes`, with *all of a bf16 pass* below {glue:text}`sums_bf16`. Both train: their means end {glue:text}`codes_over` and {glue:text}`bf16_over` nats from that of the three others, whose seeds spread by {glue:text}`spread_wide`. What failed is the mixture of two passes, not 8 bits in the forward pass.
+# Errors of the logits grow with the logits, and the power makes factors of them: in a held-out batch a row's weights sum to {glue:text}`sums_first` at most after step 0, to {glue:text}`sums_100` after step 100, and to {glue:text}`sums_most` later. Two controls change only what the backward pass takes. With the *values of the codes* as Q, K and V the sums stay below {glue:text}`sums_codes`, with *all of a bf16 pass* below {glue:text}`sums_bf16`. Both train: their means lie {glue:text}`codes_over` and {glue:text}`bf16_over` nats from that of the three others, whose seeds spread by {glue:text}`spread_wide`. What failed is the mixture of two passes, not 8 bits in the forward pass.
 
 # %% mystnb={"figure": {"caption": "A forward pass in e4m3 trains like one in bf16 if its gradients are of one pass, be it the one in 8 bits or one in bf16; with gradients of both the loss rises again. Loss of each tenth step's batch, 128 channels, seed 0.", "name": "effect-e4m3"}, "image": {"alt": "Four curves over 500 steps that fall together from 5 to 2 nats in the first hundred. Three go on to near 1; that of e4m3 with gradients of two passes turns, and rises above 3.", "width": "100%"}} tags=["hide-input"]
 trained = pd.DataFrame(store.read("training"))
@@ -495,12 +495,12 @@ for name, of in several.items():
 # %% tags=["evidence"]
 numbers = {
     "sums_first": f"{most[0]:.2f}",
-    "sums_100": f"{most[100]:.3g}",
+    "sums_100": f"{most[100]:,.0f}",
     "sums_most": f"{most.max():,.0f}" if most.max() < 1e6 else "more than a million",
     "sums_codes": f"{np.ceil(100 * sums[CODES].max(axis=None)) / 100:.2f}",
     "sums_bf16": f"{np.ceil(10_000 * sums[BF16].max(axis=None)) / 10_000:.4f}",
-    "codes_over": f"{over[CODES]:+.3f}",
-    "bf16_over": f"{over[BF16]:+.3f}",
+    "codes_over": f"{abs(over[CODES]):.3f}",
+    "bf16_over": f"{abs(over[BF16]):.3f}",
     "spread_wide": f"{in_16.std(axis=1).mean():.3f}",
 }
 for name, number in numbers.items():

@@ -26,7 +26,7 @@
 # Errors grow {glue:text}`times_worse` times, as a formula says by head if values do not repeat.
 # One scale serves all heads, but a head {glue:text}`small_head` times smaller errs {glue:text}`small_errs` times as much.
 # Position 97 ends a tile: P in 8 bits meets another maximum.
-# How sure: one H200 (CUDA {glue:text}`cuda`, {glue:text}`peer_version`); no model was run.
+# How sure: one H200 (CUDA {glue:text}`cuda`, {glue:text}`peer_version`).
 # :::
 
 # %% tags=["remove-cell"]
