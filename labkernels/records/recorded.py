@@ -64,7 +64,8 @@ def origins(rows: Iterable[Row]) -> str:
     if len(gpus) != 1:
         raise ValueError(f"rows come from {sorted(gpus)}, allowed: one GPU")
     days = sorted({str(row["started_utc"])[:10] for row in rows})
-    commits = dict.fromkeys(_short(row) + (" with changes" if row.get("dirty") else "") for row in rows)
+    changes = (" with changes" if row.get("dirty") else "" for row in rows)
+    commits = dict.fromkeys(_short(row) + said for row, said in zip(rows, changes, strict=True))
     word = "commit" if len(commits) == 1 else "commits"
     return f"measured on {gpus.pop()}, {' and '.join(days)}, {word} {', '.join(commits)}"
 
