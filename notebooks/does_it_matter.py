@@ -51,7 +51,8 @@ from labkernels.chapters import exercises, live
 
 # %% tags=["hide-input"]
 from labkernels.experiments.training import generation, ways, weights
-from labkernels.experiments.training.effects import PLAIN, WHOLE, WIDE, WINDOWED
+from labkernels.experiments.training.effects import PLAIN, WHOLE, WINDOWED, WITH_WINDOWS
+from labkernels.experiments.training.losses import EXACT, WIDE
 from labkernels.experiments.training.model import Gpt, Size
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
@@ -241,7 +242,7 @@ plots.table(table, "effect-foreign", forms)
 # Nine ways of attention trained the model for 500 steps of 32 texts of 512 bytes, from three seeds each, and six ways a model of 128 channels without windows; P as hi + lo exists only in decode. AdamW and the model's weights are in fp32, its products in bf16. The loss on held-out text, in nats per byte, by channels and seed:
 
 # %%
-losses, of_wide = chapter.losses(), chapter.losses("128 channels")
+losses, of_wide = chapter.losses(PLAIN), chapter.losses(WIDE)
 table = pd.concat([losses, of_wide], axis=1)
 table.columns = [f"{channels}, seed {n}" for channels in (64, 128) for n in losses.columns]
 table = table.rename_axis("attention").reset_index()
@@ -250,7 +251,7 @@ plots.table(table, "effect-losses", dict.fromkeys(table.columns[1:], "{:.4f}"))
 # %% mystnb={"figure": {"caption": "The same seed with another kernel soon takes another way, and none stays above or below. Loss of each training step's batch less the mean of all nine ways; four of them, seed 0, 64 channels.", "name": "effect-training"}, "image": {"alt": "Four curves over 500 steps that cross each other around zero, first within a few hundredths of a nat, later within a hundredth.", "width": "100%"}} tags=["hide-input"]
 steps_of = {"what": "training", "model": PLAIN}
 curves(
-    chapter.curve(0, ["tensor cores", "CUDA cores", "torch cuDNN", "torch fp32"]),
+    chapter.curve(PLAIN, 0, ["tensor cores", "CUDA cores", "torch cuDNN", "torch fp32"]),
     labels=("step", "loss above the mean, nats"),
     origin=recorded.origin(store.select(store.read("training"), steps_of)),
 )
@@ -272,8 +273,8 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "A forward pass in e4m3 trains like one in bf16 if its gradients are of one pass, be it the one in 8 bits or one in bf16; with gradients of both the loss rises again. Loss of each tenth step's batch, 128 channels, seed 0.", "name": "effect-e4m3"}, "image": {"alt": "Four curves over 500 steps that fall together from 5 to 2 nats in the first hundred. Three go on to near 1; that of e4m3 with gradients of two passes turns, and rises above 3.", "width": "100%"}} tags=["hide-input"]
 trained = pd.DataFrame(store.read("training"))
-trained = trained[(trained.model == "128 channels") & (trained.model_seed == 0)]
-lines = trained[trained.what == "training"]
+trained = trained[trained.model == WIDE]
+lines = trained[(trained.what == "training") & (trained.model_seed == 0)]
 lines = lines[lines.way.isin(["tensor cores", "e4m3", *ways.CONTROLS])]
 curves(
     lines.assign(kind=lines.way, x=lines.step, y=lines.value),
@@ -464,8 +465,6 @@ glue("small_context", weights.SMALL.size.context, display=False)
 glue("small_loss", f"{float(known['held out']):.2f}", display=False)
 
 # %% tags=["evidence"]
-trained = pd.DataFrame(store.read("training"))
-trained = trained[trained.model == "128 channels"]
 seeds = {"index": "step", "columns": ["way", "model_seed"], "values": "value"}
 batches = trained[trained.what == "training"].pivot(**seeds)
 sums = trained[trained.what == "sum of weights, largest"].pivot(**seeds)
@@ -482,7 +481,7 @@ assert 1 < most[0] < most[100] < most.max()
 CODES, BF16 = ways.CONTROLS
 in_8, in_16 = of_wide.loc[["e4m3", CODES, BF16]], of_wide.drop(["e4m3", CODES, BF16])
 assert in_8.loc["e4m3"].min() > 1.5 * in_16.max(axis=None)  # fails from every seed
-exact = chapter.losses("128 channels", "held out, in fp32").loc["e4m3"]
+exact = chapter.losses(WIDE, EXACT).loc["e4m3"]
 assert (exact - in_8.loc["e4m3"]).abs().max() < 0.01  # attention in fp32 ends the same
 over = in_8.mean(axis=1) - in_16.to_numpy().mean()
 assert (over[[CODES, BF16]].abs() < 0.1).all()  # both controls train
@@ -515,7 +514,7 @@ glue("foreign_tokens", f"{256 * foreign['sample'].nunique():,}", display=False)
 # %% tags=["evidence"]
 count = sum(weight.numel() for weight in Gpt(Size()).parameters())
 glue("weights", f"{count / 1e6:.1f}", display=False)
-count = sum(weight.numel() for weight in Gpt(WIDE).parameters())
+count = sum(weight.numel() for weight in Gpt(WITH_WINDOWS).parameters())
 glue("weights_wide", f"{count / 1e6:.1f}", display=False)
 glue("random_low", f"{min(of_random):.0f}", display=False)
 glue("random_high", f"{max(of_random):.0f}", display=False)

@@ -42,17 +42,17 @@ def ratios(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def losses(model: str = "64 channels", what: str = "held out") -> pd.DataFrame:
+def losses(model: str, what: str = "held out") -> pd.DataFrame:
     """Return the loss on held-out text of each way (down) and seed (across)."""
     found = pd.DataFrame(store.read("training"))
     held = found[(found.model == model) & (found.what == what)]
     return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
 
 
-def curve(seed: int, ways: Sequence[str]) -> pd.DataFrame:
-    """Return the first model's loss by some ways, above the mean of all ways: kind, x and y."""
+def curve(model: str, seed: int, ways: Sequence[str]) -> pd.DataFrame:
+    """Return a model's loss by some ways, above the mean of all ways: kind, x and y."""
     found = pd.DataFrame(store.read("training"))
-    found = found[found.model == "64 channels"]
+    found = found[found.model == model]
     part = found[(found.what == "training") & (found.model_seed == seed)]
     y = part.value - part.groupby("step").value.transform("mean")
     lines = pd.DataFrame({"kind": part.way, "x": part.step, "y": y})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkernels.chapters import does_it_matter as chapter
-from labkernels.experiments.training import effects
+from labkernels.experiments.training import effects, losses
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
@@ -28,12 +28,12 @@ def test_tables_of_the_recorded():
     full = chapter.means(found, "logits")
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
-    assert chapter.losses().shape == (9, 3)
-    for what in ("held out", "held out, in fp32"):
-        assert chapter.losses("128 channels", what).shape == (6, 3)
-    lines = chapter.curve(0, ["tensor cores", "torch fp32"])
+    assert chapter.losses(losses.PLAIN).shape == (9, 3)
+    for what in (losses.HELD_OUT, losses.EXACT):
+        assert chapter.losses(losses.WIDE, what).shape == (6, 3)
+    lines = chapter.curve(losses.PLAIN, 0, ["tensor cores", "torch fp32"])
     assert set(lines.kind) == {"tensor cores", "torch fp32"}
-    every = chapter.curve(0, list(chapter.losses().index))
+    every = chapter.curve(losses.PLAIN, 0, list(chapter.losses(losses.PLAIN).index))
     assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
 
 

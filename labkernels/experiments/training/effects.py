@@ -46,12 +46,12 @@ class Plan:
     tokens: int = 256
 
 
-WIDE = Size(context=1024, q_heads=4, head_dim=128, window=256)
+WITH_WINDOWS = Size(context=1024, q_heads=4, head_dim=128, window=256)
 _NARROW = replace(losses.QUICK.size, layers=2, head_dim=128, window=7)
 _QUICK = Plan(losses.QUICK, judged=2, prompts=2, prompt=20, tokens=6)
 WHOLE = {
     PLAIN: Plan(Run(Size(context=1024), steps=1500, batch=16), ("e4m3",)),
-    WINDOWED: Plan(Run(WIDE, steps=1500, batch=16), ("torch flash", "torch cuDNN")),
+    WINDOWED: Plan(Run(WITH_WINDOWS, steps=1500, batch=16), ("torch flash", "torch cuDNN")),
 }
 QUICK = {
     PLAIN: _QUICK,
