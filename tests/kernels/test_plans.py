@@ -61,7 +61,15 @@ def test_a_split_is_whole_steps_and_no_more_than_a_grid_holds(max_kv_len, step, 
 def test_a_small_decode_keeps_the_sms_busy_as_far_as_its_keys_reach(units, max_kv_len):
     how = {"slots": 3 * 132, "sm_count": 132, "step": 64}
     keys = keys_per_split(units=units, max_kv_len=max_kv_len, **how)
-    assert units * ceil(max_kv_len / keys) >= 132 or keys <= 256
+    assert units * ceil(max_kv_len / keys) >= 132 or keys <= max(256, 2 * max_kv_len**0.5 + 64)
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "splits"), [(4, 65536, 64), (2, 65536, 86), (1, 65536, 128), (1, 4096, 16)]
+)
+def test_a_request_has_fewer_splits_where_one_warp_merges_more_rows(rows, keys, splits):
+    how = {"units": 1, "slots": 528, "sm_count": 132, "step": 64, "merged_rows": rows}
+    assert ceil(keys / keys_per_split(max_kv_len=keys, **how)) == splits
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,14 @@ def grid(*, quick: bool = False) -> list[timed.GridCell]:
 
 def _of_dtype(dtype: str) -> list[timed.GridCell]:
     def cell(batch, kv_len, q_heads, why, **how):
-        how |= {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype}
+        how = {"q_heads": q_heads, "kv_heads": KV_HEADS, "dtype": dtype, **how}
         return timed.GridCell(Decode.uniform(batch, kv_len, **how), why)
 
     return [
         cell(57, 8192, 32, "case 000"),
         *(cell(57, 8192, KV_HEADS * group, f"group {group}") for group in GROUPS),
         cell(1, 131072, 32, "one long request"),
+        cell(1, 65536, 8, "one of eight ranks", kv_heads=1),
         cell(256, 1024, 32, "many short requests"),
         cell(32, 4096, 32, "a middling batch"),
         *(cell(57, 8192, 32, f"page {size}", page_size=size) for size in PAGE_SIZES),

@@ -41,7 +41,9 @@ class DecodeCall(Call):
         return Attention(self.out, self.lse2)
 
 
-def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> Plan:
+def plan_decode(
+    call: DecodeCall, *, step: int, merged_rows: int = 1, launches_to_merge: int = 0
+) -> Plan:
     """Cut the decode into blocks: by its shapes, by call.keys_per_split, or by each length.
 
     Raises: ValueError if keys_per_split makes more splits than a grid can have.
@@ -59,6 +61,7 @@ def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> P
             slots=choice.slots,
             sm_count=call.gpu.sm_count,
             step=step,
+            merged_rows=merged_rows,
             converts=choice.instance.kv_dtype is not None,
         )
         splits = max(1, math.ceil(longest / keys))

@@ -71,7 +71,8 @@ def prepare(call: DecodeCall) -> Step[Attention]:
 
 def _program(call: DecodeCall) -> Program:
     q, k, table, instance = call.q, call.cache.k, call.cache.page_table, call.choice.instance
-    plan = plan_decode(call, step=instance.tile.warps * instance.tile.keys)
+    warps, rows = instance.tile.warps, min(call.group, instance.rows)
+    plan = plan_decode(call, step=warps * instance.tile.keys, merged_rows=-(-rows // warps))
     slices, batch, kv_heads = -(-call.group // instance.rows), q.shape[0], k.shape[2]
     params = with_numbers(
         DecodeParams,

@@ -55,7 +55,8 @@ struct DecodeWork {
 // a kernel splits each request by its own length, whatever the other requests are.
 LAB_DEVICE int keys_per_split(const DecodeParams& p, int n) {
 #ifdef LAB_SPLIT_KEYS
-  return LAB_SPLIT_KEYS << (n > LAB_SPLIT_DOUBLED_ABOVE) + (n > LAB_SPLIT_DOUBLED_AGAIN_ABOVE);
+  return LAB_SPLIT_KEYS << (n > LAB_SPLIT_DOUBLED_ABOVE_0) + (n > LAB_SPLIT_DOUBLED_ABOVE_1) +
+                               (n > LAB_SPLIT_DOUBLED_ABOVE_2) + (n > LAB_SPLIT_DOUBLED_ABOVE_3);
 #else
   return p.keys_per_split;
 #endif

@@ -5,6 +5,10 @@ import math
 from labkernels.kernels.checks import MAX_SPLITS
 
 MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
+# One block merges all splits of a request and KV head. For each of the rows of a split that fall to
+# one warp it takes as long as a block takes for so many keys. Splits that just balance the two have
+# sqrt(this x rows x keys) keys; longer ones leave SMs idle, shorter ones wait for the merge.
+KEYS_PER_MERGED_ROW = 4
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
 # of that size. A block of a cache of 8 bits also converts what it copies, while other blocks of its
 # SM copy: such a decode is cut into as many blocks as the GPU holds at once, but a request never
@@ -18,17 +22,17 @@ MIN_KEYS_TO_FILL_WAVES = 1024
 # of more keys than each of DOUBLED_ABOVE. Short splits keep SMs busy when a request is alone; in a
 # long request each further split adds a partial state to write, read and merge.
 SHORTEST_SPLIT = 256
-DOUBLED_ABOVE = (2048, 16384)
+DOUBLED_ABOVE = (2048, 16384, 65536, 262144)
 # The same for the CUDA source, which reads each request's length.
-_NAMES = ("SPLIT_KEYS", "SPLIT_DOUBLED_ABOVE", "SPLIT_DOUBLED_AGAIN_ABOVE")
-SPLIT_NUMBERS = tuple(zip(_NAMES, (SHORTEST_SPLIT, *DOUBLED_ABOVE), strict=True))
+_LIMITS = ((f"SPLIT_DOUBLED_ABOVE_{i}", limit) for i, limit in enumerate(DOUBLED_ABOVE))
+SPLIT_NUMBERS = (("SPLIT_KEYS", SHORTEST_SPLIT), *_LIMITS)
 
 
 def invariant_keys_per_split(n_keys: int) -> int:
     """Return the keys per split of a request of so many keys, whatever its batch is.
 
-    >>> [invariant_keys_per_split(n) for n in (300, 2048, 2049, 16384, 131072)]
-    [256, 256, 512, 512, 1024]
+    >>> [invariant_keys_per_split(n) for n in (2048, 2049, 16385, 131072, 2**20)]
+    [256, 512, 1024, 2048, 4096]
     """
     return SHORTEST_SPLIT << sum(n_keys > limit for limit in DOUBLED_ABOVE)
 
@@ -40,18 +44,27 @@ def most_invariant_splits(max_keys: int) -> int:
 
 
 def keys_per_split(
-    *, units: int, max_kv_len: int, slots: int, sm_count: int, step: int, converts: bool = False
+    *,
+    units: int,
+    max_kv_len: int,
+    slots: int,
+    sm_count: int,
+    step: int,
+    merged_rows: int = 1,
+    converts: bool = False,
 ) -> int:
     """Return the keys per split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
-    block takes at a time; a split has a whole number of steps. converts: the cache has 8 bits.
+    block takes at a time; a split has a whole number of steps. merged_rows: rows of a split that
+    one warp merges. converts: the cache has 8 bits.
     """
     most = FULL_BLOCKS_PER_SM * sm_count
     one_wave = max(slots, most) if converts else most
     if units <= one_wave:
         splits = min(one_wave // units, most)
-        least = min(MIN_KEYS_PER_SPLIT, max_kv_len)
+        balanced = math.isqrt(KEYS_PER_MERGED_ROW * merged_rows * max_kv_len)
+        least = min(max(MIN_KEYS_PER_SPLIT, balanced), max_kv_len)
     elif units <= slots:
         splits = least = 1
     else:

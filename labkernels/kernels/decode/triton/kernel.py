@@ -19,8 +19,8 @@ from labkernels.cuda.triton_variant import begin_with_sinks, nearest_biases, sha
 from labkernels.kernels.decode import schedule
 
 SHORTEST_SPLIT = tl.constexpr(schedule.SHORTEST_SPLIT)
-DOUBLED_ABOVE = tl.constexpr(schedule.DOUBLED_ABOVE[0])
-DOUBLED_AGAIN_ABOVE = tl.constexpr(schedule.DOUBLED_ABOVE[1])
+DOUBLED_ABOVE = tl.constexpr(schedule.DOUBLED_ABOVE)
+DOUBLINGS = tl.constexpr(len(schedule.DOUBLED_ABOVE))
 
 
 @triton.jit
@@ -88,8 +88,9 @@ def scaled(b_x, scale, o_scale, m_key, keys_per_scale):
 def keys_of_split(keys_per_split, n_keys, BY_LENGTH: tl.constexpr):
     """Return the keys per split of a request of which the query sees some keys."""
     if BY_LENGTH:
-        doubled = (n_keys > DOUBLED_ABOVE).to(tl.int32) + (n_keys > DOUBLED_AGAIN_ABOVE)
-        keys_per_split = SHORTEST_SPLIT << doubled
+        keys_per_split = SHORTEST_SPLIT
+        for i in tl.static_range(DOUBLINGS):
+            keys_per_split = tl.where(n_keys > DOUBLED_ABOVE[i], 2 * keys_per_split, keys_per_split)
     return keys_per_split
 
 
