@@ -26,7 +26,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/host_time.csv"
+DATA_FILE = "performance/host_time.parquet"
 REQUESTS, TOKENS, QUICK_TOKENS = 4, 512, 32
 CALLS = 50
 WARMUP_S = 0.5  # until the host's clock has settled
