@@ -174,16 +174,16 @@ def rounded_inputs(
 
 # "e4m3" but for the gradients
 CONTROLS = ("e4m3, gradients of its codes", "e4m3, gradients of bf16")
-# The forward pass by `decode`, with P in two parts, and with the 16 bits of P of "tensor cores"
-DECODES = ("P as hi + lo", "tensor cores, decode")
+# The forward pass by `decode`: P in two parts, and, as a control, in the 16 bits of "tensor cores"
+BY_DECODE = ("P as hi + lo", "tensor cores, decode")
 # Every way by its name in data/. The first is the one that is repeated.
 WAYS: Mapping[str, Callable[[], Attend]] = {
     "tensor cores": partial(ours, TENSOR_CORES),
     "tensor cores, free order": partial(ours, TENSOR_CORES, ordered=False),
     "rounded denominator": partial(ours, NumericPolicy(denominator="rounded")),
     "CUDA cores": partial(ours, CUDA_CORES),
-    DECODES[0]: partial(ours, NumericPolicy(p="input_x2"), run=by_decode),
-    DECODES[1]: partial(ours, TENSOR_CORES, run=by_decode),
+    BY_DECODE[0]: partial(ours, NumericPolicy(p="input_x2"), run=by_decode),
+    BY_DECODE[1]: partial(ours, TENSOR_CORES, run=by_decode),
     "torch flash": partial(torchs, SDPBackend.FLASH_ATTENTION),
     "torch cuDNN": partial(torchs, SDPBackend.CUDNN_ATTENTION),
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),
