@@ -24,7 +24,7 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/effects.parquet"
 SEED = 0
 REFERENCE = "rounded inputs"
-PASSES = {way: of for way, of in ways.WAYS.items() if way not in ways.CONTROLS}
+PASSES = {way: of for way, of in ways.WAYS.items() if way not in ways.CONTROLS + ways.BY_DECODE}
 PASSES |= ways.FORWARD_ONLY
 PLAIN, WINDOWED = losses.PLAIN, "128 channels, windows"
 WHOLE_MODEL = "torch fp32, model in bf16"

@@ -1,6 +1,7 @@
 """The ways to compute the model's attention, each named in data/."""
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from labkernels.experiments.training.model import Attend
 from labkernels.kernels.backward.api import backward
+from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.prefill.api import prefill
 from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
@@ -75,6 +78,24 @@ def ours(
 def in_16_bits(q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, **how: Any) -> Any:
     """Run a prefill; return its output, and what the backward pass takes."""
     made = prefill(q, kv, ends, **how).outputs()
+    return made.out, (q, kv.k, kv.v, *made)
+
+
+def by_decode(q: torch.Tensor, kv: RaggedKV, ends: torch.Tensor, **how: Any) -> Any:
+    """Run a decode with a request for each token, whose last key is the token's own.
+
+    The requests of a text share its pages. Only decode kernels take P in two parts.
+    """
+    context = how["q_lens"][0]
+    page = math.gcd(context, 64)  # pages that a text fills
+    pages = torch.arange(len(q) // page, dtype=torch.int32, device=q.device)
+    table = pages.view(-1, context // page).repeat_interleave(context, 0)
+    kv_len = torch.arange(1, context + 1, dtype=torch.int32, device=q.device).repeat(kv.batch)
+    pools = (x.unflatten(0, (-1, page)) for x in (kv.k, kv.v))
+    of_token = {name: how[name] for name in ("policy", "window_left")}
+    step = decode_step(q, PagedKV(*pools, table, kv_len), checks=False, **of_token)
+    step.run()
+    made = step.outputs()
     return made.out, (q, kv.k, kv.v, *made)
 
 
@@ -153,12 +174,16 @@ def rounded_inputs(
 
 # "e4m3" but for the gradients
 CONTROLS = ("e4m3, gradients of its codes", "e4m3, gradients of bf16")
+# The forward pass by `decode`: P in two parts, and, as a control, in the 16 bits of "tensor cores"
+BY_DECODE = ("P as hi + lo", "tensor cores, decode")
 # Every way by its name in data/. The first is the one that is repeated.
 WAYS: Mapping[str, Callable[[], Attend]] = {
     "tensor cores": partial(ours, TENSOR_CORES),
     "tensor cores, free order": partial(ours, TENSOR_CORES, ordered=False),
     "rounded denominator": partial(ours, NumericPolicy(denominator="rounded")),
     "CUDA cores": partial(ours, CUDA_CORES),
+    BY_DECODE[0]: partial(ours, NumericPolicy(p="input_x2"), run=by_decode),
+    BY_DECODE[1]: partial(ours, TENSOR_CORES, run=by_decode),
     "torch flash": partial(torchs, SDPBackend.FLASH_ATTENTION),
     "torch cuDNN": partial(torchs, SDPBackend.CUDNN_ATTENTION),
     "torch efficient": partial(torchs, SDPBackend.EFFICIENT_ATTENTION),

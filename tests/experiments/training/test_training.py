@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from labkernels.experiments.experiment import Options
 from labkernels.experiments.harness import Recording
@@ -13,7 +14,8 @@ from labkernels.records import schema
 
 RUN = replace(losses.QUICK, steps=6)
 WIDE = replace(losses.QUICKS[losses.WIDE], steps=6)
-IN_16_BITS = ("tensor cores", "rounded denominator", "CUDA cores", "torch math", "torch fp32")
+TENSOR_CORES = ("tensor cores", "rounded denominator", *ways.BY_DECODE)
+IN_16_BITS = (*TENSOR_CORES, "CUDA cores", "torch math", "torch fp32")
 IN_8_BITS = ("e4m3", *ways.CONTROLS)
 ON_A_CPU = [(RUN, way, 8) for way in IN_16_BITS] + [
     (WIDE, way, 4) for way in IN_8_BITS
@@ -48,6 +50,23 @@ def test_logits_are_those_of_attention_in_fp32(run, way, bits):
     with torch.no_grad():  # a token does not see later ones
         cut = model(earlier, ways.WAYS[way]())
     assert torch.equal(cut[:, :-1], found[:, :-1])
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_a_decode_for_each_token_is_a_prefill_and_p_in_two_parts_leaves_the_rounding_of_out(window):
+    torch.manual_seed(0)
+    qkv = [torch.randn(2, 96, heads, 64).bfloat16().double() for heads in (6, 2, 2)]
+    want = ways.torchs(SDPBackend.MATH, torch.float64)(*qkv, window)
+    given, errors = {}, {}
+    for way in ("tensor cores", *ways.BY_DECODE):
+        out = ways.WAYS[way]()(*qkv, window, note=lambda *of, way=way: given.update({way: of}))
+        errors[way] = float((out - want).norm())
+    rounding = float((want.bfloat16() - want).norm())
+    both, control = (errors[way] for way in ways.BY_DECODE)
+    assert rounding <= both <= 1.001 * rounding
+    assert 1.1 * rounding < control <= 1.01 * errors["tensor cores"]
+    for *_, lse2 in given.values():  # fp32, of logits up to 8
+        assert (lse2 - given["tensor cores"][-1]).abs().max() <= 8 * 2.0**-22
 
 
 @pytest.mark.parametrize(("run", "way", "bits"), ON_A_CPU)
