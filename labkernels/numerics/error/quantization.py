@@ -1,11 +1,13 @@
-"""What storing Q, K and V in a narrow format does to the output, predicted from the numbers stored.
+"""What storing Q, K and V in a narrow format does to the output, before and after it is done.
 
-A number x with a scale s is stored as the format's nearest number to x / s. Its error is taken as
-random and uniform in half a spacing, of the variance (s ulp(x / s))^2 / 12. The output depends on K
-and Q through the scores, to first order: an error d_j of score j changes o by p_j d_j (v_j - o).
+A number x with a scale s is stored as the format's nearest number to x / s. `mean_squares` knows
+spacings alone: each error is taken as random and uniform in half a spacing, of the variance
+(s ulp(x / s))^2 / 12, and as independent of all others. `first_order` takes the errors made, which
+are not independent where numbers are equal. The output depends on K and Q through the scores, to
+first order in both: an error d_j of score j changes o by p_j d_j (v_j - o).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,13 +62,14 @@ class Stored:
 
 
 def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
-    """Return the mean square of the error that storing each operand of a problem gives its output.
+    """Return the mean square of the error that storing each operand should give the output.
 
     problem: with Q, K and V as they are before they are stored. stored: by operand, "q", "k", "v".
     To a kernel's whole error, the square of `sigma.sigma` is added, which has P's rounding.
     Shapes: [total_q, Hq, Dv] float64 each.
     Error: 10 % in the RMSE of a head or sample of a thousand elements where a hundred keys share
-    the weight; where one key has most of it, one error decides a row, and only a mean is known.
+    the weight and few numbers are equal. Where one key has most of it, one error decides a row, and
+    only a mean is known; errors of equal numbers add up, to more than this.
     Raises: ValueError naming an operand that is none.
 
     >>> q, k, v = np.ones((3, 1, 1, 1, 8))  # one key: only its value counts
@@ -75,34 +78,65 @@ def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np
     >>> [round(float(x[0, 0, 0] ** 0.5), 4) for x in found.values()]
     [0.0, 0.0361]
     """
-    for name in stored:
-        require_choice("operand", name, OPERANDS)
     problem = problem.in_numpy()
-    arrays = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
-    of = {name: how.variance(arrays[name]) for name, how in stored.items()}
-    # the same problem with variances, and with errors of V, for numbers: blocks lie in one order
-    twin = replace(problem, k_pool=of.get("k", problem.k_pool), v_pool=of.get("v", problem.v_pool))
-    v = problem.v_pool
-    errors = replace(problem, v_pool=stored["v"].rounded(v) - v if "v" in stored else v)
+    of = {name: stored[name].variance(x) for name, x in _operands(problem, stored).items()}
     found = {name: problem.zeros(*problem.out_shape) for name in stored}
-    blocks = zip(problem.row_blocks(), twin.row_blocks(), errors.row_blocks(), strict=True)
-    for rows, others, lost in blocks:
+    for rows, others in _beside(problem, of):
         for name, target in found.items():
             of_rows = _of_query(rows, of["q"]) if name == "q" else _of_keys(rows, others, name)
-            of_rows = of_rows + _of_means(lost) if name == "v" else of_rows
             rows.put(target, np.maximum(of_rows, 0.0))
     return found
 
 
-def _of_means(errors: Rows) -> np.ndarray:
-    """Return the square of the mean error of V's channels, less what chance gives: [Hkv, 1, Dv].
+def first_order(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
+    """Return the error that storing each operand gives the output, from its numbers' own errors.
 
-    V whose numbers lie in a few spacings errs by some mean, which no sum over keys takes out.
+    Errors of operands add up, with their signs.
+    Shapes: [total_q, Hq, Dv] float64 each.
+    Error: none from V. From Q and K second order is left out: the square of a score's error.
+    Raises: ValueError naming an operand that is none.
+
+    >>> q, k, v = np.full((3, 1, 1, 1, 8), 1.05)  # becomes 1
+    >>> found = first_order(Problem.dense(q, k, v, scale=1.0), {"v": Stored("e4m3")})
+    >>> round(float(found["v"][0, 0, 0]), 4)
+    -0.05
     """
-    sums = [np.stack([e.sum(1), (e**2).sum(1)]) for e in (b.v for b in errors.blocks())]
-    mean, square = sum(sums) / errors.keys
-    chance = (square - mean**2) / (errors.keys - 1) if errors.keys > 1 else mean**2
-    return np.asarray(mean**2 - chance)[:, None]
+    problem = problem.in_numpy()
+    errors = {n: stored[n].rounded(x) - x for n, x in _operands(problem, stored).items()}
+    found = {name: problem.zeros(*problem.out_shape) for name in stored}
+    for rows, others in _beside(problem, errors):
+        for name, target in found.items():
+            rows.put(target, _change(rows, others, name))
+    return found
+
+
+def _operands(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
+    """Return the numbers of each operand that is stored."""
+    for name in stored:
+        require_choice("operand", name, OPERANDS)
+    arrays = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
+    return {name: arrays[name] for name in stored}
+
+
+def _beside(problem: Problem, of: Mapping[str, np.ndarray]) -> Iterator[tuple[Rows, Rows]]:
+    """Return the blocks of a problem's rows, each beside one with other numbers in their place."""
+    pools = {f"{name}_pool" if name in "kv" else name: numbers for name, numbers in of.items()}
+    return zip(problem.row_blocks(), replace(problem, **pools).row_blocks(), strict=True)
+
+
+def _change(rows: Rows, errors: Rows, name: str) -> np.ndarray:
+    """Return what the errors of an operand, in its place, change: [Hkv, R, Dv]."""
+    total = ZERO
+    for (block, _, weights), error in zip(rows.weighted_blocks(), errors.blocks(), strict=True):
+        p = weights / rows.softmax.divisor
+        if name == "v":
+            total = total + p @ error.v
+            continue
+        q, k = (errors.q_log2, block.k) if name == "q" else (rows.q_log2, error.k)
+        scores = LN_2 * q @ np.swapaxes(k, 1, 2) * block.steepness
+        moved = np.where(p > 0, p * scores, 0.0)
+        total = total + moved @ block.v - rows.o * moved.sum(-1, keepdims=True)
+    return np.asarray(total)
 
 
 def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
