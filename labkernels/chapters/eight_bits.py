@@ -17,7 +17,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation import running_max
 from labkernels.numerics.error import sigma as error_sigma
-from labkernels.numerics.error.quantization import Stored, mean_squares, rotated
+from labkernels.numerics.error.quantization import Stored, first_order, mean_squares, rotated
 from labkernels.numerics.truth import oracle
 from labkernels.policy import NumericPolicy
 from labkernels.records import recorded, store
@@ -87,14 +87,14 @@ def stored_as(narrow: DecodeInputs) -> dict[str, Stored]:
 
 
 def expected(given, read, stored: dict[str, Stored], policy: NumericPolicy) -> np.ndarray:
-    """Return the standard deviation to expect of a kernel's output from that of 16 bits.
+    """Return the error to expect of a kernel's output: what was stored, and what it rounds itself.
 
     given, read: inputs as they are in 16 bits, and as the kernel reads them. policy: of the kernel.
     Shapes: [rows, heads, channels].
     """
     of_kernel = error_sigma.sigma(read.problem().in_numpy(), policy.of(given.workload.dtype))
-    of_cache = sum(mean_squares(given.problem(), stored).values())
-    return np.sqrt(of_kernel**2 + of_cache)
+    of_cache = sum(first_order(given.problem(), stored).values())
+    return np.sqrt(of_kernel**2 + of_cache**2)
 
 
 def error_of_k(drawn: DecodeInputs, kv_dtype: str, *, rotate: bool) -> tuple[float, float]:
