@@ -290,7 +290,7 @@ real = pd.DataFrame(rows, columns=columns)
 plots.table(real, "eight-real", dict.fromkeys(columns[2:], "{:.2f}"))
 
 # %% [markdown]
-# The table has measured over predicted. Independent errors explain six heads within {glue:text}`law_within` %, outlier channel and all. "Diffuse" errs {glue:text}`equal_off` times as much in V. This head is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up instead of averaging out. If the formula takes equal values as one, with the sum of their weights, {glue:text}`equal_left` is left by chance: three tokens have a quarter of the weight. Its keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes the errors that were made, so that nothing needs to be independent: with K and V together, each query head of all seven is within {glue:text}`made_within` %.
+# The table has measured over predicted. Independent errors explain six heads within {glue:text}`law_within` %, outlier channel and all. "Diffuse" errs {glue:text}`equal_off` times as much in V. This head is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up instead of averaging out; in {glue:text}`long_tokens` tokens of the text, K and V together err {glue:text}`long_off` times as much. If the formula takes equal values as one, with the sum of their weights, {glue:text}`equal_left` is left by chance: three tokens have a quarter of the weight. Its keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes the errors that were made, so that nothing needs to be independent: with K and V together, each query head of all seven is within {glue:text}`made_within` %.
 #
 # ### Which head needs which scale
 #
@@ -522,6 +522,8 @@ odd = far[0].idxmax()
 assert odd == 3 * NAMES.index("first key") + 1
 before, after, *_ = cases["SmolLM2", "prefill"]
 lost = (after.kv.k - before.kv.k)[-256:, NAMES.index("first key")]
+in_long = real_inputs.prefill_of((2048,), ("diffuse",)).problem().in_numpy()
+long_off = np.sqrt(np.divide(*over_scales(in_long, "kv")[:2].mean((1, 2, 3))))
 score_off = (before.q[-8:, odd].double() @ lost.double().T).abs().max() / 8
 
 # %% tags=["evidence"]
@@ -543,6 +545,7 @@ numbers = {
     "sizes_within": f"{100 * off.max():.0f}", "within": f"{100 * apart:.0f}", "error_96": f"{last['error 96']:.4f}", "error_192": f"{last['error 192']:.4f}",
     "real_within": f"{100 * max(far[0].drop(odd).max(), far[1].max()):.0f}", "score_off": f"{score_off:.1f}",
     "law_within": f"{100 * np.abs(real.iloc[1:, 2:4] - 1).max(axis=None):.0f}", "made_within": f"{100 * np.abs(real.iloc[:, 5:] - 1).max(axis=None):.0f}",
+    "long_tokens": f"{in_long.kv_lens[0]:,}", "long_off": f"{long_off:.1f}",
     "equal_off": f"{real.iloc[0, 3]:.2f}", "equal_left": f"{real.iloc[0, 4]:.2f}",
     "turn_least": f"{turns.min():.1f}", "turn_most": f"{turns.max():.1f}",
     "real_sizes": f"{largest.max() / largest.min():.0f}",

@@ -93,7 +93,8 @@ def first_order(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.
 
     Errors of operands add up, with their signs.
     Shapes: [total_q, Hq, Dv] float64 each.
-    Error: none from V. From Q and K second order is left out: the square of a score's error.
+    Error: none from V. From Q and K, whose second order is left out, up to 10 % of the RMSE of a
+    head or sample where its scores err by 0.2 in RMS, and 30 % where they err by 0.3.
     Raises: ValueError naming an operand that is none.
 
     >>> q, k, v = np.full((3, 1, 1, 1, 8), 1.05)  # becomes 1
@@ -120,8 +121,9 @@ def _operands(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.nd
 
 def _beside(problem: Problem, of: Mapping[str, np.ndarray]) -> Iterator[tuple[Rows, Rows]]:
     """Return the blocks of a problem's rows, each beside one with other numbers in their place."""
-    pools = {f"{name}_pool" if name in "kv" else name: numbers for name, numbers in of.items()}
-    return zip(problem.row_blocks(), replace(problem, **pools).row_blocks(), strict=True)
+    k, v = of.get("k", problem.k_pool), of.get("v", problem.v_pool)
+    others = replace(problem, q=of.get("q", problem.q), k_pool=k, v_pool=v)
+    return zip(problem.row_blocks(), others.row_blocks(), strict=True)
 
 
 def _change(rows: Rows, errors: Rows, name: str) -> np.ndarray:
