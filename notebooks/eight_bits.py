@@ -117,13 +117,13 @@ plt.show()
 # %% [markdown]
 # ### How much worse
 #
-# A number is stored with an error $e$, what is stored less what was. Errors of a key change its score by $\delta_j$, and so the output:
+# A number is stored with an error $e$. The errors of a key change its score by $\delta_j = \tau \sum_c q_c \, e_{k_{jc}}$, and the output changes, exactly in V and to first order in K, by
 #
 # $$
-# o' - o = \sum_j p_j \left( e_{v_j} + \delta_j (v_j - o) \right), \quad \delta_j = \tau \sum_c q_c \, e_{k_{jc}}
+# o' - o = \sum_j p_j \left( e_{v_j} + \delta_j (v_j - o) \right)
 # $$ (eight-change)
 #
-# V's part is exact, and K's is first order. Before anything is stored, spacings say how large this will be. An error is at most half a spacing, and if its place there is random, it has the variance $\mathrm{ulp}^2 / 12$. *If errors are independent*, their squares add up:
+# Spacings say beforehand how large this will be. If the place of a number in its spacing is random, its error has the variance $\mathrm{ulp}^2 / 12$; if errors are independent, their squares add up:
 #
 # $$
 # \begin{aligned}
@@ -136,10 +136,9 @@ plt.show()
 # | symbol | meaning |
 # |---|---|
 # | $\mathrm{ulp}(x)$ | $s$ times the spacing of the format at $x / s$; of a number that is clipped or becomes 0, its loss takes the place of $\mathrm{ulp} / \sqrt{12}$ |
-# | $p_j$, $o$ | weights and output in float64 |
-# | $\tau$ | softmax scale |
+# | $p_j$, $o$, $\tau$ | weights and output in float64, softmax scale |
 #
-# What the kernel rounds itself is added to the squares of both, as in {doc}`where_the_error_comes_from`. The spacing of a float is relative, so that 8 bits err by the same share of a number whatever its size.
+# The square of what the kernel rounds itself is added to both ({doc}`where_the_error_comes_from`). The spacing of a float is relative, so that 8 bits err by the same share of a number whatever its size.
 #
 # ## Code
 #
@@ -247,11 +246,10 @@ ratios = pd.DataFrame(rows, columns=columns)
 plots.table(ratios, "eight-ratios", {"error": "{:.4f}"} | dict.fromkeys(columns[3:], "{:.2f}"))
 
 # %% [markdown]
-# The predicted errors are those of {eq}`eight-change` and of what a kernel rounds. Measured errors of random inputs agree with them within {glue:text}`within` %, per head and per sample. Those of SmolLM2, on which nothing was tuned, agree within {glue:text}`real_within` %, but for one head: the middle one of "first key", whose scores err by up to {glue:text}`score_off`, so that first order is not enough. Tests hold random inputs, tokens that repeat, and seven heads of SmolLM2 to the formula, in both formats.
+# The predicted errors are those of {eq}`eight-change` and of what a kernel rounds. Measured errors agree with them within {glue:text}`within` % on random inputs, per head and per sample, and within {glue:text}`real_within` % on SmolLM2, on which nothing was tuned, but for one head: scores of the middle one of "first key" err by up to {glue:text}`score_off`, where first order ends.
 #
-# Where many keys share the weight, their errors average out; where one key has all of it, the output errs as one number of V; between the two, the error of K moves weights, and costs most.
-#
-# {eq}`eight-sigma` knows spacings alone, and says how large errors are on average. Often one key has most of a row's weight, and its one error decides many rows. So the same numbers are stored with 16 scales between 1 and 2, each of which rounds them otherwise, and the RMS of these errors is compared:
+# Where many keys share the weight, errors average out; where one key has all of it, the output errs as one number of V; between the two, errors of K move weights, and cost most.
+# {eq}`eight-sigma` knows spacings alone. Often one key has most of a row's weight, and its one error decides many rows. So the same numbers are stored with 16 scales between 1 and 2, each of which rounds them otherwise, and the RMS of the errors is compared, measured over predicted:
 
 # %% tags=["hide-input"]
 SCALES = 2.0 ** (np.arange(16) / 16)
@@ -284,13 +282,14 @@ for name in real_inputs.HEADS:
     rows.append((name, len(values), *np.sqrt(found)))
 
 # %% tags=["hide-input"]
-columns = ["head", "different values, of 256", "K, independent", "V, independent"]
-columns += ["V, equal values as one", "errors made, a query head: least", "most"]
+columns = ["head", "different values", "K, independent", "V, independent"]
+columns += ["V, equal as one", "errors made, a query head: least", "most"]
 real = pd.DataFrame(rows, columns=columns)
-plots.table(real, "eight-real", dict.fromkeys(columns[2:], "{:.2f}"))
+shown = real[real["head"].isin(NAMES)]
+plots.table(shown, "eight-real", dict.fromkeys(columns[2:], "{:.2f}"))
 
 # %% [markdown]
-# The table has measured over predicted. Independent errors explain six heads within {glue:text}`law_within` %, outlier channel and all. "Diffuse" errs {glue:text}`equal_off` times as much in V. This head is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up instead of averaging out; in {glue:text}`long_tokens` tokens of the text, K and V together err {glue:text}`long_off` times as much. If the formula takes equal values as one, with the sum of their weights, {glue:text}`equal_left` is left by chance: three tokens have a quarter of the weight. Its keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes the errors that were made, so that nothing needs to be independent: with K and V together, each query head of all seven is within {glue:text}`made_within` %.
+# Independent errors explain K and V of six of seven heads within {glue:text}`law_within` %. "Diffuse" is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up: to {glue:text}`equal_off` times the predicted in V, and in {glue:text}`long_tokens` tokens, with K, to {glue:text}`long_off` times. If equal values count as one, {glue:text}`equal_left` is left, by chance: three tokens have a quarter of the weight. Keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes errors as they are: K and V together agree within {glue:text}`made_within` % in each query head of the seven.
 #
 # ### Which head needs which scale
 #
@@ -379,7 +378,6 @@ plt.show()
 
 # %% [markdown]
 # Neither path is the better one: from float64 they are {glue:text}`error_96` and {glue:text}`error_192` apart at 384 keys, in RMS. In bf16 tiles of two sizes would part, too, by a sixteenth; in the report both passes agree there in every bit. Our decode keeps P in 16 bits with either cache, and {doc}`same_bits` says what equal bits of two passes ask for.
-# We ran neither of the two programs; what is said of them is theirs.
 #
 # ### Products in 8 bits
 #
