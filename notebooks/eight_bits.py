@@ -23,7 +23,7 @@
 # :class: important
 #
 # A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's XQA takes {glue:text}`xqa` times as long.
-# Errors grow {glue:text}`times_worse` times; the errors of the stored numbers say by how much, per head and sample.
+# Errors grow {glue:text}`times_worse` times; the stored numbers tell by how much, per head and sample.
 # One scale serves all heads, but a head {glue:text}`small_head` times smaller errs {glue:text}`small_errs` times as much.
 # Position 97 ends a tile: P in 8 bits meets another maximum.
 # How sure: one H200 (CUDA {glue:text}`cuda`, {glue:text}`peer_version`).
@@ -289,7 +289,7 @@ shown = real[real["head"].isin(NAMES)]
 plots.table(shown, "eight-real", dict.fromkeys(columns[2:], "{:.2f}"))
 
 # %% [markdown]
-# Independent errors explain K and V of six of seven heads within {glue:text}`law_within` %. "Diffuse" is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up: to {glue:text}`equal_off` times the predicted in V, and in {glue:text}`long_tokens` tokens, with K, to {glue:text}`long_off` times. If equal values count as one, {glue:text}`equal_left` is left, by chance: three tokens have a quarter of the weight. Keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes errors as they are: K and V together agree within {glue:text}`made_within` % in each query head of the seven.
+# Independent errors explain K and V of six of seven heads within {glue:text}`law_within` %. "Diffuse" is in the first layer, where a value follows from its token alone, and a text repeats its tokens. Equal values have equal errors, which add up: to {glue:text}`equal_off` times the predicted in V, and in {glue:text}`long_tokens` tokens, with K, to {glue:text}`long_off` times. If equal values count as one, {glue:text}`equal_left` is left, by chance: three tokens have about a quarter of the weight. Keys repeat as well, in the channels that turn slowly with the place. {eq}`eight-change` takes errors as they are: K and V together agree within {glue:text}`made_within` % in each query head of the seven.
 #
 # ### Which head needs which scale
 #
