@@ -28,7 +28,7 @@ def test_tables_of_the_recorded():
     full = chapter.means(found, "logits")
     assert full.loc["rounded inputs", "RMSE of logits"] == 0
     assert (full.drop("rounded inputs")["RMSE of logits"] > 0).all()
-    assert chapter.losses(losses.PLAIN).shape == (9, 3)
+    assert chapter.losses(losses.PLAIN).shape == (11, 3)
     for what in (losses.HELD_OUT, losses.EXACT):
         assert chapter.losses(losses.WIDE, what).shape == (6, 3)
     lines = chapter.curve(losses.PLAIN, 0, ["tensor cores", "torch fp32"])
