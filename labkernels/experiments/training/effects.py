@@ -114,10 +114,9 @@ class Judge:
         self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
         self.prompts = self.prompts[:, : self.plan.prompt]
         self.want = self._pass(REFERENCE)
-        self.wrote, of_choice = generation.generated(
+        self.wrote, self.rollout = generation.generated(
             self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
         )
-        self.rollout = _of(of_choice, self.wrote)
 
     def _draws(self) -> generation.Choose:
         return generation.drawn(SEED, self.device)
@@ -133,12 +132,8 @@ class Judge:
     def logits(self, way: str) -> Found:
         """Compare logits with those of attention in fp32 on the same rounded inputs."""
         found, want = self._pass(way), self.want
-        logs = found.log_softmax(-1), want.log_softmax(-1)
-        apart = kl_div(*logs, reduction="none", log_target=True)
-        yield "KL, nats per byte", apart.sum(-1).mean(-1)
+        yield from _apart(found, want)
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
-        yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
-        yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
         if way in (WHOLE_MODEL, "torch fp32", REFERENCE):
             return  # their errors are not those of attention's output alone
         sigmas = self._errors_of(way)
@@ -235,7 +230,8 @@ class Judge:
         yield from self._ratios(logits)
 
     def _ratios(self, logits: torch.Tensor) -> Found:
-        logs = _of(logits, self.wrote) - self.rollout
+        yield from _apart(logits, self.rollout)
+        logs = _of(logits, self.wrote) - _of(self.rollout, self.wrote)
         yield "mean |log ratio|", logs.abs().mean(-1)
         yield "largest |log ratio|", logs.abs().amax(-1)
         yield "log ratio of the text", logs.sum(-1)
@@ -246,6 +242,15 @@ JUDGES = {name: partial(Judge, name) for name in WHOLE}
 
 def _attend(way: str) -> Attend:
     return ways.rounded_inputs if way == REFERENCE else PASSES[way]()
+
+
+def _apart(found: torch.Tensor, want: torch.Tensor) -> Found:
+    """Compare logits, [batch, n, VOCABULARY] each, with others of the same bytes."""
+    logs = found.log_softmax(-1), want.log_softmax(-1)
+    apart = kl_div(*logs, reduction="none", log_target=True)
+    yield "KL, nats per byte", apart.sum(-1).mean(-1)
+    yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
+    yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
 
 
 def exact(
