@@ -431,10 +431,18 @@ for name, number in of_e4m3.items():
     glue(name, number, display=False)
 
 # %% tags=["evidence"]
-pooled = (losses.var(axis=1).mean()) ** 0.5
+pooled = losses.var(axis=1).mean() ** 0.5
 of_texts = found[(found.what == "logits") & (found.metric == MEASURED) & found.way.isin(KERNELS)]
 of_texts = of_texts.groupby("way").value
-spread_of_texts = (of_texts.std() / of_texts.mean()).mean()
+numbers = {
+    "texts_spread": f"{100 * (of_texts.std() / of_texts.mean()).mean():.0f}",
+    "spread_ways": f"{losses.mean(axis=1).std():.4f}",
+    "spread_seeds": f"{pooled:.4f}",
+    "spread_means": f"{pooled / 3**0.5:.4f}",
+    "unseen": f"{2 * pooled * (2 / 3) ** 0.5:.3f}",
+}
+for name, number in numbers.items():
+    glue(name, number, display=False)
 
 # %% tags=["evidence"]
 numbers = {
@@ -443,12 +451,7 @@ numbers = {
     "explained": f"{100 * (own[ROUNDED] / own[MEASURED]).mean():.0f}",
     "gained": f"{100 * (1 - own[MEASURED]['CUDA cores'] / own[MEASURED]['tensor cores']):.0f}",
     "flashinfer_more": f"{100 * (own[MEASURED]['FlashInfer'] / own[MEASURED]['tensor cores'] - 1):.0f}",
-    "texts_spread": f"{100 * spread_of_texts:.0f}",
     "loss_spread": f"{np.ptp(own[LOSS]):.5f}",
-    "spread_ways": f"{losses.mean(axis=1).std():.4f}",
-    "spread_seeds": f"{pooled:.4f}",
-    "spread_means": f"{pooled / 3**0.5:.4f}",
-    "unseen": f"{2 * pooled * (2 / 3) ** 0.5:.3f}",
     "written": f"{WHOLE[PLAIN].prompts * WHOLE[PLAIN].tokens:,}",
     "of_model": f"{100 * own[MEASURED].max() / full[MEASURED]['torch fp32, model in bf16']:.0f}",
     "ordered_more": f"{100 * (in_order / free - 1):.0f}",
@@ -458,9 +461,8 @@ for name, number in numbers.items():
 
 # %% tags=["evidence"]
 at_first = drawn[drawn.step == 0].set_index("way").value
-ours = biases[biases.way == "tensor cores"].pivot_table(
-    index="step", columns="metric", values="value"
-)
+ours = biases[biases.way == "tensor cores"]
+ours = ours.pivot_table(index="step", columns="metric", values="value")
 off = ours["bias of the output"] / ours["bias of the output, predicted"] - 1
 top = biases[biases.metric == "share of keys at the maximum"].value.mean()
 numbers = {

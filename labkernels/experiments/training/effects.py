@@ -88,10 +88,12 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         "ratio": judge.ratio_of_decode,
         "ratio of a full pass": judge.ratio_of_full_pass,
     }[what]
+    digits = 5 if what == "logits" else 3  # only logits have small differences of large numbers
     for metric, values in values_of(way):
         recording.tell(f"{metric} {values.mean():.3g}")
         for sample, value in enumerate(values.tolist()):
-            row = {"what": what, "metric": metric, "sample": sample, "value": float(f"{value:.5g}")}
+            row = {"what": what, "metric": metric, "sample": sample}
+            row["value"] = float(f"{value:.{digits}g}")
             yield DATA_FILE, base | row
 
 
@@ -134,6 +136,7 @@ class Judge:
         found, want = self._pass(way), self.want
         yield from _apart(found, want)
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
+        yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
         if way in (WHOLE_MODEL, "torch fp32", REFERENCE):
             return  # their errors are not those of attention's output alone
         sigmas = self._errors_of(way)
@@ -245,11 +248,10 @@ def _attend(way: str) -> Attend:
 
 
 def _apart(found: torch.Tensor, want: torch.Tensor) -> Found:
-    """Compare logits, [batch, n, VOCABULARY] each, with others of the same bytes."""
+    """Compare what two logits say of the next bytes. Shapes: [batch, n, VOCABULARY] each."""
     logs = found.log_softmax(-1), want.log_softmax(-1)
     apart = kl_div(*logs, reduction="none", log_target=True)
     yield "KL, nats per byte", apart.sum(-1).mean(-1)
-    yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
     yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
 
 
