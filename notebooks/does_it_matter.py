@@ -487,6 +487,8 @@ control = control[control.way == "tensor cores"].pivot(
 )
 glue("control_top", f"{100 * control['share of keys at the maximum'].mean():.1f}", display=False)
 glue("control_bias", f"{(control['bias of the output'] ** 2).mean() ** 0.5:.1e}", display=False)
+
+# %% tags=["evidence"]
 glue("parted_ordered", chapter.parted("tensor cores"), display=False)
 glue("parted_free", chapter.parted("tensor cores, free order"), display=False)
 glue("small_size", f"{store.path_of('weights.npz').stat().st_size / 1e3:.0f}", display=False)
