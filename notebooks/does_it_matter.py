@@ -384,7 +384,7 @@ for name, wrote in (("on", on), ("off", off)):
 print(f"bytes before the four texts part, of 100: {first}")
 
 # %% [markdown]
-# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the model's products in float64, as the page does. At temperature 0 so small a model repeats itself, and texts seldom part:
+# The published page runs the same model and kernels as WebAssembly, with a prompt of yours. It writes what Python writes, byte for byte, if Python sums the model's products in float64, as the page does. At temperature 0 so small a model repeats itself; texts part there less often, but do, as after `# This is `:
 
 # %% tags=["remove-input"]
 widgets.write()
