@@ -112,11 +112,11 @@ ends = (TOKENS,) * TEXTS
 step, learned = (kind(ends, ends, causal=True, **shape) for kind in (Prefill, Backward))
 served = Decode((768,) * TEXTS, **shape)
 USED = ["decode_fma", "decode_mma", "prefill_fma", "prefill_mma", "prefill_wgmma"]
-USED += ["backward_mma", "backward_wgmma"]
+USED += ["backward_wgmma"]
 sized = Bench(served, step, learned, kernels=USED, gpu="h200")
 sized.equations("prefill_wgmma")
 
-# %% mystnb={"figure": {"caption": "prefill_mma and backward_mma come close to the 255 registers that a thread can have; the decodes stay far below. Gradients whose sums have one order (*ordered*) take no register more. Registers and shared memory of the kernels that the model uses; decode and prefill also without tensor cores. A circle is what a thread has after the warps that load have handed registers over. Predicted, and compiled for an H200.", "name": "effect-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "prefill_mma comes close to the 255 registers that a thread can have; the decodes stay far below. Gradients whose sums have one order (*ordered*) take no register more. Registers and shared memory of the kernels that the model uses; decode and prefill also without tensor cores. A circle is what a thread has after the warps that load have handed registers over. Predicted, and compiled for an H200.", "name": "effect-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each CUDA kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas, with a diamond for the compiler's number.", "width": "100%"}} tags=["hide-input"]
 sized.plot_budget()
 plt.show()
 
