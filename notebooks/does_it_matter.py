@@ -200,7 +200,7 @@ print(f"{counts.sum()} outputs of {len(said)} kernels: {counts.to_dict()}")
 # %% [markdown]
 # ### From the error to the logits
 #
-# The table has the prediction of {eq}`effect-logits-sum` beside the measured RMSE of the logits, last for the model with windows. The KL divergence and the change of the perplexity are from the same reference, attention in fp32 on rounded inputs:
+# The table has the prediction of {eq}`effect-logits-sum` beside the measured RMSE of the logits, then their KL divergence and change of perplexity, all from attention in fp32 on rounded inputs; last for the model with windows:
 
 # %% tags=["hide-input"]
 MEASURED = "RMSE of logits"
@@ -264,7 +264,7 @@ curves(
 plt.show()
 
 # %% [markdown]
-# FlashInfer has no gradients here. The means of the nine ways spread by {glue:text}`spread_ways` nats (standard deviation). The losses of one way over its seeds spread by {glue:text}`spread_seeds`, and so means of three of them by {glue:text}`spread_means`: the ways differ no more than chance lets them. This is a null, which proves no equality: a difference of two ways below {glue:text}`unseen` nats, two standard errors, is not seen with three seeds.
+# FlashInfer has no gradients here. The means of the nine ways spread by {glue:text}`spread_ways` nats (standard deviation); seeds alone, which spread the losses of one way by {glue:text}`spread_seeds`, spread means of three by {glue:text}`spread_means`. So no difference is seen: a null, which proves no equality, since one of less than {glue:text}`unseen` nats, two standard errors, would not show.
 # Two trainings from one seed have {glue:text}`parted_ordered` if every sum has one order, also in torch's kernels, and {glue:text}`parted_free` if the sums of ours have free order.
 #
 # ### A training in 8 bits
@@ -338,7 +338,7 @@ plots.table(by_way, "effect-biases", forms)
 ratios = chapter.ratios(found)
 columns = list(ratios.columns[2:])
 ALIKE = ["tensor cores, free order", "rounded denominator", "torch flash", "torch cuDNN"]
-ALIKE += ["torch efficient", "torch math"]
+ALIKE += ["torch efficient", "torch math", "batch invariant, alone"]
 shown = ratios[~ratios.attention.isin(ALIKE)]
 plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
@@ -395,7 +395,7 @@ widgets.write()
 # - **A larger model.** It has more layers, outlier channels and sharper heads; more layers round more often. None larger than SmolLM2 was measured, and only its logits were.
 # - **Attention that is wrong.** A bug is no random error: its effect does not sink below rounding. See {doc}`rounding_or_bug`.
 # - **A model in fp32.** Then bf16 attention would be the largest error of all.
-# - **Another seed.** Losses have three seeds; logits, ratios and texts are of one training of each model.
+# - **Another seed.** Only the losses are of three seeds.
 # - **Longer trainings.** 500 steps were run, and 400 with equal logits; no backward pass multiplied in 8 bits.
 
 # %% tags=["evidence"]
