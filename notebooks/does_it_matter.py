@@ -299,7 +299,7 @@ plt.show()
 # b_\delta = \frac{\sum dO \cdot (\hat o - o)}{\sum_\text{rows} |dO \cdot o|}
 # $$ (effect-bias-sums)
 #
-# Spread logits leave $b = -u^2 / (8 \ln 2) = -2.8 \cdot 10^{-6}$ in bf16 ({doc}`where_the_error_comes_from`). Equal ones allow up to half an ulp, a thousand times as much. A denominator that sums the rounded weights has the same error. It cancels as far as the values of these keys are those of the row's other keys.
+# Spread logits leave $b = -u^2 / (8 \ln 2) = -2.8 \cdot 10^{-6}$ in bf16 ({doc}`where_the_error_comes_from`). Equal ones allow up to half an ulp, a thousand times as much. A denominator that sums the rounded weights has the same error. It cancels where the row's other keys have the same values, and in part elsewhere.
 #
 # To provoke this, a model of two layers without rotary positions reads texts of two symbols, letter or not. In its first layer all keys of a symbol are equal, and {glue:text}`at_top` % of a row's keys share its maximum. The prediction rounds the weights of exact scores, and then the output:
 
@@ -338,7 +338,7 @@ plots.table(by_way, "effect-biases", forms)
 ratios = chapter.ratios(found)
 columns = list(ratios.columns[2:])
 ALIKE = ["tensor cores, free order", "rounded denominator", "torch flash", "torch cuDNN"]
-ALIKE += ["torch efficient", "torch math", "batch invariant, alone"]
+ALIKE += ["torch efficient", "torch math"]
 shown = ratios[~ratios.attention.isin(ALIKE)]
 plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
 
