@@ -1,6 +1,6 @@
 """Does it matter: verdicts on real inputs, and what was recorded of models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -35,10 +35,11 @@ def ratios(found: pd.DataFrame) -> pd.DataFrame:
     for what, kind in (("ratio", "decode"), ("ratio of a full pass", "full pass")):
         part = found[found.what == what].groupby(["way", "metric"], sort=False).value
         mean, largest = part.mean().unstack(), part.max().unstack()
+        of_text = part.apply(lambda x: (x**2).mean() ** 0.5).unstack()["log ratio of the text"]
         for way in mean.index:
-            logs = mean["mean |log ratio|"][way], largest["largest |log ratio|"][way]
+            logs = mean["mean |log ratio|"][way], largest["largest |log ratio|"][way], of_text[way]
             rows.append((kind, way, *(100 * np.expm1(log) for log in logs)))
-    columns = ["trains with", "attention", "mean distance from 1, %", "largest, %"]
+    columns = ["trains with", "attention", "mean distance from 1, %", "largest, %", "of a text, %"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -49,14 +50,16 @@ def losses(model: str, what: str = "held out") -> pd.DataFrame:
     return held.pivot_table(index="way", columns="model_seed", values="value", sort=False)
 
 
-def curve(model: str, seed: int, ways: Sequence[str]) -> pd.DataFrame:
-    """Return a model's loss by some ways, above the mean of all ways: kind, x and y."""
+def curve(model: str, ways: Mapping[str, str]) -> pd.DataFrame:
+    """Return a model's loss from each seed, above the mean of all ways: kind, x and y.
+
+    ways: what is shown, with what it is called in `kind`.
+    """
     found = pd.DataFrame(store.read("training"))
-    found = found[found.model == model]
-    part = found[(found.what == "training") & (found.model_seed == seed)]
-    y = part.value - part.groupby("step").value.transform("mean")
-    lines = pd.DataFrame({"kind": part.way, "x": part.step, "y": y})
-    return lines[lines.kind.isin(ways)]
+    part = found[(found.model == model) & (found.what == "training")]
+    y = part.value - part.groupby(["model_seed", "step"]).value.transform("mean")
+    part = part.assign(x=part.step, y=y)[part.way.isin(ways)]
+    return part.assign(kind=part.way.map(ways) + ", seed " + part.model_seed.astype(str))
 
 
 def keys_that_share(inputs: PrefillInputs) -> np.ndarray:

@@ -59,11 +59,12 @@ def gradients(rows: list[dict], heads: str) -> pd.DataFrame:
 def against_peers(rows: list[dict], metric: str = "time") -> pd.DataFrame:
     """Return our fastest of each workload, the fastest of the others, and their time over ours.
 
-    rows: of recordings with labels in note, of which heads of padded tiles do not count. A
-    workload's last recording counts, if both ran in it.
+    rows: of recordings with labels in note, of which heads of padded tiles and the short texts of a
+    training do not count. A workload's last recording counts, if both ran in it.
     Units: us
     """
-    found = pd.DataFrame(row for row in rows if row["head_dim"] not in PADDED_DIMS)
+    kept = [row for row in rows if row["head_dim"] not in PADDED_DIMS and row["kv_len"] > 1024]
+    found = pd.DataFrame(kept)
     found = found[(found.metric == metric) & (found.statistic == "median")]
     found = found[found.started_utc == found.groupby("note").started_utc.transform("max")]
     found = found.assign(us=1e6 * found.value, ours=found.backend.isin(OURS))

@@ -21,7 +21,8 @@ class Unfinished:
         self.path = options.out / f".{experiment.name}.cells.part"
         of = {name: value for name, value in origin.items() if name != "started_utc"}
         of |= {"quick": options.quick, "only": options.only}
-        self.started_utc, self.cells = origin["started_utc"], self._read(of)
+        self.started_utc = origin["started_utc"]
+        self.cells = self._read(of)  # which knows another beginning, if a recording goes on
         self._head = {"of": of, "started_utc": self.started_utc}
 
     def _read(self, of: Row) -> dict[str, Found]:

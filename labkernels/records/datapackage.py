@@ -16,6 +16,14 @@ _MEDIA_TYPES = {
 }
 _TABLES = {".csv": csv_text.table_of, parquet.SUFFIX: parquet.table_of}
 
+_TITLES = {  # of files that are no tables
+    "activations.npz": "Q, K and V in bf16 of seven KV heads of SmolLM2 on 8,192 tokens of text.",
+    "ex2_sm90.json": "The parabolas by which an H200 computes ex2.approx.",
+    "targets.toml": "What the kernels should reach, and why.",
+    "tensor_core_sm90.npz": "Tiles of numbers, and what an H200's tensor cores made of them.",
+    "weights.npz": "The weights of a very small language model, in 8 bits with scales of rows.",
+}
+
 
 def describe(
     data_dir: Path = store.DATA_DIR, changed: Iterable[Path] | None = None
@@ -99,4 +107,6 @@ def _resource(path: Path, data_dir: Path) -> dict[str, Any]:
         resource |= {"encoding": "utf-8"} if path.suffix == ".csv" else {}
         fields = [field.described for field in table.fields]
         resource |= {"title": table.title, "schema": {"fields": fields, "missingValues": [""]}}
+    elif title := _TITLES.get(path.name):
+        resource["title"] = title
     return resource

@@ -31,10 +31,10 @@ def test_tables_of_the_recorded():
     assert chapter.losses(losses.PLAIN).shape == (11, 3)
     for what in (losses.HELD_OUT, losses.EXACT):
         assert chapter.losses(losses.WIDE, what).shape == (6, 3)
-    lines = chapter.curve(losses.PLAIN, 0, ["tensor cores", "torch fp32"])
-    assert set(lines.kind) == {"tensor cores", "torch fp32"}
-    every = chapter.curve(losses.PLAIN, 0, list(chapter.losses(losses.PLAIN).index))
-    assert np.allclose(every.groupby("x").y.mean(), 0, rtol=0, atol=1e-12)
+    lines = chapter.curve(losses.PLAIN, {"tensor cores": "on", "torch fp32": "fp32"})
+    assert set(lines.kind) == {f"{way}, seed {n}" for way in ("on", "fp32") for n in losses.SEEDS}
+    every = chapter.curve(losses.PLAIN, {way: way for way in chapter.losses(losses.PLAIN).index})
+    assert np.allclose(every.groupby(["model_seed", "x"]).y.mean(), 0, rtol=0, atol=1e-12)
 
 
 def test_a_batch_invariant_decode_has_one_ratio_alone_and_in_a_batch_of_64():
@@ -45,11 +45,15 @@ def test_a_batch_invariant_decode_has_one_ratio_alone_and_in_a_batch_of_64():
         )
         for way in ("batch invariant", "batch invariant, alone")
     )
-    assert len(one) == 2 * 5 * 64
+    assert set(one.groupby(level="metric").size()) == {2 * 64}  # texts of both models
     assert one.equals(alone)
     ratios = chapter.ratios(every[every.model == effects.WINDOWED])
     assert (ratios["largest, %"] >= ratios["mean distance from 1, %"]).all()
     assert set(ratios["trains with"]) == {"decode", "full pass"}
+    texts = every[(every.metric == "log ratio of the text") & (every.way == "P as hi + lo")]
+    want = 100 * np.expm1(np.sqrt((texts[texts.model == effects.WINDOWED].value ** 2).mean()))
+    found = ratios[ratios.attention == "P as hi + lo"]["of a text, %"].item()
+    assert found == pytest.approx(want)
 
 
 @pytest.mark.parametrize("kernel", ["decode_fma", "decode_mma", "prefill_mma"])

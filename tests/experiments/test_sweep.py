@@ -1,6 +1,7 @@
 """Workers and whole recordings are killed in the middle, and every row is there exactly once."""
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -65,11 +66,14 @@ def test_a_recording_that_is_killed_goes_on(options):
     kill(options, 3, times=1)
     assert subprocess.run(words, cwd=ROOT).returncode == -signal.SIGKILL
     assert not (options.out / toy.GROWS).exists()
-    with (options.out / ".toy.cells.part").open("a") as file:
-        file.write('{"cell": "cell 3", "ro')  # a line that the next crash cuts
+    part, year = options.out / ".toy.cells.part", "2001-01-01T00:00:00Z"
+    kept = re.sub(r'("started_utc": )"[^"]*"', rf'\1"{year}"', part.read_text())
+    part.write_text(kept + '{"cell": "cell 3", "ro')  # a line that the next crash cuts
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert "goes on: 3 cells are in" in done.stdout, done.stderr
     assert measured(options) == (EACH, EACH)
+    rows = store.read(options.out / toy.GROWS, described=False)
+    assert {row["started_utc"] for row in rows} == {year}  # rows are of the recording that began
 
 
 def test_an_interrupted_recording_has_its_rows_in_the_tables_and_goes_on(options, monkeypatch):

@@ -28,8 +28,9 @@ def test_a_source_that_names_a_data_file_names_its_folder():
     assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
 
 
-def test_tables_say_what_each_column_is():
+def test_files_say_what_they_hold_and_tables_what_each_column_is():
     for resource in resources():
+        assert resource.get("title"), resource["path"]
         for field in resource.get("schema", {}).get("fields", []):
             assert field.get("description"), f"{resource['path']}: {field['name']}"
 

@@ -28,6 +28,7 @@ GPT_OSS = AttentionVariant(window_left=128, sinks=True)
 # requests, length, query heads, KV heads, head_dim
 LONG, LONGER = (4, 8192, 32, 8, 128), (1, 32768, 32, 8, 128)
 GPT_OSS_SHAPE, GEMMA_SHAPE = (4, 8192, 64, 8, 64), (2, 8192, 16, 8, 256)
+TRAINED_SHAPE = (16, 1024, 6, 2, 64)  # a step of the lab's own model
 MANY_HEADS = (4, 8192, 16, 16, 128)  # torch's backends are timed without groups of heads
 DECODES = {(57, 8192, 32, 8, 128): "", (8, 32768, 32, 8, 128): ""}
 DECODES |= {(64, 8192, 64, 8, 64): "GPT-OSS", (32, 8192, 16, 8, 256): "Gemma 3"}
@@ -63,6 +64,7 @@ def _causal(kind: type, first: tuple[int, ...], quick: bool) -> list[GridCell]:
         LONGER: ("", [FULL, *windowed(*WINDOWS)]),
         GPT_OSS_SHAPE: ("GPT-OSS", [FULL, GPT_OSS]),
         GEMMA_SHAPE: ("Gemma 3", [FULL, *windowed(1024), CAPPED]),
+        TRAINED_SHAPE: ("a training step", [FULL]),
     }
     cells = []
     for (batch, length, *heads), (why, variants) in every.items():
@@ -104,6 +106,7 @@ def chosen(cell: GridCell) -> Iterator[Implementation]:
     work = cell.workload
     operation = {Prefill: "prefill", Decode: "decode", Backward: "backward"}[type(work)]
     slow = operation != "decode" and "window" not in work.variant.features
+    slow = slow and max(work.q_lens) > 1024
     for item in implementations(operation).values():
         padded = cell.baseline is not None and item.name.startswith(COMPILED)
         if not padded and not (slow and item.tensor_cores == "off"):

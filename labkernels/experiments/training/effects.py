@@ -88,10 +88,12 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         "ratio": judge.ratio_of_decode,
         "ratio of a full pass": judge.ratio_of_full_pass,
     }[what]
+    digits = 5 if what == "logits" else 3  # only logits have small differences of large numbers
     for metric, values in values_of(way):
         recording.tell(f"{metric} {values.mean():.3g}")
         for sample, value in enumerate(values.tolist()):
-            row = {"what": what, "metric": metric, "sample": sample, "value": float(f"{value:.5g}")}
+            row = {"what": what, "metric": metric, "sample": sample}
+            row["value"] = float(f"{value:.{digits}g}")
             yield DATA_FILE, base | row
 
 
@@ -114,10 +116,9 @@ class Judge:
         self.prompts = next(text.batches(2, batch=self.plan.prompts, **how))[0]
         self.prompts = self.prompts[:, : self.plan.prompt]
         self.want = self._pass(REFERENCE)
-        self.wrote, of_choice = generation.generated(
+        self.wrote, self.rollout = generation.generated(
             self.model, self.prompts, "tensor cores", self.plan.tokens, self._draws()
         )
-        self.rollout = _of(of_choice, self.wrote)
 
     def _draws(self) -> generation.Choose:
         return generation.drawn(SEED, self.device)
@@ -133,12 +134,9 @@ class Judge:
     def logits(self, way: str) -> Found:
         """Compare logits with those of attention in fp32 on the same rounded inputs."""
         found, want = self._pass(way), self.want
-        logs = found.log_softmax(-1), want.log_softmax(-1)
-        apart = kl_div(*logs, reduction="none", log_target=True)
-        yield "KL, nats per byte", apart.sum(-1).mean(-1)
+        yield from _apart(found, want)
         yield "loss, nats per byte", -_of(found, self.following).mean(-1)
         yield "RMSE of logits", (found - want).square().mean((1, 2)).sqrt()
-        yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
         if way in (WHOLE_MODEL, "torch fp32", REFERENCE):
             return  # their errors are not those of attention's output alone
         sigmas = self._errors_of(way)
@@ -235,7 +233,8 @@ class Judge:
         yield from self._ratios(logits)
 
     def _ratios(self, logits: torch.Tensor) -> Found:
-        logs = _of(logits, self.wrote) - self.rollout
+        yield from _apart(logits, self.rollout)
+        logs = _of(logits, self.wrote) - _of(self.rollout, self.wrote)
         yield "mean |log ratio|", logs.abs().mean(-1)
         yield "largest |log ratio|", logs.abs().amax(-1)
         yield "log ratio of the text", logs.sum(-1)
@@ -246,6 +245,14 @@ JUDGES = {name: partial(Judge, name) for name in WHOLE}
 
 def _attend(way: str) -> Attend:
     return ways.rounded_inputs if way == REFERENCE else PASSES[way]()
+
+
+def _apart(found: torch.Tensor, want: torch.Tensor) -> Found:
+    """Compare what two logits say of the next bytes. Shapes: [batch, n, VOCABULARY] each."""
+    logs = found.log_softmax(-1), want.log_softmax(-1)
+    apart = kl_div(*logs, reduction="none", log_target=True)
+    yield "KL, nats per byte", apart.sum(-1).mean(-1)
+    yield "other next bytes", (found.argmax(-1) != want.argmax(-1)).float().mean(-1)
 
 
 def exact(

@@ -53,8 +53,11 @@ def test_random_errors_and_the_first_order_say_how_far_logits_move(rows):
 
 def test_equal_bits_give_a_ratio_of_one(rows):
     for way in ("tensor cores", "tensor cores, alone", "batch invariant"):
-        assert values(rows, f"ratio/{way}", "largest |log ratio|") == [0, 0]
-    assert max(values(rows, "ratio/CUDA cores", "largest |log ratio|")) > 0
+        for metric in ("largest |log ratio|", "KL, nats per byte", "other next bytes"):
+            assert values(rows, f"ratio/{way}", metric) == [0, 0]
+    for way in ("ratio/CUDA cores", "ratio of a full pass/tensor cores"):
+        assert max(values(rows, way, "largest |log ratio|")) > 0
+        assert max(values(rows, way, "KL, nats per byte")) > 0
 
 
 def test_eight_bits_move_the_logits_of_a_model_with_windows_farther(rows):
