@@ -1,5 +1,6 @@
 """Mistakes with a cache of 8 bits: its codes in another format, or with scales of other places."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,11 @@ from labkernels.numerics.verdict.diagnosis.search import LEFT
 from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict
 
 _FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_BEYOND = {"infinite": math.inf, "NaN": math.nan}
 _MOST = 0.9  # share of wrong tokens to explain: fp32 may not hold the scores of a wrong format
+_CHANCE = 3.0  # rms of z that is left of rows in which one key has most weight: P errs once there
+_OTHERS_DARK = 2.0  # z of a number that alone is finite, between LEFT and _CHANCE
+_FAR = 0.1  # more than LEFT may be left only beside a mistake that is as many times larger
 
 
 def format_of(cache: Any) -> str | None:
@@ -67,6 +72,7 @@ def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
 def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
     """Return what mistakes make of codes, by their words."""
     other = next(name for name in _FORMATS.values() if name != fmt)
+    beyond = "infinite" if fmt == "e5m2" else "NaN"  # e4m3 has no infinity
     return {
         ("without its scale",): lambda x: x.values,
         ("with its scale twice",): lambda x: x.values * x.scale**2,
@@ -77,8 +83,8 @@ def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
         ("saturated, where codes are not finite",): lambda x: (
             x.scale * np.where(np.isfinite(x.values), x.values, x.most)
         ),
-        ("infinite, where codes are the largest",): lambda x: (
-            x.scale * np.where(x.values == x.most, np.inf * x.most, x.values)
+        (f"{beyond}, where codes are the largest",): lambda x: (
+            x.scale * np.where(x.values == x.most, _BEYOND[beyond] * x.most, x.values)
         ),
     }
 
@@ -131,13 +137,19 @@ def named(
     wrong = {h: before[:, h] > LEFT for h in range(problem.kv_heads) if before[:, h].max() > LEFT}
     k, v = (np.array(to_numpy(x), np.float64) for x in (problem.k_pool, problem.v_pool))
     for edit, *parts in readings(cache):
-        if todo := wrong.keys() - fitting.keys():
-            after = _left(_with(problem, *parts), found, out)
-            left = {h: np.quantile(after[wrong[h], h], _MOST, method="lower") for h in todo}
-            for h in (h for h in todo if left[h] <= LEFT):
-                fitting[h] = edit, float(left[h])
+        if not (todo := [h for h in wrong if h not in fitting or fitting[h][1] > LEFT]):
+            break
+        after = _left(_with(problem, *parts), found, out)
+        for h in todo:
+            was, left = (
+                float(np.quantile(x[wrong[h], h], _MOST, method="lower")) for x in (before, after)
+            )
+            least = fitting[h][1] if h in fitting else math.inf
+            kept = (after[~wrong[h], h] <= _CHANCE).all()  # what was right stays so
+            if kept and left < least and left <= max(LEFT, min(_CHANCE, _FAR * was)):
+                fitting[h] = edit, left
                 k[:, :, h], v[:, :, h] = (x[:, :, h] for x in parts)
-    if not wrong or len(fitting) < len(wrong):
+    if not fitting or any(before[:, h].max() > _CHANCE for h in wrong.keys() - fitting.keys()):
         return None
     finite = np.isfinite(k).all() and np.isfinite(v).all()
     if finite and judge(_with(problem, k, v)).answer != ROUNDING:
@@ -153,7 +165,7 @@ def named(
         kind = defects.SCORES if "K" in edit.operand else defects.VALUES
         matches.append(Match(kind, edit, place(own), float(before.max()), fitting[own[0]][1]))
     why = f"{matches[0].name}, {matches[0].where}; {found.why.rpartition('; ')[2]}"
-    told = {"why": why, "matches": tuple(matches[:3]), "region": place(list(wrong))}
+    told = {"why": why, "matches": tuple(matches[:3]), "region": place(list(fitting))}
     return replace(found, answer=BUG, **told)
 
 
@@ -164,13 +176,15 @@ def _with(problem: Problem, k: Array, v: Array) -> Problem:
 def _left(problem: Problem, found: Verdict, out: Array) -> np.ndarray:
     """Return the rms of z of each token's rows of a KV head, inf where it is not known.
 
-    Rows are right where neither output nor truth is finite. Shapes: [total_q, Hkv].
+    Rows are right where the same numbers of output and truth are not finite, and likelier right
+    than finite ones where others are. Shapes: [total_q, Hkv].
     """
     truth = to_numpy(oracle.attention(problem)[0])
     sigma = to_numpy(error_sigma.sigma(problem, found.policy))
-    dark = [~np.isfinite(x).all(-1) for x in (truth, out)]
+    dark = [~np.isfinite(x) for x in (truth, out)]
     z = np.where(truth == out, 0.0, (out - truth) / sigma)
+    both = np.logical_and(*(x.any(-1, keepdims=True) for x in dark))
     z[dark[0] & dark[1]] = 0.0
-    z[dark[0] != dark[1]] = np.inf
+    z = np.where(dark[0] != dark[1], np.where(both, _OTHERS_DARK, np.inf), z)
     left = np.sqrt((z.reshape(len(z), problem.kv_heads, -1) ** 2).mean(-1))
     return np.where(np.isnan(left), np.inf, left)

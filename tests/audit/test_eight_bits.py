@@ -127,6 +127,35 @@ def test_saturated_against_infinite():
     assert found(replace(eight, cache=caches[1]), caches[1]).answer == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize("operand", ["K", "V"])
+def test_a_largest_code_of_e4m3_that_a_kernel_makes_nan(operand):
+    """In e5m2 this code is NaN, too, but then other codes would be read otherwise."""
+    eight = held(decode_inputs(WORK, Normal(2, "cpu")), "e4m3")[1]
+    name, caches = operand.lower(), []
+    for code in (0x7E, 0x7F):
+        codes = (getattr(eight.cache, name).float() / 2).to(torch.float8_e4m3fn).view(torch.uint8)
+        codes[int(eight.cache.page_table[0, 0]), 3, 1, 5] = code
+        caches.append(replace(eight.cache, **{name: codes.view(torch.float8_e4m3fn)}))
+    words = "NaN, where codes are the largest", "saturated, where codes are not finite"
+    for word, right, wrong in zip(words, caches, caches[::-1], strict=True):
+        told = found(replace(eight, cache=right), wrong, "decode_mma")
+        assert (told.answer, str(told.matches[0].edit)) == ("BUG", f"{operand} {word}")
+        assert told.region.heads == (2, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_scale_left_out_where_one_key_then_has_all_weight(seed):
+    """P's one error then decides a row, so that more than chance is left of it."""
+    work = replace(WORK, kv_dtype="e5m2", keys_per_scale=16)
+    drawn = decode_inputs(work, Normal(seed, "cpu"))
+    size = torch.exp2(torch.randn(drawn.cache.k_scale.shape, generator=torch.Generator()) / 2)
+    cache = replace(drawn.cache, k_scale=size / 64)
+    told = found(
+        replace(drawn, cache=cache), replace(cache, k_scale=torch.ones_like(size)), "decode_mma"
+    )
+    assert (told.answer, str(told.matches[0].edit)) == ("BUG", "K without its scale")
+
+
 def test_right_kernels_and_other_bugs(inputs):
     for kernel in ("reference", "decode_fma"):
         assert found(inputs, inputs.cache, kernel).answer == "ROUNDING"
