@@ -14,14 +14,16 @@ import numpy as np
 from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace, to_numpy
+from labkernels.numerics.emulation.tensor_core import EIGHT_BITS
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.execution import ANY_EXECUTION
+from labkernels.numerics.error.quantization import Stored, mean_squares
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import weighted_sum
 from labkernels.numerics.verdict import significance
 from labkernels.policy import NumericPolicy
-from labkernels.units import require_int
+from labkernels.units import require_choice, require_int
 
 DELTA = 1e-6
 _SAMPLED_KEYS = 2**18  # keys of all drawn requests together: NumPy works on them for seconds
@@ -36,7 +38,7 @@ class Tolerance:
     all elements at once, except with probability delta. sigma: the largest standard deviation of
     the rounding before the store; deviations: how many sigma atol allows; bound: no right output at
     all differs by more than u |reference| + bound A, with u half a spacing of the output's format
-    and A = sum p_j |v_j|.
+    and A = sum p_j |v_j|. kv_dtype: the format of a cache that rounded the reference's K and V.
     """
 
     atol: float
@@ -47,6 +49,7 @@ class Tolerance:
     deviations: float
     bound: float
     policy: NumericPolicy
+    kv_dtype: str | None = None
 
     @property
     def rtol_to_rounded(self) -> float:
@@ -62,6 +65,10 @@ class Tolerance:
         """Return text: the formulas with their numbers, and the pair for a test."""
         out, p = self.policy.out, self.policy.p
         u = formats.named(out).unit_roundoff
+        cache = f" + what {self.kv_dtype} rounds of K and V" if self.kv_dtype else ""
+        most = f"|out - o| <= u |o| + {self.bound:.3g} A,   A = sum_j p_j |v_j|"
+        if self.bound >= 1:
+            most = f"no bound, since P in {p} may move an output by more than A = sum_j p_j |v_j|"
         return "\n".join(
             (
                 f"atol = {self.atol:.3g}, rtol = {self.rtol:.3g}   against float32 or float64",
@@ -71,11 +78,10 @@ class Tolerance:
                 f"probability of {self.delta:g}.",
                 "  Each element: |out - o| <= u |o| + z sigma",
                 "    sigma^2 = sum_j ulp(P_j)^2 v_j^2 / (12 l^2) + the variance of the sums' own "
-                "rounding",
+                f"rounding{cache}",
                 f"    u = {u:.3g}, half a spacing of {out}; P in {p}; sigma <= {self.sigma:.3g} "
                 f"here; z = {self.deviations:.3g}",
-                f"  Every right output: |out - o| <= u |o| + {self.bound:.3g} A,   "
-                "A = sum_j p_j |v_j|",
+                f"  Every right output{' of what the cache holds' * bool(cache)}: {most}",
             )
         )
 
@@ -87,12 +93,14 @@ def of_problem(
     delta: float = DELTA,
     elements: int | None = None,
     rows: int | None = None,
+    kv_dtype: str | None = None,
 ) -> Tolerance:
     """Derive the tolerance of given inputs.
 
     elements, rows: if the problem is a sample of a test, the elements of the whole test, and its
     rows for each number of keys. With rows, sigma is raised to the largest value to be expected of
-    that many rows, under the assumption that the logarithms of sigma are normal.
+    that many rows, under the assumption that the logarithms of sigma are normal. kv_dtype: e4m3 or
+    e5m2, if the output is that of a cache in which each head's largest number is the format's.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     if not 0 < delta < 1:
@@ -100,6 +108,8 @@ def of_problem(
     n = elements or math.prod(problem.out_shape)
     require_int("elements", n, minimum=1)
     inside, factor = _inside(problem, policy)
+    if kv_dtype is not None:
+        inside = np.sqrt(inside**2 + _of_cache(problem, kv_dtype).max(-1))
     sigma = float(inside.max(initial=0.0))
     if rows:
         sigma = max(
@@ -115,7 +125,16 @@ def of_problem(
     shared += bounds.EXP2_ERROR[policy.exp2]
     smallest = formats.named(policy.out).smallest_subnormal / 2
     atol = (1 + u) * deviations * sigma + smallest
-    return Tolerance(atol, u + shared, delta, n, sigma, deviations, factor, policy)
+    return Tolerance(atol, u + shared, delta, n, sigma, deviations, factor, policy, kv_dtype)
+
+
+def _of_cache(problem: Problem, kv_dtype: str) -> np.ndarray:
+    """Return the variance of an output whose K and V a cache holds. Shapes: [total_q, Hq, Dv]."""
+    require_choice("kv_dtype", kv_dtype, EIGHT_BITS)
+    pools = {"k": to_numpy(problem.k_pool), "v": to_numpy(problem.v_pool)}
+    most = {name: abs(pool).max((0, 1, 3)) for name, pool in pools.items()}
+    stored = {n: Stored(kv_dtype, x / formats.named(kv_dtype).max) for n, x in most.items()}
+    return np.asarray(sum(mean_squares(problem, stored).values()))
 
 
 def _farthest(sigmas, rows: int) -> float:
@@ -169,6 +188,7 @@ def tolerance(
     delta: float = DELTA,
     mean: float = 0.0,
     seed: int = 0,
+    kv_dtype: str | None = None,
 ) -> Tolerance:
     """Derive the tolerance of a test whose q, k and v are standard normal, v plus a mean.
 
@@ -187,7 +207,8 @@ def tolerance(
     )
     rows, elements = batch * q_heads, batch * q_heads * queries * head_dim
     rows = rows if causal else rows * queries
-    return of_problem(problem, policy.of(dtype), delta=delta, elements=elements, rows=rows)
+    how = {"delta": delta, "elements": elements, "rows": rows, "kv_dtype": kv_dtype}
+    return of_problem(problem, policy.of(dtype), **how)
 
 
 def sample(

@@ -12,12 +12,13 @@ Print an atol and an rtol that a right attention output keeps, the formulas that
 and what a test with this tolerance cannot see: the share of 500 drawn mistakes that it accepts.
 
 The inputs are standard normal, v with --mean. P is taken to be rounded to the format of the inputs,
-as tensor cores need it, unless --p-format says otherwise.
+as tensor cores need it, unless --p-format says otherwise. With --kv-dtype the reference has K and
+V as they were before a cache of 8 bits rounded them, with a scale for each head.
 
 examples:
   labkernels tolerance --decode 57x8192 --heads 32/8 --dtype bf16
   labkernels tolerance --prefill 2x2048 --causal --head-dim 64 --dtype fp16
-  labkernels tolerance --decode 8x1000 --out fp32 --no-bugs
+  labkernels tolerance --decode 8x1000 --kv-dtype e4m3 --no-bugs
 """
 
 _LISTED = 3  # of the mistakes that pass, so many of the largest are listed
@@ -33,6 +34,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", default="bf16", help="of q, k, v: fp16, bf16, fp32 (default bf16)")
     sub.add_argument("--out", default="input", help="format of the output (default that of q)")
     sub.add_argument("--p-format", default="input", help="format of P (default that of q)")
+    sub.add_argument("--kv-dtype", help="K and V in a cache of e4m3 or e5m2")
     sub.add_argument("--causal", action="store_true", help="a query sees keys up to its own")
     sub.add_argument("--mean", type=float, default=0.0, help="mean of v (default 0)")
     sub.add_argument(
@@ -65,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         policy=NumericPolicy(p=options.p_format, denominator=None, out=options.out),
         delta=options.delta,
         mean=options.mean,
+        kv_dtype=options.kv_dtype,
     )
     print(found.summary())
     if not options.no_bugs:

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from labkernels import cli
+from labkernels import cli, ops
 from labkernels.audit import tolerance
+from labkernels.chapters.eight_bits import held
+from labkernels.kernels.decode.inputs import decode_inputs
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.random_inputs import Normal
 from labkernels.measure.mistakes import unseen
 from labkernels.numerics import rounding
 from labkernels.numerics.error import bounds
@@ -51,6 +55,27 @@ def test_it_holds_for_given_inputs_and_stays_below_the_bound():
     o, _ = oracle.attention(problem)
     assert (found.atol + found.rtol * np.abs(o) < bounds.out_bound(problem, policy)).all()
     assert not found.accepts(np.where(o == o.max(), np.nan, o), o)
+
+
+@pytest.mark.parametrize("kv_dtype", ["e4m3", "e5m2"])
+def test_a_cache_of_8_bits_keeps_its_own(kv_dtype):
+    sizes = {"q_heads": 8, "kv_heads": 2, "head_dim": 64}
+    found = tolerance.tolerance(6, 500, dtype="bf16", kv_dtype=kv_dtype, **sizes)
+    used = []
+    for seed in range(4):
+        drawn = decode_inputs(Decode.uniform(6, 500, dtype="bf16", **sizes), Normal(seed, "cpu"))
+        before, after = held(drawn, kv_dtype)
+        truth = oracle.attention(before.problem().in_numpy())[0]
+        out = ops.decode(*after.arguments, scale=after.scale).out.double().numpy()
+        assert found.accepts(out, truth)
+        used.append(((np.abs(out - truth) - found.rtol * np.abs(truth)) / found.atol).max())
+    assert 0.3 < max(used) <= 1
+    assert f"what {kv_dtype} rounds of K and V" in found.summary()
+
+
+def test_p_in_8_bits_has_no_bound():
+    policy = NumericPolicy(p="e4m3", denominator=None)
+    assert "no bound, since P in e4m3" in tolerance.tolerance(2, 999, policy=policy).summary()
 
 
 def test_mistakes_that_a_tolerance_lets_through_are_said():
