@@ -19,7 +19,6 @@ from labkernels.numerics.verdict.diagnosis.search import LEFT
 from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict
 
 _FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
-_BEYOND = {"infinite": math.inf, "NaN": math.nan}
 _MOST = 0.9  # share of wrong tokens to explain: fp32 may not hold the scores of a wrong format
 _CHANCE = 3.0  # rms of z that is left of rows in which one key has most weight: P errs once there
 _OTHERS_DARK = 2.0  # z of a number that alone is finite, between LEFT and _CHANCE
@@ -72,10 +71,11 @@ def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
 def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
     """Return what mistakes make of codes, by their words."""
     other = next(name for name in _FORMATS.values() if name != fmt)
-    beyond = "infinite" if fmt == "e5m2" else "NaN"  # e4m3 has no infinity
+    beyond = {"e4m3": "NaN", "e5m2": "infinite"}[fmt]
     return {
         ("without its scale",): lambda x: x.values,
         ("with its scale twice",): lambda x: x.values * x.scale**2,
+        ("divided by its scale",): lambda x: x.values / x.scale,
         ("with the scale of", "the other"): lambda x: x.values * x.others,
         ("with the scale of", "head -1"): lambda x: x.values * np.roll(x.scale, 1, -2),
         ("with the scale of", "head +1"): lambda x: x.values * np.roll(x.scale, -1, -2),
@@ -84,7 +84,7 @@ def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
             x.scale * np.where(np.isfinite(x.values), x.values, x.most)
         ),
         (f"{beyond}, where codes are the largest",): lambda x: (
-            x.scale * np.where(x.values == x.most, _BEYOND[beyond] * x.most, x.values)
+            x.scale * np.where(x.values == x.most, float(beyond[:3]) * x.most, x.values)
         ),
     }
 

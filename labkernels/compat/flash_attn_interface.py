@@ -2,7 +2,8 @@
 
 Conventions are those of `compat.flash_attn`. Codes in e4m3 have descales [batch, kv_heads] fp32, 1
 by default, and an output in bf16. num_splits, pack_gqa, sm_margin and scheduler_metadata choose how
-the original works, and have no effect here. A cache of 8 bits is in pages, beside q in 16 bits.
+the original works, and have no effect here. A cache of 8 bits is in pages, beside q in e4m3, which
+becomes bf16 without an error, or in 16 bits, which the original does not take.
 """
 
 import torch
@@ -77,7 +78,7 @@ def flash_attn_with_kvcache(
     rotary_sin=None, cache_seqlens=None, cache_batch_idx=None,
     cache_leftpad: Fixed = None, page_table=None, cu_seqlens_q: Fixed = None,
     cu_seqlens_k_new: Fixed = None, max_seqlen_q=None, rotary_seqlens: Fixed = None,
-    q_descale: Fixed = None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
+    q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
     window_size=(-1, -1), attention_chunk: Fixed = 0, softcap=0.0, rotary_interleaved=True,
     scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False,
 ):  # fmt: skip
@@ -92,14 +93,23 @@ def flash_attn_with_kvcache(
     >>> flash_attn_with_kvcache(q, pool, pool, **of, k_descale=half, v_descale=half).shape
     torch.Size([2, 1, 8, 64])
     """
-    descales, how = {"k_descale": k_descale, "v_descale": v_descale}, {"causal": causal}
-    how |= {"softmax_scale": softmax_scale, "window_size": window_size, "softcap": softcap}
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    how = {"causal": causal, "softmax_scale": softmax_scale}
+    how |= {"window_size": window_size, "softcap": softcap}
     if k_cache.dtype in KV_DTYPES:
         given = torch.is_tensor(page_table) and torch.is_tensor(cache_seqlens)
-        if not given or q.shape[1] != 1 or k is not None or rotary_cos is not None:
-            words = "page_table and cache_seqlens, one token per request, no k and no rotary_cos"
-            raise refusal("k_cache.dtype", k_cache.dtype, f"fp16, bf16, or with it {words}")
-        scales = {f"{name[0]}_scale": _of_heads(name, x, len(q)) for name, x in descales.items()}
+        given = given and all(x is None for x in (k, rotary_cos, cache_batch_idx))
+        if not given or q.shape[1] != 1:
+            words = (
+                "fp16, bf16, or with it page_table and cache_seqlens, one token per request, and"
+            )
+            words = f"{words} no k, rotary_cos or cache_batch_idx"
+            raise refusal("k_cache.dtype", k_cache.dtype, words)
+        if q.dtype != CODES:
+            _refuse({"q_descale": q_descale}, f"None, with q in {q.dtype}")
+        q = q.bfloat16() if q.dtype == CODES else q
+        of_q, of_k, of_v = (_of_heads(name, x, len(q)) for name, x in descales.items())
+        scales = {"k_scale": of_q * of_k, "v_scale": of_v}  # a score has the scales of Q and K
         cache = caches.in_pages(k_cache, v_cache, page_table, cache_seqlens, **scales)
         variant = variant_options(window_size[0], soft_cap=softcap)
         step = decode(q.flatten(0, 1), cache, scale=softmax_scale, **variant)
@@ -127,9 +137,9 @@ def _refuse(descales: dict[str, torch.Tensor | None], allowed: str) -> None:
             raise refusal(name, scale, allowed)
 
 
-def _of_heads(name: str, scale: torch.Tensor | None, batch: int) -> torch.Tensor | None:
+def _of_heads(name: str, scale: torch.Tensor | None, batch: int) -> torch.Tensor | float:
     if scale is None:
-        return None
+        return 1.0
     if scale.dim() != 2 or (batch > 1 and scale.stride(0) != 0):
         raise refusal(name, scale, "[batch, kv_heads] that expand() made of [kv_heads]")
     return scale[0]

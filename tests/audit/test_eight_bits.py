@@ -58,6 +58,11 @@ def test_wrong_scales_are_named_and_placed(inputs, mistake, operand, heads):
     assert match.region.heads == told.region.heads == placed
 
 
+def test_a_scale_by_which_v_is_divided(inputs):
+    told = found(inputs, replace(inputs.cache, v_scale=1 / inputs.cache.v_scale), "decode_mma")
+    assert (told.answer, str(told.matches[0].edit)) == ("BUG", "V divided by its scale")
+
+
 def pages_of(scale, cache, step):
     """Return the scales that the next page (or the one before) has in each request."""
     found = scale.clone()

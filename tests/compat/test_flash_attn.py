@@ -268,6 +268,14 @@ def test_the_next_versions_descales_of_a_cache():
     step = labkernels.decode(q[:, 0], cache)
     assert torch.equal(found[0][:, 0], step.out)
     assert torch.allclose(found[1][:, :, 0], step.lse2 * math.log(2))
+    codes, two = q.to(pool.dtype), torch.tensor([2.0, 2.0]).expand(2, 2)
+    how = {"q_descale": two, "k_descale": (half[0] / 2).expand(2, 2), "v_descale": half}
+    narrow = interface.flash_attn_with_kvcache(codes, pool, pool, **of, **how)[0]
+    assert torch.equal(narrow[:, 0], labkernels.decode(codes[:, 0].bfloat16(), cache).out)
+    with pytest.raises(ValueError, match=r"^q_descale = .*allowed: None, with q in torch.float16"):
+        interface.flash_attn_with_kvcache(q, pool, pool, **of, q_descale=half)
+    with pytest.raises(ValueError, match="no k, rotary_cos or cache_batch_idx$"):
+        interface.flash_attn_with_kvcache(q, pool, pool, **of, cache_batch_idx=lengths)
     with pytest.raises(
         ValueError, match=r"^v_descale = shape \(2, 2\), allowed: \[batch, kv_heads"
     ):

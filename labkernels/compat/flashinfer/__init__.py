@@ -3,8 +3,8 @@
 `plan` reads the lists of pages, and `run` computes; lse is in base 2, [rows, heads], as `lse2` is.
 The float workspace, PDL and non_blocking have no effect, since each call allocates what it needs.
 backend "auto" lets the lab choose; "fa2" is its kernel for Ampere, and "fa3" its kernel for Hopper.
-Position encodings, CUDA graphs, tensors in 8 bits and their scales, and whatever else only other
-backends have, are refused by their names.
+Position encodings, CUDA graphs, tensors in 8 bits but the paged decode's cache, and whatever else
+only other backends have, are refused by their names.
 """
 
 from labkernels.compat.flashinfer import mla
