@@ -21,8 +21,6 @@ from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict
 _FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 _MOST = 0.9  # share of wrong tokens to explain: fp32 may not hold the scores of a wrong format
 _CHANCE = 3.0  # rms of z that is left of rows in which one key has most weight: P errs once there
-_OTHERS_DARK = 2.0  # z of a number that alone is finite, between LEFT and _CHANCE
-_FAR = 0.1  # more than LEFT may be left only beside a mistake that is as many times larger
 
 
 def format_of(cache: Any) -> str | None:
@@ -70,8 +68,7 @@ def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
 
 def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
     """Return what mistakes make of codes, by their words."""
-    other = next(name for name in _FORMATS.values() if name != fmt)
-    beyond = {"e4m3": "NaN", "e5m2": "infinite"}[fmt]
+    other, beyond = {"e4m3": ("e5m2", "NaN"), "e5m2": ("e4m3", "infinite")}[fmt]
     return {
         ("without its scale",): lambda x: x.values,
         ("with its scale twice",): lambda x: x.values * x.scale**2,
@@ -141,12 +138,11 @@ def named(
             break
         after = _left(_with(problem, *parts), found, out)
         for h in todo:
-            was, left = (
-                float(np.quantile(x[wrong[h], h], _MOST, method="lower")) for x in (before, after)
-            )
+            some = np.stack([before[wrong[h], h], after[wrong[h], h]])
+            was, left = np.quantile(some, _MOST, axis=1, method="lower").tolist()
             least = fitting[h][1] if h in fitting else math.inf
             kept = (after[~wrong[h], h] <= _CHANCE).all()  # what was right stays so
-            if kept and left < least and left <= max(LEFT, min(_CHANCE, _FAR * was)):
+            if kept and left < least and left <= max(LEFT, min(_CHANCE, was / 10)):
                 fitting[h] = edit, left
                 k[:, :, h], v[:, :, h] = (x[:, :, h] for x in parts)
     if not fitting or any(before[:, h].max() > _CHANCE for h in wrong.keys() - fitting.keys()):
@@ -185,6 +181,6 @@ def _left(problem: Problem, found: Verdict, out: Array) -> np.ndarray:
     z = np.where(truth == out, 0.0, (out - truth) / sigma)
     both = np.logical_and(*(x.any(-1, keepdims=True) for x in dark))
     z[dark[0] & dark[1]] = 0.0
-    z = np.where(dark[0] != dark[1], np.where(both, _OTHERS_DARK, np.inf), z)
+    z = np.where(dark[0] != dark[1], np.where(both, _CHANCE, np.inf), z)
     left = np.sqrt((z.reshape(len(z), problem.kv_heads, -1) ** 2).mean(-1))
     return np.where(np.isnan(left), np.inf, left)

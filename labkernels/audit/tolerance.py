@@ -131,9 +131,8 @@ def of_problem(
 def _of_cache(problem: Problem, kv_dtype: str) -> np.ndarray:
     """Return the variance of an output whose K and V a cache holds. Shapes: [total_q, Hq, Dv]."""
     require_choice("kv_dtype", kv_dtype, EIGHT_BITS)
-    pools = {"k": to_numpy(problem.k_pool), "v": to_numpy(problem.v_pool)}
-    most = {name: abs(pool).max((0, 1, 3)) for name, pool in pools.items()}
-    stored = {n: Stored(kv_dtype, x / formats.named(kv_dtype).max) for n, x in most.items()}
+    pools, most = {"k": problem.k_pool, "v": problem.v_pool}, formats.named(kv_dtype).max
+    stored = {n: Stored(kv_dtype, abs(to_numpy(x)).max((0, 1, 3)) / most) for n, x in pools.items()}
     return np.asarray(sum(mean_squares(problem, stored).values()))
 
 

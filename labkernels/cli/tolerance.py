@@ -79,15 +79,9 @@ def _print_unseen(found, options: argparse.Namespace, sizes: tuple[int, ...]) ->
     from labkernels.measure.mistakes import unseen
 
     batch, q_heads, kv_heads, keys = sizes
-    shape = unseen.shape_like(
-        batch,
-        q_heads,
-        kv_heads,
-        1 if options.decode else keys,
-        keys,
-        options.head_dim,
-        causal=options.causal,
-    )
+    queries = 1 if options.decode else keys
+    of = (batch, q_heads, kv_heads, queries, keys, options.head_dim)
+    shape = unseen.shape_like(*of, causal=options.causal)
     passed, tried = unseen.mistakes(found, shape, options.dtype, mean=options.mean)
     share = len(passed) / max(1, tried)
     lets = f"lets {len(passed)} through, {100 * share:.0f} %"

@@ -70,12 +70,12 @@ def in_pages(
     A scale is a number, or a tensor of one number or of one for each KV head.
     """
     if k.dtype in KV_DTYPES:
-        found = {n: torch.as_tensor(1.0 if x is None else x) for n, x in scales.items()}
-        for name, scale in found.items():
-            if scale.numel() not in (1, k.shape[2]):
+        heads = {}
+        for name, scale in scales.items():
+            flat = torch.as_tensor(1.0 if scale is None else scale).float().reshape(-1)
+            if flat.numel() not in (1, k.shape[2]):
                 raise refusal(name, scale, f"a number, or {k.shape[2]}, the KV heads")
-        flat = {name: x.to(k.device).float().reshape(-1) for name, x in found.items()}
-        heads = {name: x.expand(k.shape[2]) for name, x in flat.items()}
+            heads[name] = flat.to(k.device).expand(k.shape[2])
         return QuantizedKV(k, v, table, kv_len, **heads)
     for name, scale in scales.items():
         if scale is not None and not (isinstance(scale, float | int) and scale == 1):

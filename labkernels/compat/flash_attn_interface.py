@@ -2,8 +2,8 @@
 
 Conventions are those of `compat.flash_attn`. Codes in e4m3 have descales [batch, kv_heads] fp32, 1
 by default, and an output in bf16. num_splits, pack_gqa, sm_margin and scheduler_metadata choose how
-the original works, and have no effect here. A cache of 8 bits is in pages, beside q in e4m3, which
-becomes bf16 without an error, or in 16 bits, which the original does not take.
+the original works, and have no effect here. A cache of 8 bits is in pages, beside q in 16 bits
+or in e4m3, which becomes bf16.
 """
 
 import torch
@@ -100,14 +100,13 @@ def flash_attn_with_kvcache(
         given = torch.is_tensor(page_table) and torch.is_tensor(cache_seqlens)
         given = given and all(x is None for x in (k, rotary_cos, cache_batch_idx))
         if not given or q.shape[1] != 1:
-            words = (
-                "fp16, bf16, or with it page_table and cache_seqlens, one token per request, and"
-            )
-            words = f"{words} no k, rotary_cos or cache_batch_idx"
-            raise refusal("k_cache.dtype", k_cache.dtype, words)
-        if q.dtype != CODES:
+            need = "fp16, bf16, or with it page_table, cache_seqlens, one token per request and"
+            need = f"{need} no k, rotary_cos, cache_batch_idx"
+            raise refusal("k_cache.dtype", k_cache.dtype, need)
+        if q.dtype == CODES:
+            q = q.bfloat16()
+        else:
             _refuse({"q_descale": q_descale}, f"None, with q in {q.dtype}")
-        q = q.bfloat16() if q.dtype == CODES else q
         of_q, of_k, of_v = (_of_heads(name, x, len(q)) for name, x in descales.items())
         scales = {"k_scale": of_q * of_k, "v_scale": of_v}  # a score has the scales of Q and K
         cache = caches.in_pages(k_cache, v_cache, page_table, cache_seqlens, **scales)

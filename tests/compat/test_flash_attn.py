@@ -274,7 +274,7 @@ def test_the_next_versions_descales_of_a_cache():
     assert torch.equal(narrow[:, 0], labkernels.decode(codes[:, 0].bfloat16(), cache).out)
     with pytest.raises(ValueError, match=r"^q_descale = .*allowed: None, with q in torch.float16"):
         interface.flash_attn_with_kvcache(q, pool, pool, **of, q_descale=half)
-    with pytest.raises(ValueError, match="no k, rotary_cos or cache_batch_idx$"):
+    with pytest.raises(ValueError, match="no k, rotary_cos, cache_batch_idx$"):
         interface.flash_attn_with_kvcache(q, pool, pool, **of, cache_batch_idx=lengths)
     with pytest.raises(
         ValueError, match=r"^v_descale = shape \(2, 2\), allowed: \[batch, kv_heads"

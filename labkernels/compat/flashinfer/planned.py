@@ -8,7 +8,6 @@ import torch
 from labkernels.compat.arguments import LN2, refusal
 from labkernels.kernels.caches.mask import WORD_BYTES, pack_mask
 from labkernels.kernels.call import Attention
-from labkernels.kernels.checks import KV_DTYPES
 from labkernels.units import require_choice
 
 LAYOUTS = ("NHD", "HND")
@@ -36,8 +35,6 @@ class Wrapper:
         dtypes: of q, K and V, and the output, of which None is that of q.
         """
         q_type, *others = (getattr(torch, x) if isinstance(x, str) else x for x in dtypes)
-        if q_type in KV_DTYPES:
-            raise refusal("q_data_type", q_type, "float16, bfloat16")
         for name, dtype in zip(("kv_data_type", "o_data_type"), others, strict=True):
             if dtype not in (None, q_type):
                 raise refusal(name, dtype, f"{q_type}, as q_data_type")

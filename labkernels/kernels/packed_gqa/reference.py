@@ -75,10 +75,8 @@ def softmax(
     if variant.soft_cap is not None:
         s = variant.soft_cap * torch.tanh(s / variant.soft_cap)
     if variant != FULL:
-        query, key = (
-            torch.arange(n, device=s.device)[:, None],
-            torch.arange(n_keys, device=s.device),
-        )
+        query = torch.arange(n, device=s.device)[:, None]
+        key = torch.arange(n_keys, device=s.device)
         if variant.alibi:
             s = s + of_heads["alibi"] * (key - (n_keys - n + query))
         if variant.reach is not None:

@@ -69,10 +69,8 @@ class MlaMma(CudaMlaKernel):
         keys = of.keys * row_tiles / of.warps  # a warp computes their weights, for 16 rows
         # pairs of warps share rows or keys of S
         by_rows, by_keys = keys.value >= 16 and row_tiles.value > 1, keys.value < 16
-        score_rows, score_keys = (
-            number(32 if by_rows else 16, "rows"),
-            2 * keys if by_keys else keys,
-        )
+        score_rows = number(32 if by_rows else 16, "rows")
+        score_keys = 2 * keys if by_keys else keys
         pairs = "a pair's, over half of the channels" if by_rows or by_keys else ""
 
         def line(name: str, rows, columns, bits: int, phase: str, note: str = "") -> Line:

@@ -40,10 +40,8 @@ class TritonPrefill(PrefillKernel):
             if shape.width == 256:
                 return (few,)
         else:
-            wide, few = (
-                WIDE[shape.width],
-                PrefillTile(FEW_ROWS, 64 if shape.width <= 128 else 32, 4, 2, 2),
-            )
+            wide = WIDE[shape.width]
+            few = PrefillTile(FEW_ROWS, 64 if shape.width <= 128 else 32, 4, 2, 2)
             if shape.width == 256 and "bias" in shape.variant.features:
                 wide = WIDE_WITH_BIAS
         return (wide, few) if shape.rows > FEW_ROWS else (few, wide)

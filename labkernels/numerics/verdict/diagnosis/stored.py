@@ -17,10 +17,8 @@ from labkernels.units import LOG2_E
 _ZERO = 0.9  # share of the elements that are 0 in rows that were never written
 _ROWS = 48  # wrong rows whose nearest right row is looked for
 _OTHER = 2**26  # numbers of right rows that are compared with one wrong row at a time
-_TOGETHER, _SMALLEST = (
-    64,
-    1e-30,
-)  # rows that are compared at once; the least sigma, whose square is above 0
+_TOGETHER = 64  # rows that are compared at once
+_SMALLEST = 1e-30  # the least sigma, whose square is above 0
 _NEAR = 4.0  # mean z^2 of a row that is another one's
 _SOME = 2048  # wrong rows whose bits are looked at
 _FEW = 32  # elements: fewer may have few bits by chance
@@ -102,10 +100,8 @@ def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
     yield Trial(defects.INDEX_OUT, Edit("row", "of the output holds that of", (said,)), of, 0.6)
     if len(step) > 1:
         rule = Edit("row", "of the output holds another one's, by a rule of its own")
-        nearest, some_own = (
-            case.truth.copy(),
-            own[:: max(1, len(own) * right.size // (16 * _OTHER))],
-        )
+        nearest = case.truth.copy()
+        some_own = own[:: max(1, len(own) * right.size // (16 * _OTHER))]
         sources = _nearest(case, some_own, right, some)[0]
         nearest[tuple(some_own.T)] = case.truth.reshape(-1, nearest.shape[-1])[sources]
         yield Trial(defects.INDEX_OUT, rule, lambda s: nearest[s.tokens, s.head][:, s.channels])
