@@ -20,8 +20,8 @@ class NumericPolicy:
     format. denominator: whether l sums P before or after its rounding; None: not known, so the
     larger error of the two counts. exp2: the special-function unit, a polynomial of degree 3 or 5
     in FMAs, or torch's own. accumulate: what sums the products; "promoted": tensor cores start from
-    zero for every 16 keys, and fp32 additions to nearest join the sums. Policies of other libraries
-    name the formats of p and out.
+    zero for every 16 keys, or 128 in products of 8 bits, and fp32 additions to nearest join the
+    sums. Policies of other libraries name the formats of p and out.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

@@ -94,6 +94,8 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
     from labkernels.kernels.kernel import head_dim_v
     from labkernels.kernels.operation import operations
 
+    if spec.operation not in operations():
+        raise ValueError(f"kernel = {spec.name!r}, allowed: one of {', '.join(operations())}")
     kind, variant = operations()[spec.operation].workload, variant_of(options, spec)
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)

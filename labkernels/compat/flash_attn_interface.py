@@ -2,8 +2,7 @@
 
 Conventions are those of `compat.flash_attn`. Codes in e4m3 have descales [batch, kv_heads] fp32, 1
 by default, and an output in bf16. num_splits, pack_gqa, sm_margin and scheduler_metadata choose how
-the original works, and have no effect here. A cache of 8 bits is in pages, beside q in 16 bits
-or in e4m3, which becomes bf16.
+the original works, and have no effect here. A cache of 8 bits is in pages; q in e4m3 becomes bf16.
 """
 
 import torch

@@ -67,9 +67,8 @@ def _other_channels(case: Case, block: Block) -> Iterator[Trial]:
     if len(moved):
         said = ", ".join(f"{c} from {source[c]}" for c in moved[:4]) + ", ..." * (len(moved) > 4)
         of = lambda s: s.case.truth[s.tokens, s.head][:, source][:, s.channels]
-        yield Trial(
-            defects.INDEX_OUT, Edit("channels", "of the output mixed up:", (said,)), of, 0.7
-        )
+        edit = Edit("channels", "of the output mixed up:", (said,))
+        yield Trial(defects.INDEX_OUT, edit, of, 0.7)
 
 
 def _other_rows(case: Case, block: Block) -> Iterator[Trial]:
