@@ -8,6 +8,7 @@ it is out of bounds.
 """
 
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -16,12 +17,20 @@ import torch
 
 from labkernels import ops
 from tests.kernels.append.cases import GROWTHS, append_case, check_appended
+from tests.kernels.append.test_append import SCALES, check_quantized
 from tests.kernels.append.test_rotary import check_rotary
 from tests.kernels.contract import SPECS
+from tests.kernels.decode import test_eight_bits as small
+from tests.kernels.decode.cases import KV_DTYPES
+from tests.kernels.prefill import test_fp8 as forward
 from tests.kernels.trials import CASES, trials
+
+DEVICE = "cuda"
 
 
 def append() -> None:
+    for of, kind in product(SCALES, KV_DTYPES.values()):
+        check_quantized(torch.bfloat16, kind, of, DEVICE)
     for head_dim, dtype in ((64, "fp16"), (256, "bf16")):
         shape = {"head_dim": head_dim, "page_size": 3, "dtype": dtype, "layout": "padded"}
         case = append_case(*GROWTHS, **shape, device="cuda")
@@ -41,6 +50,20 @@ def attention(kernel: str) -> None:
             read_outputs(step)
 
 
+def eight_bits(kernel: str) -> None:
+    """Run a decode on caches of both formats with every kind of scale, or a forward of codes."""
+    shape = {"head_dim": 128, "group": 4}
+    for kind in SPECS[kernel].kv_dtypes if SPECS[kernel].operation == "decode" else ():
+        if kind is not None:
+            small.check_bits(kernel, "bf16", kind, DEVICE, page_size=3, **shape)
+            for blocks in small.BLOCKS[:3]:
+                small.check_blocks(kernel, "bf16", kind, blocks, DEVICE, **shape)
+    for policy in SPECS[kernel].policies[:3] if SPECS[kernel].operation == "prefill_fp8" else ():
+        drawn = forward.drawn((1, 30, 0, 70), (130, 200, 20, 0), device=DEVICE)
+        for causal, keys in ((True, None), (False, 128)):
+            forward.check_bounds(*drawn, causal=causal, policy=policy, keys_per_split=keys)
+
+
 def read_outputs(step: ops.Step) -> None:
     """Let a kernel read every output, so that one that was not written is seen."""
     for output in step.outputs():
@@ -52,6 +75,7 @@ def main(kernel: str) -> None:
         append()
     else:
         attention(kernel)
+        eight_bits(kernel)
     torch.cuda.synchronize()
     print(f"{kernel}: done")
 
