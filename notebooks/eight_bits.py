@@ -25,7 +25,7 @@
 # A decode from e4m3 is {glue:text}`gain_bf16` times as fast as from bf16, or {glue:text}`gain_fp16` times with fp16 queries; FlashInfer's XQA takes {glue:text}`xqa` times as long.
 # Errors grow {glue:text}`times_worse` times; the stored numbers tell by how much, per head and sample.
 # One scale serves all heads, but a head {glue:text}`small_head` times smaller errs {glue:text}`small_errs` times as much.
-# From position 97 on two tilings round P in 8 bits beside different maxima.
+# From position 97 on two tilings round P by different maxima.
 # How sure: one H200 (CUDA {glue:text}`cuda`, {glue:text}`peer_version`).
 # :::
 
