@@ -492,7 +492,7 @@ ours = ran.kernel.str.extract(r"fp8 input (promoted|tensor_core) ")[0]
 ran = ran.assign(of=ours.fillna(ran.kernel))
 fastest = ran.pivot_table(index="note", columns="of", values="value", aggfunc="min")
 over = fastest[["tensor_core", "promoted"]].div(fastest["flashinfer_fa3_e4m3"], axis=0).dropna()
-assert len(over) == 4 and list((over > 1).sum()) == [1, 2]
+assert (len(over), *(over > 1).sum()) == (4, 1, 2)
 assert over["tensor_core"].idxmax().endswith("64/8, d128, full, bf16")
 assert over.index[over["promoted"] > 1].str.contains("full").all()
 glue("fa3_leads", f"{100 * (over['tensor_core'].max() - 1):.0f}", display=False)
