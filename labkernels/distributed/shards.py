@@ -21,9 +21,7 @@ def shard(cache: PagedKV, rank: int, ranks: int, by: str = "contiguous") -> Page
     [38, 32]
     """
     require_choice("by", by, SPLITS)
-    require_int("ranks", ranks, minimum=1)
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank = {rank}, allowed: 0 to {ranks - 1}")
+    require_int("rank", rank, maximum=require_int("ranks", ranks, minimum=1) - 1)
     table, size = cache.page_table, cache.page_size
     width = max(1, -(-table.shape[1] // ranks))
     in_use = -(-cache.kv_len // size)[:, None]  # pages of each request

@@ -1,5 +1,6 @@
 """Ranks have the bits of one process, and fail together with one line."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,18 @@ import torch
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import live
-from labkernels.distributed import LostRank, decode_in_parts, on_cpus, ring_backward_in_turn, shard
+from labkernels.distributed import (
+    LostRank,
+    Ranks,
+    context_parallel_decode,
+    decode_in_parts,
+    on_cpus,
+    on_gpus,
+    ring_backward_in_turn,
+    ring_prefill,
+    shard,
+    zigzag,
+)
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import gradients
 from labkernels.ops import decode
@@ -54,6 +66,25 @@ def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
 def test_a_rank_that_hangs_is_killed():
     with pytest.raises(LostRank, match=r"^rank 1 did not end with the others, and was killed$"):
         on_cpus(on_ranks.hangs, 2, timeout_s=4)
+
+
+REFUSED = {
+    "ranks = 0, allowed: an integer >= 1": lambda q, c: on_cpus(len, 0),
+    "ranks = 1000, allowed: at most": lambda q, c: on_gpus(len, 1000),
+    "parts = 0, allowed: an integer >= 1": lambda q, c: decode_in_parts(q, c, 0),
+    "len(q) = 1, allowed: 4, the requests": lambda q, c: decode_in_parts(q[:1], c, 2),
+    "len(q) = 0 requests, allowed: 1": lambda q, c: context_parallel_decode(q[:0], c, Ranks()),
+    "rank = 2, allowed: 0 to 1": lambda q, c: zigzag(8, 2, 2),
+    "rank = 1.5, allowed: 0 to 1": lambda q, c: shard(c, 1.5, 2),
+    "causal = 'no', allowed: True, False": lambda q, c: ring_prefill(q, q, q, Ranks(), causal="no"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_wrong_argument_is_refused(words):
+    inputs = chapter.decode_of(*on_ranks.LENGTHS)
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        REFUSED[words](*inputs.arguments)
 
 
 @pytest.mark.parametrize(("ranks", "numbers"), [(2, 1000), (3, 1000), (4, 10**6)])

@@ -194,7 +194,8 @@ def decide(
         large, kinds = less_exact.may_be_of_sums(of), less_exact.of_sums(policy)
         sums = of_values or _as_if(of, kinds, large=large)
         even = sums or _evenly(of, z, beyond) or honest()
-    shown = of_lse2 if even else [*matches, *of_lse2]
+    # a wrong output has a wrong LSE; only what the LSE holds instead is a mistake of its own
+    shown = of_lse2 if even else [*matches, *(match for match in of_lse2 if match.edit)]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
 
