@@ -9,7 +9,7 @@ import torch
 from labkernels.distributed.ranks import Ranks
 from labkernels.distributed.shards import shard
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.kernels.call import Attention, Options, Plan, Step, require_options
 from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.kernel import Kernel
@@ -67,7 +67,7 @@ class Message:
 
 def context_parallel_decode(
     q: torch.Tensor,
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     ranks: Ranks,
     *,
     merge: str = "gather",
@@ -123,7 +123,7 @@ def context_parallel_decode(
 
 def decode_in_parts(
     q: torch.Tensor,
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     parts: int,
     *,
     by: str = "contiguous",
@@ -151,7 +151,7 @@ def decode_in_parts(
     shards = [shard(cache, rank, parts, by) for rank in range(parts)]
     tables, lengths = (torch.cat([getattr(x, n) for x in shards]) for n in ("page_table", "kv_len"))
     outs = torch.empty(parts * len(q), *q.shape[1:], dtype=message.dtype, device=q.device)
-    beside = PagedKV(cache.k, cache.v, tables, lengths)
+    beside = replace(cache, page_table=tables, kv_len=lengths)
     own = decode_step(q.repeat(parts, 1, 1), beside, out=outs, **how)
     outs, lse2s = (x.unflatten(0, (parts, len(q))) for x in own.outputs())
     merged = merge_states_step(outs, lse2s, out=torch.empty_like(q))

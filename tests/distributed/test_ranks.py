@@ -21,6 +21,7 @@ from labkernels.distributed import (
     shard,
     zigzag,
 )
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import gradients
 from labkernels.ops import decode
@@ -112,6 +113,18 @@ def test_parts_of_one_launch_are_decodes_of_each_rank(by, parts):
         alone = decode(inputs.q, shards[rank], **how)
         assert torch.equal(alone.out, done.outs[rank])
         assert torch.equal(alone.lse2, done.lse2s[rank])
+
+
+@pytest.mark.parametrize("by", ["contiguous", "interleaved"])
+def test_parts_of_a_cache_of_8_bits_keep_the_scales_of_their_pages(by):
+    inputs = chapter.decode_of(*on_ranks.LENGTHS)
+    k, v, *pages = inputs.cache.tensors.values()
+    scales = 0.5 + torch.rand(2, len(k), 1, 1, generator=torch.Generator().manual_seed(3))
+    cache = QuantizedKV(*(x.to(torch.float8_e4m3fn) for x in (k, v)), *pages, *scales)
+    done = decode_in_parts(inputs.q, cache, 3, by=by)
+    wide = [(x.float() * y[..., None]) for x, y in zip((cache.k, cache.v), scales, strict=True)]
+    right = live.truth(replace(inputs, cache=PagedKV(*(x.to(inputs.q) for x in wide), *pages)))
+    assert np.abs(done.out.double().numpy() - right).max() < 2.0**-4  # values of 8 bits, times 1.5
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
