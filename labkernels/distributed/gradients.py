@@ -9,7 +9,7 @@ from labkernels.distributed.decode import PartOptions
 from labkernels.distributed.ranks import Ranks
 from labkernels.distributed.ring import Block, Held, pair_of, ring_facts
 from labkernels.kernels.backward.api import backward_step
-from labkernels.kernels.call import Gradients, Step, check_option, nothing, require_options
+from labkernels.kernels.call import Gradients, Step, nothing, require_options
 
 
 class Rows(NamedTuple):
@@ -62,7 +62,6 @@ def ring_backward(
 
     def make() -> tuple[tuple, dict[str, object]]:
         require_options("ring_backward", options, PartOptions)
-        check_option("causal", causal)
         facts, held = ring_facts(given._asdict()), Held(k, v, ranks)
         found = Gradients(*(x.new_empty(x.shape) for x in (q, k, v)))
         how = {"causal": causal, **options}

@@ -89,7 +89,6 @@ def ring_prefill(
     def make() -> tuple[Step[Attention], dict[str, object]]:
         require_choice("carry", carry, CARRIES)
         require_options("ring_prefill", options, PartOptions)
-        check_option("causal", causal)
         facts, held = ring_facts({"q": q, "k": k, "v": v}), Held(k, v, ranks)
         how = {"causal": causal, "carry": carry, **options}
         step = ring_rows_step(q, held.blocks, ranks.rank, turns=held.turns, **how)
@@ -158,6 +157,7 @@ def pair_of(
 
     The options have the ends of rows and keys, too, under the names that `backward` gives them.
     """
+    check_option("causal", causal)
     # two chunks a rank: of an earlier rank only the first is seen, a later one's by the last
     half = len(q) // 2
     rows = slice(half, None) if causal and origin > rank else slice(None)

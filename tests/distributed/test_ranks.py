@@ -75,6 +75,7 @@ REFUSED = {
     "parts = 0, allowed: an integer >= 1": lambda q, c: decode_in_parts(q, c, 0),
     "len(q) = 1, allowed: 4, the requests": lambda q, c: decode_in_parts(q[:1], c, 2),
     "len(q) = 0 requests, allowed: 1": lambda q, c: context_parallel_decode(q[:0], c, Ranks()),
+    "ranks.rank = -1, allowed: 0 to 1": lambda q, c: context_parallel_decode(q, c, Ranks(-1, 2)),
     "rank = 2, allowed: 0 to 1": lambda q, c: zigzag(8, 2, 2),
     "rank = 1.5, allowed: 0 to 1": lambda q, c: shard(c, 1.5, 2),
     "causal = 'no', allowed: True, False": lambda q, c: ring_prefill(q, q, q, Ranks(), causal="no"),

@@ -194,8 +194,7 @@ def decide(
         large, kinds = less_exact.may_be_of_sums(of), less_exact.of_sums(policy)
         sums = of_values or _as_if(of, kinds, large=large)
         even = sums or _evenly(of, z, beyond) or honest()
-    # a wrong output has a wrong LSE; only what the LSE holds instead is a mistake of its own
-    shown = of_lse2 if even else [*matches, *(match for match in of_lse2 if match.edit)]
+    shown = of_lse2 if even else [*matches, *filter(_of_its_own, of_lse2)]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
 
@@ -212,6 +211,11 @@ def _of_lse2(
         return found, _NO_MATCH
     wrong = stored.of_lse2(problem, lse2, seen.lse2, seen.lse2_bound)
     return found, (wrong,) if wrong else _NO_MATCH
+
+
+def _of_its_own(match: Match) -> bool:
+    """Return whether an LSE beside a wrong output has a mistake of its own."""
+    return match.edit is not None
 
 
 def _is_factor(match: Match) -> bool:
