@@ -202,10 +202,7 @@ def decide(
 def _of_lse2(
     problem: Problem, lse2: Array, seen: first_look.Look
 ) -> tuple[Finding, tuple[Match, ...]]:
-    """Return the finding on a log-sum-exp, and its mistake.
-
-    A mistake without an edit says only that it is wrong, as it is beside every wrong output.
-    """
+    """Return the finding on an LSE, and its mistake; one without an edit is only some wrong LSE."""
     # some libraries give a row without keys -inf, though its head has a sink
     empty = (problem.n_keys == 0)[:, None] & (lse2 == -np.inf)
     off = metrics.difference(lse2, np.where(empty, lse2, seen.lse2))
