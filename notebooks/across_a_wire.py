@@ -112,7 +112,7 @@ plt.show()
 # $$
 # \sigma^2 = \sum_i w_i^2 \sigma_i^2
 # + \sum_i w_i^2 \frac{q(o_i)^2}{12}
-# + \sum_{k<n} W_k^2 \frac{q(s_k)^2}{12}
+# + \sum_{k=2}^{n-1} W_k^2 \frac{q(s_k)^2}{12}
 # $$ (wire-variance)
 #
 # | symbol | meaning |
@@ -166,7 +166,7 @@ measured = {n: f"; took {1e6 * times[way]:.0f} µs" for n, way in ((1, "one GPU"
 # %% [markdown]
 # ### What a rank reads and sends
 #
-# A rank reads its share of the cache; its message does not shrink, since every rank has a part of every row. For a decode of one request with 131,072 keys it has {glue:text}`message` to each other rank:
+# A rank reads its share of the cache; its message does not shrink, since every rank has a part of every row. For a decode of one request with 131,072 keys it sends {glue:text}`message` to each other rank:
 
 # %% mystnb={"figure": {"caption": "The time to read the cache halves with each doubling of the GPUs, and the message stays small beside it. Least time by the memory of an H200; one request of 131,072 keys, 64 query heads, 8 KV heads of 128 channels, bf16. Predicted, and measured by NCCL with parts in fp32.", "name": "wire-timing"}, "image": {"alt": "Four horizontal bars for 1, 2, 4 and 8 GPUs, each half as long as the one before, with the measured time behind the first two.", "width": "100%"}} tags=["hide-input"]
 rows = []
@@ -203,11 +203,11 @@ found = found.groupby(columns[:2], sort=False).max().reset_index()  # of the wor
 plots.table(found, "wire-bits", dict.fromkeys(columns[2:], "{:.1f}"))
 
 # %% [markdown]
-# Only the library's sum has other bits: the last one of some LSEs.
+# Only the library's sum has other bits, and only in some LSEs.
 #
 # ### On two GPUs
 #
-# The same calls ran on two H200 of one host, which NVLink joins, by NCCL. A time is that of a CUDA graph's replay on the slower GPU; the keys stand over the columns, and the merge has the parts' format behind it:
+# The same calls ran on two H200 of one host, which NVLink joins, by NCCL. A time is that of a CUDA graph's replay on the slower GPU. A column has requests x keys; behind a merge stands the format in which parts travel:
 
 # %% tags=["hide-input"]
 decodes = two_gpus[(two_gpus.operation == "decode") & ~two_gpus.way.str.startswith("a part")]
@@ -225,14 +225,14 @@ forms = dict.fromkeys(us_of.columns, "{:.0f}") | dict.fromkeys(("other outputs",
 plots.table(shown, "wire-gpus", forms)
 
 # %% [markdown]
-# *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none; a test holds them to the bits of ranks on a CPU, too. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
+# *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none, and in a test the bits of CPU ranks. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
 # The order costs {glue:text}`order_cost` % of the decode for 57 requests, {glue:text}`order_cost_long` % for one of 131,072 keys, and {glue:text}`order_cost_longest` % for one of a million: so that a request's bits do not depend on its batch, splits have at most 1,024 keys, and here a rank merges 512 of them. The library's sum, `scatter`, is slower than `gather` each time.
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at {glue:text}`floor_rate` GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
 #
 # A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
 # The control splits the heads and needs no merge: an all-reduce adds the ranks' output projections. With 57 requests and sums in fp32 this takes {glue:text}`control` µs, in place of {glue:text}`control_one` on one GPU. On two GPUs all {glue:text}`projected` sums had the bits of the sum in one process, 100 times in a row.
-# A sum of two numbers has no order: ring and tree differ in which rank adds the two, and channels in which numbers it takes. So all of {glue:text}`sums` sums of NCCL's all-reduce, in fp32, bf16 and fp16, were the fp32 sum, rounded once, and had the same bits in every further call. NCCL chose the way, or was told: ring or tree, each of three protocols, and 1, 4 or {glue:text}`channels` channels. By its log it used what it was told, but only one channel for 4 KB (a table is in {doc}`the evidence </book/evidence>`).
-# With more GPUs there is an order to find. More were not at hand, and gloo stands in on a CPU: `order_of_sums` finds that four ranks add each quarter of the numbers down their ring, and end at another rank for each, every time alike. Sums in this order have the bits of a million all-reduced ones in a test; sums in the order of the ranks differ in a third of them.
+# A sum of two numbers has no order: ring and tree differ in which rank adds the two, and channels in which numbers a rank adds. So all of {glue:text}`sums` sums of NCCL's all-reduce, in fp32, bf16 and fp16, were the fp32 sum, rounded once, and had the same bits in every further call. NCCL chose the way, or was told: ring or tree, each of three protocols, and 1, 4 or {glue:text}`channels` channels. By its log it used what it was told, but fewer channels for few bytes, and one for 4 KB (a table is in {doc}`the evidence </book/evidence>`).
+# With more GPUs there is an order to find. Here gloo stands in on a CPU: `order_of_sums` finds that gloo adds each quarter of the numbers along the ring of four ranks, beginning at another rank, and in every call alike. In a test a million sums in this order have gloo's bits; in the order of the ranks a third have others.
 
 # %% [markdown]
 # ### CUDA and Triton, on and off
@@ -263,7 +263,7 @@ table = pd.DataFrame(rows)
 plots.table(table, "wire-kernels", dict.fromkeys(table.columns[2:], "{:.6f}"))
 
 # %% [markdown]
-# Tensor cores, which round P to bf16, are a little worse everywhere; what the wire adds is the same for all. The Triton kernels store 16 bits only, so that their parts cannot travel in fp32, and a ring has no way to round its parts only once.
+# Tensor cores, which round P to bf16, are a little worse everywhere; what the wire adds is nearly the same for all. The Triton kernels store 16 bits only, so that their parts cannot travel in fp32, and a ring has no way to round its parts only once.
 #
 # ### By head, by request, and by rank
 #
@@ -354,16 +354,16 @@ table = pd.DataFrame(rows, columns=["planted mistake", "verdict", "why"])
 plots.table(table, "wire-mistakes", {})
 
 # %% [markdown]
-# In a ring a mask can be off where two chunks meet; a test of the package plants such a mask, and the verdict places it on its part as a mistake of the mask.
+# In a ring a mask can be off where two chunks meet; a test plants such a mask, and the verdict places it on its part.
 
 # %% [markdown]
 # ### When a rank is lost
 #
-# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line; if a rank hangs, they end so after a time-out of {glue:text}`timeout` seconds.
+# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line; if a rank hangs, they end so after a time-out (by default {glue:text}`timeout` seconds). Tests lose ranks of gloo; none of NCCL was lost.
 #
 # ## What would change the answer
 #
-# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` has it, too: its gradients on two GPUs have the bits of one process, and a test holds those of up to eight ranks to a bound of float64.
+# - **The backward pass.** {cite:t}`ringflashattention42` saw the errors in gradients, with parts in bf16 that are added in fp32. For the forward pass {eq}`wire-variance` predicts that this carry does not grow. `labkernels.distributed.ring_backward` adds its parts in this way: a test holds its gradients on up to eight ranks to a bound of float64.
 # - **Values with a mean.** Then parts in bf16 cost less with more ranks, and hops more: see the text below {eq}`wire-hops`.
 # - **A library's sum.** Two GPUs leave no order to choose. `order_of_sums` probes NCCL's order on more, and has not run there.
 # - **More keys than fit.** Errors were computed at up to 1,024 keys. By {eq}`wire-variance` only the shares of the ranks matter.
@@ -404,7 +404,7 @@ assert (took["decode", "scatter"] > whole).all()
 # All-reduces of two H200, of 4 KB to 256 MiB, by what NCCL was told, and what its log says that it used. *Other* sums have other bits than the only sum of two numbers, *changed* ones have them in one of ten more calls; both ranks' sums count.
 
 # %% tags=["evidence"]
-said = sums[sums.algorithm != ""].copy()  # the first recording kept no log
+said = sums.copy()
 used, asked = said.algorithm + " " + said.protocol, said.asked.str.upper()
 assert all(a == "" or a.startswith(f"{u} ") for a, u in zip(asked, used, strict=True))
 assert said.asked.nunique() == 19, "its own choice, and 2 x 3 x 3 others"

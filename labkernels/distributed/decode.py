@@ -9,14 +9,14 @@ import torch
 from labkernels.distributed.ranks import Ranks
 from labkernels.distributed.shards import shard
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.kernels.call import Attention, Options, Plan, Step, require_options
 from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.merge_states.api import merge_states_step
 from labkernels.kernels.registry import kernels_of
 from labkernels.policy import TENSOR_CORES
-from labkernels.units import COPY_BYTES, require_choice
+from labkernels.units import COPY_BYTES, require_choice, require_int
 
 MERGES, CARRIES = ("gather", "heads", "scatter"), ("fp32", "input")
 
@@ -50,7 +50,7 @@ class Message:
     def n_bytes(self) -> int:
         """Bytes of the message, which ends where a copy may start."""
         of_row = self.head_dim * self.dtype.itemsize + torch.float32.itemsize
-        return -(-self.batch * self.q_heads * of_row // COPY_BYTES) * COPY_BYTES
+        return max(1, -(-self.batch * self.q_heads * of_row // COPY_BYTES)) * COPY_BYTES
 
     def room(self, n: int, device: torch.device) -> torch.Tensor:
         """Return memory for n messages: [n, n_bytes]."""
@@ -67,7 +67,7 @@ class Message:
 
 def context_parallel_decode(
     q: torch.Tensor,
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     ranks: Ranks,
     *,
     merge: str = "gather",
@@ -96,7 +96,8 @@ def context_parallel_decode(
 
     def make() -> tuple[tuple, dict[str, object]]:
         require_choice("merge", merge, MERGES)
-        message, how = _message(q, carry), _options(carry, options)
+        message = _message(q, carry)
+        how = _options("context_parallel_decode", carry, options)
         if merge != "gather" and message.q_heads % ranks.size:
             words = f"a multiple of {ranks.size} ranks with merge = {merge!r}"
             raise ValueError(f"q_heads = {message.q_heads}, allowed: {words}")
@@ -122,7 +123,7 @@ def context_parallel_decode(
 
 def decode_in_parts(
     q: torch.Tensor,
-    cache: PagedKV,
+    cache: PagedKV | QuantizedKV,
     parts: int,
     *,
     by: str = "contiguous",
@@ -142,11 +143,15 @@ def decode_in_parts(
     >>> step.out.shape, step.plan.launches
     (torch.Size([1, 4, 64]), 2)
     """
-    message, how = _message(q, carry), _options(carry, options)
+    message, how = _message(q, carry), _options("decode_in_parts", carry, options)
+    require_int("parts", parts, minimum=1)
+    if len(q) != len(cache.kv_len):
+        words = f"{len(cache.kv_len)}, the requests of the cache"
+        raise ValueError(f"len(q) = {len(q)}, allowed: {words}")
     shards = [shard(cache, rank, parts, by) for rank in range(parts)]
     tables, lengths = (torch.cat([getattr(x, n) for x in shards]) for n in ("page_table", "kv_len"))
     outs = torch.empty(parts * len(q), *q.shape[1:], dtype=message.dtype, device=q.device)
-    beside = PagedKV(cache.k, cache.v, tables, lengths)
+    beside = replace(cache, page_table=tables, kv_len=lengths)
     own = decode_step(q.repeat(parts, 1, 1), beside, out=outs, **how)
     outs, lse2s = (x.unflatten(0, (parts, len(q))) for x in own.outputs())
     merged = merge_states_step(outs, lse2s, out=torch.empty_like(q))
@@ -169,9 +174,9 @@ def _message(q: torch.Tensor, carry: str) -> Message:
     return Message(*q.shape, torch.float32 if carry == "fp32" else q.dtype)
 
 
-def _options(carry: str, options: PartOptions) -> dict[str, Any]:
+def _options(verb: str, carry: str, options: PartOptions) -> dict[str, Any]:
     """Return the options of a part, whose bits do not depend on what runs beside."""
-    require_options("context_parallel_decode", options, PartOptions)
+    require_options(verb, options, PartOptions)
     return {"batch_invariant": True, **options, **carried("decode", carry, options)}
 
 

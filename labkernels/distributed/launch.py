@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from labkernels.distributed.ranks import TIMEOUT_S, LostRank, Ranks
+from labkernels.units import require_int
 
 
 def on_cpus(
@@ -41,12 +42,15 @@ def on_gpus(
     told: variables of their environment, as NCCL reads most of its own only once in a process.
     Multicast over NVLink stays off, unless NCCL_NVLS_ENABLE says otherwise.
     """
+    if not ranks <= (here := torch.cuda.device_count()):
+        raise ValueError(f"ranks = {ranks}, allowed: at most {here}, the GPUs of this machine")
     return _on("nccl", work, ranks, (told, *given), check=True, timeout_s=timeout_s)
 
 
 def _on(
     backend: str, work: Callable, ranks: int, given: tuple, *, check: bool, timeout_s: float
 ) -> list[Any]:
+    require_int("ranks", ranks, minimum=1)
     # A process that has imported the work starts the ranks. This one would hand on its threads'
     # locks to a fork.
     server = "forkserver" in multiprocessing.get_all_start_methods()

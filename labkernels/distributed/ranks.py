@@ -48,6 +48,8 @@ class Ranks:
 
         Raises: on every rank the same ValueError, which names the first rank that differs.
         """
+        if not 0 <= self.rank < self.size:  # as of a process that is no member of the group
+            raise ValueError(f"ranks.rank = {self.rank}, allowed: 0 to {self.size - 1}")
         made, words, facts = None, "", {}
         try:
             made, facts = make()

@@ -9,10 +9,10 @@ from labkernels.distributed.decode import CARRIES, PartOptions, carried
 from labkernels.distributed.ranks import Ranks
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Step, require_options
+from labkernels.kernels.call import Attention, Step, check_option, require_options
 from labkernels.kernels.merge_states.api import merge_states_step
 from labkernels.kernels.prefill.api import prefill_step
-from labkernels.units import require_choice
+from labkernels.units import require_choice, require_int
 
 
 class Block(NamedTuple):
@@ -47,12 +47,13 @@ def zigzag(tokens: int, rank: int, ranks: int) -> torch.Tensor:
     """Return the places of a rank's tokens: a chunk from the front, and one as far from the end.
 
     Under a causal mask each rank then has equally many keys to attend to.
-    Raises: ValueError unless tokens divide into equal chunks.
+    Raises: ValueError unless tokens divide into equal chunks, and for a rank that is none.
 
     >>> [zigzag(8, rank, 2).tolist() for rank in range(2)]
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
-    if tokens % (2 * ranks):
+    require_int("rank", rank, maximum=require_int("ranks", ranks, minimum=1) - 1)
+    if require_int("tokens", tokens) % (2 * ranks):
         raise ValueError(
             f"tokens = {tokens}, allowed: a multiple of {2 * ranks}, two chunks a rank"
         )
@@ -156,6 +157,7 @@ def pair_of(
 
     The options have the ends of rows and keys, too, under the names that `backward` gives them.
     """
+    check_option("causal", causal)
     # two chunks a rank: of an earlier rank only the first is seen, a later one's by the last
     half = len(q) // 2
     rows = slice(half, None) if causal and origin > rank else slice(None)

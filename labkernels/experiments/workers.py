@@ -129,10 +129,14 @@ def executor(scheduler: str, *, alone: bool) -> contextlib.AbstractContextManage
 def alone(work: Callable[..., T], *given: Any, **named: Any) -> T:
     """Return work(*given, **named), done while no other work whose time counts is.
 
-    It has this process's GPU for itself, or the machine where no GPU is in use.
+    It has every GPU that this process sees for itself, since a cell may use several, or the
+    machine where no GPU is in use.
     """
     torch = sys.modules.get("torch")
-    gpu = torch is not None and torch.cuda.is_available()
-    key = str(torch.cuda.get_device_properties(0).uuid) if gpu else "cpu"
-    with files.one_writer(Path(tempfile.gettempdir()) / f"labkernels-{os.getuid()}" / key):
+    count = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
+    uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(count)]
+    with contextlib.ExitStack() as held:
+        for key in sorted(uuids) or ["cpu"]:  # in one order, so that no two wait for each other
+            folder = Path(tempfile.gettempdir()) / f"labkernels-{os.getuid()}" / key
+            held.enter_context(files.one_writer(folder))
         return work(*given, **named)

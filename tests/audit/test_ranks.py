@@ -1,6 +1,7 @@
 """The verdict on an attention over ranks places every mutant of a rank or of the merge."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,6 +51,29 @@ def test_a_wrong_merge_is_named(words):
     assert found.why == f"the merge: {words}"
 
 
+def test_a_mistake_in_some_rows_is_named():
+    out, other = DONE.out.clone(), (WEIGHTS * TWICE / (WEIGHTS * TWICE).sum(0))[..., None]
+    out[1, 2] = (other * DONE.outs.double()).sum(0)[1, 2].to(out.dtype)
+    assert judged(out=out).why == "the merge: rank 2 counts twice"
+
+
+def test_of_two_ranks_a_stale_part_may_be_one_left_out():
+    outs = parts_of(2)[2].outs
+    words = "rank 1 is left out, or a stale chunk, the other's part, stands in its place"
+    assert judged(2, out=outs[0].to(torch.bfloat16)).why == f"the merge: {words}"
+
+
+def test_a_mean_over_ranks_without_keys_is_named():
+    rows = {"outs": DONE.outs.clone(), "lse2s": DONE.lse2s.clone()}
+    inputs, shards, _ = parts_of(4)
+    empty = replace(shards[3], kv_len=0 * shards[3].kv_len)
+    rows["outs"][3], rows["lse2s"][3] = 0, -math.inf
+    given = list(rows["outs"]), list(rows["lse2s"]), inputs.q, [*shards[:3], empty]
+    out = rows["outs"].double().mean(0).to(torch.bfloat16)
+    why = verdict_ranks(*given, out=out, scale=inputs.scale).why
+    assert why == "the merge: parts are not weighted, those without keys included"
+
+
 def test_a_rank_whose_lse_is_natural_is_placed():
     lse2s = DONE.lse2s.clone()
     lse2s[2] *= math.log(2)
@@ -71,3 +95,14 @@ def test_a_causal_misalignment_between_chunks_is_placed(shift):
     found = verdict_ranks([x.out for x in done], [x.lse2 for x in done], q, caches, **how)
     right = ("BUG", defects.MASK, 0) if shift else ("ROUNDING", "", None)
     assert (found.answer, found.kind, found.rank) == right, found.why
+
+
+def test_a_part_over_other_keys_is_no_mistake_of_its_lse():
+    q, ends, caches, done = ring_of(0)
+    x = caches[0]
+    other = replace(x, k=torch.randn(x.k.shape, generator=torch.Generator().manual_seed(2)).to(q))
+    how = {"causal": [True, False], "cu_seqlens_q": ends}
+    parts = [x.out for x in done], [x.lse2 for x in done]
+    found = verdict_ranks(*parts, q, [other, caches[1]], **how)
+    assert (found.answer, found.rank) == ("BUG", 0)
+    assert found.kind != defects.LSE, found.why

@@ -1,5 +1,6 @@
 """Ranks have the bits of one process, and fail together with one line."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,19 @@ import torch
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import live
-from labkernels.distributed import LostRank, decode_in_parts, on_cpus, ring_backward_in_turn, shard
+from labkernels.distributed import (
+    LostRank,
+    Ranks,
+    context_parallel_decode,
+    decode_in_parts,
+    on_cpus,
+    on_gpus,
+    ring_backward_in_turn,
+    ring_prefill,
+    shard,
+    zigzag,
+)
+from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import gradients
 from labkernels.ops import decode
@@ -56,6 +69,26 @@ def test_a_rank_that_hangs_is_killed():
         on_cpus(on_ranks.hangs, 2, timeout_s=4)
 
 
+REFUSED = {
+    "ranks = 0, allowed: an integer >= 1": lambda q, c: on_cpus(len, 0),
+    "ranks = 1000, allowed: at most": lambda q, c: on_gpus(len, 1000),
+    "parts = 0, allowed: an integer >= 1": lambda q, c: decode_in_parts(q, c, 0),
+    "len(q) = 1, allowed: 4, the requests": lambda q, c: decode_in_parts(q[:1], c, 2),
+    "len(q) = 0 requests, allowed: 1": lambda q, c: context_parallel_decode(q[:0], c, Ranks()),
+    "ranks.rank = -1, allowed: 0 to 1": lambda q, c: context_parallel_decode(q, c, Ranks(-1, 2)),
+    "rank = 2, allowed: 0 to 1": lambda q, c: zigzag(8, 2, 2),
+    "rank = 1.5, allowed: 0 to 1": lambda q, c: shard(c, 1.5, 2),
+    "causal = 'no', allowed: True, False": lambda q, c: ring_prefill(q, q, q, Ranks(), causal="no"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_wrong_argument_is_refused(words):
+    inputs = chapter.decode_of(*on_ranks.LENGTHS)
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        REFUSED[words](*inputs.arguments)
+
+
 @pytest.mark.parametrize(("ranks", "numbers"), [(2, 1000), (3, 1000), (4, 10**6)])
 def test_a_probe_finds_the_order_in_which_gloo_adds(ranks, numbers):
     seen = on_cpus(on_ranks.sums, ranks, numbers)
@@ -81,6 +114,18 @@ def test_parts_of_one_launch_are_decodes_of_each_rank(by, parts):
         alone = decode(inputs.q, shards[rank], **how)
         assert torch.equal(alone.out, done.outs[rank])
         assert torch.equal(alone.lse2, done.lse2s[rank])
+
+
+@pytest.mark.parametrize("by", ["contiguous", "interleaved"])
+def test_parts_of_a_cache_of_8_bits_keep_the_scales_of_their_pages(by):
+    inputs = chapter.decode_of(*on_ranks.LENGTHS)
+    k, v, *pages = inputs.cache.tensors.values()
+    scales = 0.5 + torch.rand(2, len(k), 1, 1, generator=torch.Generator().manual_seed(3))
+    cache = QuantizedKV(*(x.to(torch.float8_e4m3fn) for x in (k, v)), *pages, *scales)
+    done = decode_in_parts(inputs.q, cache, 3, by=by)
+    wide = [(x.float() * y[..., None]) for x, y in zip((cache.k, cache.v), scales, strict=True)]
+    right = live.truth(replace(inputs, cache=PagedKV(*(x.to(inputs.q) for x in wide), *pages)))
+    assert np.abs(done.out.double().numpy() - right).max() < 2.0**-4  # values of 8 bits, times 1.5
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -1,13 +1,17 @@
 """Workers and whole recordings are killed in the middle, and every row is there exactly once."""
 
 import itertools
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock, Timeout
 
 from labkernels import cli
 from labkernels.experiments import workers
@@ -109,6 +113,23 @@ def test_workers_of_dask_may_die_and_never_share_a_gpu_in_cells_that_are_timed(o
         assert "cell 4" in failed  # and perhaps one that waited for the same worker
         left = [number for number in EACH if f"cell {number}" not in failed]
         assert measured(options) == (sorted(EACH + left), left)
+
+
+def test_a_cell_whose_time_counts_has_every_gpu_that_it_sees(monkeypatch, tmp_path):
+    cards = [SimpleNamespace(uuid=name) for name in ("b", "a")]
+    cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    cuda.get_device_properties = cards.__getitem__
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    locks = [tmp_path / f"labkernels-{os.getuid()}" / name / ".lock" for name in ("a", "b")]
+
+    def taken():
+        for lock in locks:
+            with pytest.raises(Timeout), FileLock(lock, timeout=0):
+                pass
+        return "done"
+
+    assert workers.alone(taken) == "done"
 
 
 def test_without_dask_or_its_scheduler_one_line_says_what_is_missing(capsys, monkeypatch):

@@ -194,7 +194,7 @@ def decide(
         large, kinds = less_exact.may_be_of_sums(of), less_exact.of_sums(policy)
         sums = of_values or _as_if(of, kinds, large=large)
         even = sums or _evenly(of, z, beyond) or honest()
-    shown = of_lse2 if even else [*matches, *of_lse2]
+    shown = of_lse2 if even else [*matches, *(x for x in of_lse2 if x.edit)]
     answer = _answered(tuple(found), shown, policy, error, bound, sigma, even=even)
     return replace(answer, region=wrong.region)
 
@@ -202,7 +202,7 @@ def decide(
 def _of_lse2(
     problem: Problem, lse2: Array, seen: first_look.Look
 ) -> tuple[Finding, tuple[Match, ...]]:
-    """Return the finding on a log-sum-exp, and the closed form of its mistake if there is one."""
+    """Return the finding on an LSE, and its mistake; one without an edit is only some wrong LSE."""
     # some libraries give a row without keys -inf, though its head has a sink
     empty = (problem.n_keys == 0)[:, None] & (lse2 == -np.inf)
     off = metrics.difference(lse2, np.where(empty, lse2, seen.lse2))
