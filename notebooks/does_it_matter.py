@@ -125,15 +125,16 @@ sized.plot_occupancy("h200")
 plt.show()
 
 # %% [markdown]
-# A training asks for gradients, too, and for equal bits their sums need one order (`deterministic=True`). What this costs was recorded at a larger size:
+# A training asks for gradients, too, and for equal bits their sums need one order (`deterministic=True`). These are the times of a step's kernels, for one layer:
 
-# %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes {glue:text}`ordered_more` % longer. Gradients of 4 x 8,192 tokens, 16 heads of 128, causal, bf16; tensor cores are on in all, and *ordered* means one order.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of milliseconds for eight kernels; backward_wgmma and its ordered form are the two shortest and nearly equal, torch's cuDNN is next, triton_backward is by far the longest.", "width": "100%"}} tags=["hide-input"]
-NOTE = "4 x 8192 on 4 x 8192, 16/16, d128, causal, bf16"
-timed = pd.DataFrame(store.read("backward_variants"))
-kept = (timed.note == NOTE) & (timed.metric == "time") & (timed.statistic == "median")
-timed = timed[kept].assign(name=timed.kernel.map(plots.style.name), value=1e3 * timed.value)
-timed["words"] = timed.value.map("{:.2f} ms".format)
-bars(timed, label="time, ms", origin=recorded.origin(timed.to_dict("records")))
+# %% mystnb={"figure": {"caption": "With one order of all sums, backward_wgmma takes {glue:text}`ordered_more` % longer. Attention and gradients of 16 texts of 1,024 bytes, six query heads and two KV heads of 64, causal, bf16; *ordered* means one order, and *fma* that tensor cores are off.", "name": "effect-timing"}, "image": {"alt": "Horizontal bars of microseconds, one for each kernel of attention and of its gradients, ours and those of libraries.", "width": "100%"}} tags=["hide-input"]
+timed = pd.DataFrame([*store.read("prefill_variants"), *store.read("backward_variants")])
+kept = (timed.note == step.label) & (timed.metric == "time") & (timed.statistic == "median")
+timed = timed[kept].assign(value=1e6 * timed.value)
+what = np.where(timed.experiment.str.startswith("prefill"), ", forward", ", gradients")
+timed["name"] = timed.kernel.map(plots.style.name) + what
+timed["words"] = timed.value.map("{:.0f} µs".format)
+bars(timed, label="time, µs", origin=recorded.origins(timed.to_dict("records")))
 sized.log.drew("timing", "prefill")
 plt.show()
 
@@ -340,10 +341,11 @@ columns = list(ratios.columns[2:])
 ALIKE = ["tensor cores, free order", "rounded denominator", "torch flash", "torch cuDNN"]
 ALIKE += ["torch efficient", "torch math"]
 shown = ratios[~ratios.attention.isin(ALIKE)]
-plots.table(shown, "effect-ratios", dict.fromkeys(columns, "{:.2f}"))
+forms = dict.fromkeys(columns, "{:.2f}") | {columns[3]: "{:.1e}", columns[4]: "{:.1f}"}
+plots.table(shown, "effect-ratios", forms)
 
 # %% [markdown]
-# Ways like the others are left out; three kinds of rows remain. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way with 16-bit keys is about equally far away, be it in fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. Over the 256 bytes of a text the ratios multiply (last column, root mean square). The batch-invariant decode has the same bits alone and in the batch. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
+# Ways like the others are left out; three kinds of rows remain. The same kernel with the same plan gives the same bits, and the ratio is 1 for all {glue:text}`written` bytes. Every other way with 16-bit keys is about equally far away, be it in fp32, another kernel, or the same kernel for one text *alone*: the batch of 64 has another plan, and other bits. Over the 256 bytes of a text the ratios multiply (*of a text*, root mean square). The last columns compare the next bytes with the rollout's. The batch-invariant decode has the same bits alone and in the batch. {doc}`same_bits` says how to get equal bits; being more accurate on one side does not help. A cache in e4m3 is {glue:text}`cache_times` times as far away. The second model gives the same kinds of rows: {glue:text}`wide_ratio` % at most in 16 bits, and {glue:text}`wide_cache` % with a cache in e4m3.
 #
 # ### A text that parts
 #

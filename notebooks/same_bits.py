@@ -350,7 +350,7 @@ plt.show()
 
 # %% [markdown]
 # With 1,024 keys for every request, small batches would take up to {glue:text}`small_1024` times the free plan's time, and with 256 keys the grid up to {glue:text}`grid_256` times.
-# `batch_invariant=True` therefore takes 256 keys in requests of up to 2,048, 512 up to 16,384, and 1,024 beyond. Each step of a decode has one token, whose bits may follow from its own length; no neighbour changes that.
+# `batch_invariant=True` therefore takes 256 keys in requests of up to 2,048, 512 up to 16,384, 1,024 up to 65,536, 2,048 up to 262,144, and 4,096 beyond. Each step of a decode has one token, whose bits may follow from its own length; no neighbour changes that.
 # An MLA decode may take several tokens of a request in one call. They share its length, so that a rule by length would make their bits depend on the call; its splits always have 1,024 keys.
 #
 # ### What the switches of others do

@@ -38,8 +38,10 @@ def ratios(found: pd.DataFrame) -> pd.DataFrame:
         of_text = part.apply(lambda x: (x**2).mean() ** 0.5).unstack()["log ratio of the text"]
         for way in mean.index:
             logs = mean["mean |log ratio|"][way], largest["largest |log ratio|"][way], of_text[way]
-            rows.append((kind, way, *(100 * np.expm1(log) for log in logs)))
+            apart = mean["KL, nats per byte"][way], 1000 * mean["other next bytes"][way]
+            rows.append((kind, way, *(100 * np.expm1(log) for log in logs), *apart))
     columns = ["trains with", "attention", "mean distance from 1, %", "largest, %", "of a text, %"]
+    columns += ["KL, nats per byte", "other next bytes of 1,000"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -11,11 +11,13 @@ import pandas as pd
 from labkernels import ops
 from labkernels.chapters import live, two_roads
 from labkernels.chapters.two_roads import HEAD_DIM, HEADS, SCALE_LOG2, Samples
+from labkernels.kernels.decode.schedule import invariant_keys_per_split
 from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.numerics.arrays import as_float64
 from labkernels.planners.prediction import output
 from labkernels.probing.our_cuts import cut_of
 
+SAME_RULE = 65_536  # keys up to which batch_invariant=True splits as when it was recorded
 LENGTHS = (2048, 1536, 1024, 768, 640, 512, 300, 200)
 SHORT = (640, 384, 300)  # for kernels that an interpreter runs
 NEIGHBOURS = (24,) * 32  # so many short requests that no plan for all of them splits the long ones
@@ -116,7 +118,9 @@ def policies(operation: str, kernel: str) -> tuple:
 def prices(rows: list[dict]) -> pd.DataFrame:
     """Return each plan's time over that of the free plan of its workload, as `times`.
 
-    rows: those of batch_invariance. keys_per_split: 0 where the plan chooses it.
+    rows: those of batch_invariance. keys_per_split: 0 where the plan chooses it. A decode of more
+    than SAME_RULE keys was recorded by an older rule: what stands for it are fixed splits that are
+    as long as those of today's.
     """
     found = pd.DataFrame(rows)
     found = found[(found.metric == "time_graph") & (found.statistic == "median")]
@@ -130,7 +134,11 @@ def prices(rows: list[dict]) -> pd.DataFrame:
     sizes = found["plan"].str.extract(r"^(\d+) keys$")[0].astype(float).fillna(0)
     found["keys_per_split"] = sizes.astype(int)
     unsplit = found["keys_per_split"] > found.kv_len.max()
-    return found.assign(plan=found["plan"].mask(unsplit, "unsplit"))
+    found["plan"] = found["plan"].mask(unsplit, "unsplit")
+    long = (found.operation == "decode") & (found.kv_len > SAME_RULE)
+    today = long & (found.keys_per_split == found.kv_len.map(invariant_keys_per_split))
+    stands = found[today].assign(plan="invariant", keys_per_split=0)
+    return pd.concat([found[~long | (found["plan"] != "invariant")], stands])
 
 
 def certified(rows: list[dict]) -> pd.DataFrame:
