@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkernels.distributed.ranks import TIMEOUT_S, LostRank, Ranks
+from labkernels.distributed.ranks import TIMEOUT_S, WATCHDOG, LostRank, Ranks
 from labkernels.units import require_int
 
 
@@ -61,7 +61,7 @@ def _on(
         started = [context.Process(target=_one, args=(rank, *given)) for rank in range(ranks)]
         for process in started:
             process.start()
-        connection.wait([process.sentinel for process in started])
+        first = connection.wait([process.sentinel for process in started])
         until = time.monotonic() + timeout_s / 4  # an end is the end of all, but for one that hangs
         for process in started:
             process.join(max(0.0, until - time.monotonic()))
@@ -69,9 +69,14 @@ def _on(
         for process in started:
             process.kill()
             process.join()
-    lost = [result for result in found if isinstance(result, Exception)]
+    order = sorted(range(ranks), key=lambda rank: started[rank].sentinel not in first)
+    lost = [found[rank] for rank in order if isinstance(found[rank], Exception)]
     if check and lost:
-        raise min(lost, key=lambda error: "lost another rank" in str(error))  # a cause, if any
+        # The first end is the cause, but NCCL's watchdog ends ranks that wait for one that hangs.
+        kinds = ("LostRank(", "lost another rank", "was killed")
+        cause, *others = sorted(lost, key=lambda error: [kind in repr(error) for kind in kinds])
+        hung = [str(error) for error in others if "was killed" in str(error)]
+        raise LostRank("; ".join([str(cause), *hung])) if isinstance(cause, LostRank) else cause
     return found
 
 
@@ -85,6 +90,7 @@ def _one(
     if backend == "nccl":
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # to start beside a full GPU
+        os.environ.setdefault(*WATCHDOG)
         how["device_id"] = torch.device("cuda", rank)
         torch.cuda.set_device(rank)
     limit = timedelta(seconds=timeout_s)

@@ -1,5 +1,6 @@
 """The ranks that share a computation: what they exchange, and how they fail together."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,9 @@ from labkernels.kernels.call import nothing
 
 Made = TypeVar("Made")
 TIMEOUT_S = 40.0  # so that all end within a minute, and a rank that hangs is killed
+# Torch's watchdog ends a process four times this long after a time-out. By default it waits a
+# minute, for a dump of what NCCL did. NCCL's groups read the variable when they are made.
+WATCHDOG = ("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "250")
 _EXCHANGES = {  # torch 2.13 gave two of these functions new names, and warns of the old ones
     "all-gather": getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor,
     "reduce-scatter": getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor,
@@ -38,9 +42,15 @@ class Ranks:
 
         torch.distributed.init_process_group comes first, with gloo on CPUs or NCCL on GPUs.
         members: global ranks, by default all; a process that is none gets rank = -1.
+        Torch's watchdog ends a process that waits for a lost rank of NCCL, but never one that
+        replays a CUDA graph. on_gpus and torchrun end all their processes when one has died; no
+        one sees a rank that hangs while others replay.
         """
-        group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
-        size = dist.get_world_size() if members is None else len(members)
+        os.environ.setdefault(*WATCHDOG)
+        world = cls(dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
+        limit = timedelta(seconds=timeout_s)
+        group = world.ask("joining", dist.new_group, members, timeout=limit)
+        size = world.size if members is None else len(members)
         return cls(dist.get_rank(group), size, group, timeout_s)
 
     def agree(self, make: Callable[[], tuple[Made, Mapping[str, object]]]) -> Made:

@@ -57,6 +57,14 @@ def hangs(ranks):
     ranks.agree(lambda: (None, {}))
 
 
+def ends(ranks, *signals):
+    """End by a signal, rank 1 before rank 0, or hang."""
+    time.sleep(0 if ranks.rank else 0.5)
+    if signals[ranks.rank]:
+        os.kill(os.getpid(), signals[ranks.rank])
+    time.sleep(1000)
+
+
 def said(call):
     """Return the kind and the words of an error."""
     try:

@@ -1,11 +1,14 @@
 """Ranks have the bits of one process, and fail together with one line."""
 
+import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkernels.chapters import across_a_wire as chapter
 from labkernels.chapters import live
@@ -21,6 +24,7 @@ from labkernels.distributed import (
     shard,
     zigzag,
 )
+from labkernels.distributed.ranks import WATCHDOG
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import gradients
@@ -67,6 +71,36 @@ def test_a_rank_that_is_late_or_dies_ends_the_others_with_one_line(seen):
 def test_a_rank_that_hangs_is_killed():
     with pytest.raises(LostRank, match=r"^rank 1 did not end with the others, and was killed$"):
         on_cpus(on_ranks.hangs, 2, timeout_s=4)
+
+
+@pytest.mark.parametrize(
+    ("signals", "named"),
+    [
+        ((None, 9), (1, 0)),  # as a replay of a graph waits for a dead rank
+        ((6, 9), (1, None)),  # NCCL's watchdog ends a rank whose peer has died
+        ((6, None), (0, 1)),  # or whose peer is stopped
+    ],
+)
+def test_the_rank_that_ended_first_is_named(signals, named):
+    ended, hung = named
+    words = f"rank {ended} ended with exit code -{signals[ended]}, and without a result"
+    if hung is not None:
+        words += f"; rank {hung} did not end with the others, and was killed"
+    with pytest.raises(LostRank, match=f"^{words}$"):
+        on_cpus(on_ranks.ends, 2, *signals, timeout_s=8)
+
+
+@pytest.mark.parametrize(("told", "found"), [(None, "250"), ("7000", "7000")])
+def test_watchdogs_of_a_new_group_end_a_process_soon_unless_told_otherwise(
+    monkeypatch, told, found
+):
+    name, _ = WATCHDOG
+    header = "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+    assert f'"{name}"' in (Path(torch.__file__).parent / header).read_text()
+    monkeypatch.setattr(os, "environ", {name: told} if told else {})
+    for function in ("get_rank", "get_world_size", "new_group"):
+        monkeypatch.setattr(dist, function, lambda *_, **__: os.environ.get(name))
+    assert Ranks.join().group == found
 
 
 REFUSED = {
