@@ -359,7 +359,7 @@ plots.table(table, "wire-mistakes", {})
 # %% [markdown]
 # ### When a rank is lost
 #
-# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. If a rank dies, the others end with `LostRank` and one line; if a rank hangs, they end so after a time-out (by default {glue:text}`timeout` seconds). Tests lose ranks of gloo; none of NCCL was lost.
+# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. With gloo the others end with `LostRank` and one line if a rank dies, and after a time-out (by default {glue:text}`timeout` seconds) if a rank hangs; tests lose ranks in both ways. Where ranks wait by NCCL, `on_gpus` raises that line and ends them: on two GPUs this took seconds when a rank was killed in a decode, in a replay of a CUDA graph and in a ring.
 #
 # ## What would change the answer
 #
