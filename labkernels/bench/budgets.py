@@ -77,20 +77,7 @@ def _with_resources(found: Planned, workload) -> Planned:
 
 def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
     """Return the compiled variant that a plan of the workload names."""
-    latent = hasattr(workload, "latent_dim")
-    tokens = getattr(workload, "q_lens", (getattr(workload, "q_len", 1),))
-    heads = workload.q_heads if latent else workload.group
-    shape = item.spec.shape(
-        dtype=workload.dtype,
-        head_dim=workload.latent_dim + workload.rope_dim if latent else workload.head_dim,
-        group=heads,
-        rows=max(1, heads * max(tokens)),
-        layout="ragged" if workload.page_size is None else "paged",
-        variant=workload.variant,
-        kv_dtype=getattr(workload, "kv_dtype", None),
-        of_blocks=getattr(workload, "keys_per_scale", None) is not None,
-    )
-    return item.spec.instance(shape, item.policy, tile=plan.tile)
+    return item.spec.instance(resources.shape_of(item.spec, workload), item.policy, tile=plan.tile)
 
 
 def budget_rows(found: Planned) -> list[dict]:

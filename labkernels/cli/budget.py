@@ -16,6 +16,7 @@ from labkernels.cli.options import (
     add_shape,
     add_tokens,
     head_dim_of,
+    kv_dtype_of,
     variant_of,
     workload_of,
 )
@@ -46,6 +47,7 @@ examples:
                               Gemma 3's window of 1,024: a token's own key and 1,023 before it
   labkernels budget decode_mma --window 127 --sinks --heads 64/8 --head-dim 64 --gpu h200
                               GPT-OSS: 128 keys, and a sink of each head
+  labkernels budget decode_mma --kv-dtype e4m3 --batch 57 --kv-len 8192    a cache of 8 bits
   labkernels budget mla_wgmma --batch 64 --kv-len 4096 --heads 128/1
   labkernels budget decode_mma --tile 4x32x2x1          another tile; a wrong one lists them all
   labkernels budget --published fa2 --head-dim 64       FlashAttention-2's forward kernel
@@ -79,8 +81,10 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"kernel = {options.kernel!r}, allowed: a name, or --published and none")
     group = _group(options)
     if options.published:
+        whose = f"--published {options.published}"
         if (variant := variant_of(options)).features:
-            raise ValueError(f"--published {options.published} with {variant.label}, allowed: none")
+            raise ValueError(f"{whose} with {variant.label}, allowed: none")
+        kv_dtype_of(options, (), whose)
         print(_of_others(options, group))
         return DONE
     spec = resources.find(options.kernel)
@@ -138,7 +142,8 @@ def _resources(options: argparse.Namespace, group: int, variant: AttentionVarian
     if lacks := missing(spec, gpu):
         raise ValueError(f"{spec.name} {lacks}, this is {gpu.name} ({gpu.arch})")
     sizes = {"dtype": options.dtype, "head_dim": head_dim_of(spec, options), "group": group}
-    shape = spec.shape(**sizes, variant=variant)
+    kv_dtype = kv_dtype_of(options, spec.kv_dtypes, spec.name)
+    shape = spec.shape(**sizes, variant=variant, kv_dtype=kv_dtype)
     # a requested tile is shown even if it does not fit
     tile = options.tile or None
     instance = spec.instance(shape, tile=tile, gpu=None if tile else gpu)
@@ -163,9 +168,10 @@ def text(known: Resources, workload: Workload | None = None) -> str:
     spec, head_dim = resources.find(instance.kernel), f"head_dim {instance.head_dim}"
     if instance.head_dim in spec.padded_dims:
         head_dim += f" in tiles of {instance.width}"
+    formats = instance.dtype + (f", {instance.kv_dtype} cache" if instance.kv_dtype else "")
     parts = [
         f"{instance.kernel} for {known.gpu.name}, compiled for {known.gpu.compile_arch}\n"
-        f"{instance.dtype}, {head_dim}, {instance.rows} query rows per block, "
+        f"{formats}, {head_dim}, {instance.rows} query rows per block, "
         f"tile {instance.tile.label} ({instance.tile.legend})\n{spec.idea}",
         known.smem.table(),
         known.predicted.ledger.table(),

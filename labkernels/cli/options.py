@@ -73,10 +73,30 @@ def add_shape(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
     sub.add_argument("kernel", nargs="?" if optional else None, help=what)
     of_head = "elements per head (default 128, or what the kernel offers)"
     sub.add_argument("--head-dim", type=int, default=None, help=of_head)
-    sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
+    add_dtypes(sub)
     sub.add_argument("--tile", default="", help="tile option; default: the preferred one")
     add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
+
+
+def add_dtypes(sub: argparse.ArgumentParser) -> None:
+    """Add the format of Q, K and V, and the one of a cache of 8 bits."""
+    sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
+    sub.add_argument("--kv-dtype", help="K and V in a cache of e4m3 or e5m2 (default: of --dtype)")
+
+
+def kv_dtype_of(
+    options: argparse.Namespace, kinds: tuple[str | None, ...], whose: str
+) -> str | None:
+    """Return the format of a cache of 8 bits, or None without one.
+
+    Raises: ValueError naming the formats that there are.
+    """
+    kind: str | None = options.kv_dtype
+    if kind not in (None, *kinds):
+        allowed = ", ".join(filter(None, kinds)) or "none, since no cache of 8 bits is read"
+        raise ValueError(f"--kv-dtype = {kind!r}, allowed for {whose}: {allowed}")
+    return kind
 
 
 def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
@@ -100,6 +120,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)
     head_dim = head_dim_of(spec, options)
+    kinds = spec.kv_dtypes if "kv_dtype" in known else ()
     asked = {
         "kv_lens": (options.kv_len,) * options.batch,
         "q_lens": (q_len,) * options.batch,
@@ -113,6 +134,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
         "dtype": options.dtype,
         "causal": options.causal,
         "variant": variant,
+        "kv_dtype": kv_dtype_of(options, kinds, spec.name),
     }
     return kind(**{name: value for name, value in asked.items() if name in known})
 

@@ -26,6 +26,7 @@ build, and compare it with float64.
 examples:
   labkernels run decode_mma --batch 4 --kv-len 2048
   labkernels run decode_fma --heads 64/8 --dtype fp16
+  labkernels run decode_mma --kv-dtype e4m3             a cache of 8 bits
   labkernels run triton_decode --tensor-cores off --kv-len 64
   labkernels run prefill_mma --batch 2 --kv-len 256 --causal
   labkernels run mla_mma --head-dim 576 --heads 16/1 --kv-len 300

@@ -10,28 +10,48 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labkernels import hardware
-from labkernels.cli.options import DONE, add_heads, add_scheduler, add_variant, variant_of
+from labkernels.cli import budget
+from labkernels.cli.options import (
+    DONE,
+    add_dtypes,
+    add_heads,
+    add_scheduler,
+    add_tokens,
+    head_dim_of,
+    workload_of,
+)
 from labkernels.hardware import Gpu
-from labkernels.units import format_time
+from labkernels.units import KiB, format_rate, format_time
 
 if TYPE_CHECKING:
-    from labkernels.kernels.prefill.workload import Prefill
+    from labkernels.kernels.workload import Workload
     from labkernels.measure.tuning.search import Candidate, Expected, Rejected, Run
 
 TUNED_CHANNELS = 2048  # heads x head_dim, as in FlashAttention's papers
+MANY_TOKENS = ("prefill", "backward")
+USUAL = {"batch": 57, "kv_len": 8192, "heads": (32, 8), "page_size": 16}  # with one token
+FORMULAS = "in brackets: what the formulas of registers and of shared memory predict"
+PLANNED = """\
+A call's tile follows from its heads, channels and formats, not from batch or keys: times hold for
+{0}.
+Keys per split are planned for each tile."""
 HELP = "search a kernel's best tile"
 DESCRIPTION = """\
-Search a prefill kernel's tiles for a workload, of more tiles than the kernel lists.
+Search a CUDA kernel's tiles for a workload; of decode and prefill, more tiles than a kernel lists.
 
 The ledger rejects what cannot fit, and says with which line it broke; the compiler rejects spilled
-registers and wgmma that cannot overlap; a model of products, exponentials, shared memory and whole
-rounds of blocks orders what is left; the GPU measures the first few. All but the last needs no GPU.
+registers and wgmma that cannot overlap; the GPU measures the first few. All but the last needs no
+GPU. For prefill_mma and prefill_wgmma a model of products, exponentials, shared memory and whole
+rounds of blocks gives the order. Of other kernels the own tiles come first, and then those that
+fill most of an SM's shared memory.
 
 examples:
   labkernels tune prefill_mma --head-dim 128            measure the model's best eight
   labkernels tune prefill_mma --no-gpu                  stop before the measuring
   labkernels tune prefill_mma --no-gpu --gpu a100       for another GPU
   labkernels tune prefill_mma --causal --seqlen 512 --batch 32 --top 20
+  labkernels tune decode_mma --kv-dtype e4m3 --no-gpu   a cache of 8 bits
+  labkernels tune decode_mma_n8 --batch 1 --kv-len 131072
   labkernels tune prefill_mma --causal --window 1023 --head-dim 256 --heads 16/8   as in Gemma 3
 """
 
@@ -40,14 +60,19 @@ say = partial(print, flush=True)
 
 def add_options(sub: argparse.ArgumentParser) -> None:
     """Add the workload, and how far to search."""
-    sub.add_argument("kernel", help="a kernel that lists its tiles, such as prefill_mma")
-    sub.add_argument("--head-dim", type=int, default=128, help="elements per head (default 128)")
-    sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
-    sub.add_argument("--batch", type=int, default=4, help="requests (default 4)")
-    sub.add_argument("--seqlen", type=int, default=4096, help="tokens per request (default 4096)")
-    add_heads(sub, None, "query heads / KV heads (default: 2048 channels, as many KV heads)")
-    sub.add_argument("--page-size", type=int, default=0, help="keys per page (default 0: ragged)")
-    add_variant(sub)
+    sub.add_argument("kernel", help="a CUDA kernel, such as prefill_mma or decode_mma")
+    sub.add_argument(
+        "--head-dim", type=int, help="elements per head (default 128, or the kernel's)"
+    )
+    add_dtypes(sub)
+    sub.add_argument("--batch", type=int, help="requests (default 4; of a decode 57)")
+    keys = "keys per request (default 4096; of a decode 8192)"
+    sub.add_argument("--seqlen", "--kv-len", dest="kv_len", type=int, metavar="KEYS", help=keys)
+    of_heads = "query heads / KV heads (default: 2048 channels, as many KV heads; of a decode 32/8)"
+    add_heads(sub, None, of_heads)
+    pages = "keys per page (default 0: ragged; of a decode 16)"
+    sub.add_argument("--page-size", type=int, help=pages)
+    add_tokens(sub)
     sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
     sub.add_argument("--no-gpu", action="store_true", help="stop before the measuring")
     sub.add_argument("--gpu", default="", help="with --no-gpu: h200, a100, ... (default h200)")
@@ -62,27 +87,24 @@ def run(options: argparse.Namespace) -> int:
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     from labkernels.experiments import workers
-    from labkernels.kernels.prefill.workload import Prefill
     from labkernels.measure.tuning import search
 
     spec = search.tunable(options.kernel)
-    heads = max(1, TUNED_CHANNELS // max(1, options.head_dim))
-    lengths = (options.seqlen,) * options.batch
-    workload = Prefill(
-        lengths,
-        lengths,
-        *(options.heads or (heads, heads)),
-        options.head_dim,
-        dtype=options.dtype,
-        page_size=options.page_size or None,
-        variant=variant_of(options, spec),
-    )
+    many = spec.operation in MANY_TOKENS
+    heads = max(1, TUNED_CHANNELS // max(1, head_dim_of(spec, options)))
+    usual = {"batch": 4, "kv_len": 4096, "heads": (heads, heads), "page_size": 0}
+    for name, value in (usual if many else USUAL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if many:
+        options.page_size = options.page_size or None
+    workload = workload_of(spec, options)
     with workers.executor(options.scheduler, alone=False) as pool:
         print(f"\n{_search(options, spec, workload, pool)}")
     return DONE
 
 
-def _search(options: argparse.Namespace, spec: Any, workload: Prefill, pool: Executor) -> str:
+def _search(options: argparse.Namespace, spec: Any, workload: Workload, pool: Executor) -> str:
     """Return the tables of a search, and measure the `top` best tiles unless there is no GPU.
 
     pool: compiles, and has the GPU to measure on.
@@ -108,7 +130,8 @@ def _search(options: argparse.Namespace, spec: Any, workload: Prefill, pool: Exe
         say(f"{len(chosen)} tiles are timed in {options.repeats} turns")
         how = {"repeats": options.repeats, "seed": options.seed}
         runs = pool.submit(workers.alone, search.measure, chosen, workload, **how).result()
-    return "\n\n".join(_tables(expected, runs, workload, search.in_list(spec, workload)))
+    lines = _table(expected, runs, workload, target)
+    return "\n".join([*lines, *_best(runs, workload)])
 
 
 def _target(gpu: str, pool: Executor, *, measured: bool) -> Gpu:
@@ -148,33 +171,48 @@ def _causes(rejected: Iterable[Rejected]) -> str:
     return "".join(lines)
 
 
-def _tables(
-    expected: list[Expected], runs: list[Run], workload: Prefill, listed: set[str]
-) -> list[str]:
+def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: Gpu) -> list[str]:
+    from labkernels.measure import resources
+    from labkernels.measure.tuning import search
+
     if not expected:
         return ["no tile is left: the ledger and the compiler rejected all"]
-    head = f"{'tile':<24}{'registers':>10}{'blocks/SM':>10}{'bound':>7}{'expected':>11}"
-    lines = [head + (f"{'measured':>11}{'TFLOP/s':>9}{'verdict':>9}" if runs else "")]
-    measured = {run.candidate: run for run in runs}
+    spec = resources.find(expected[0].candidate.instance.kernel)
+    listed, measured = search.in_list(spec, workload), {run.candidate: run for run in runs}
+    modelled = expected[0].time is not None
+    head = f"{'tile':<24}{'registers':>12}{'smem KiB':>15}{'blocks/SM':>10}"
+    head += f"{'bound':>7}{'expected':>11}" if modelled else f"{'keys/split':>11}"
+    lines = [head + (f"{'measured':>11}{'rate':>12}{'verdict':>9}" if runs else "")]
     for item in expected:
-        label = item.candidate.instance.tile.label
-        label += "" if label in listed else " *"
-        line = f"{label:<24}{item.candidate.registers:>10}{item.candidate.blocks_per_sm:>10}"
-        line += f"{item.time.bound:>7}{format_time(item.time.time_s):>11}"
-        lines.append(line + _measured(measured.get(item.candidate), workload))
-    lines.append("* is not in the kernel's own list of tiles")
-    parts = ["\n".join(lines)]
-    right = [run for run in runs if run.errors.passed]
-    if right:
-        best = min(right, key=lambda run: run.times.median_s)
-        time_s = best.times.median_s
-        parts.append(f"best: {best.candidate.instance.tile.label}, {format_time(time_s)}")
-    return parts
+        one, label = item.candidate, item.candidate.instance.tile.label
+        formula = spec.predicted_registers(one.instance, gpu).registers
+        registers = f"{one.registers} ({formula})"
+        smem = f"{one.smem_bytes / KiB:.1f} ({spec.smem(one.instance).total / KiB:.1f})"
+        line = f"{label + ('' if label in listed else ' *'):<24}{registers:>12}{smem:>15}"
+        line += f"{one.blocks_per_sm:>10}"
+        if item.time is None:
+            line += f"{budget.plan(one.instance, workload, gpu).keys_per_split:>11}"
+        else:
+            line += f"{item.time.bound:>7}{format_time(item.time.time_s):>11}"
+        lines.append(line + _measured(measured.get(one), workload, modelled))
+    lines += ["* is not in the kernel's own list of tiles", FORMULAS]
+    return lines if modelled else [*lines, PLANNED.format(workload.label)]
 
 
-def _measured(run: Run | None, workload: Prefill) -> str:
+def _measured(run: Run | None, workload: Workload, modelled: bool) -> str:
     if run is None:
         return ""
     time_s = run.times.median_s
+    flops = f"{workload.flops / time_s / 1e12:.0f} TFLOP/s"
+    rate = flops if modelled else format_rate(workload.bytes / time_s)
     verdict = "passed" if run.errors.passed else "FAILED"
-    return f"{format_time(time_s):>11}{workload.flops / time_s / 1e12:>9.0f}{verdict:>9}"
+    return f"{format_time(time_s):>11}{rate:>12}{verdict:>9}"
+
+
+def _best(runs: list[Run], workload: Workload) -> list[str]:
+    right = [run for run in runs if run.errors.passed]
+    if not right:
+        return []
+    best = min(right, key=lambda run: run.times.median_s)
+    tile, time = best.candidate.instance.tile.label, format_time(best.times.median_s)
+    return [f"\nbest for {workload.label}: {tile}, {time}"]

@@ -1,10 +1,10 @@
 """The base of the CUDA kernels, and what their ledgers and C++ names share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from labkernels import formats
 from labkernels.budget.compiler import Asked, Prediction, operands, predict
@@ -16,7 +16,6 @@ from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import STATE_PADDING, Specialization
 from labkernels.hardware import Gpu
 from labkernels.kernels.kernel import Instance, Kernel
-from labkernels.kernels.tile import Tile
 from labkernels.variant import FEATURES
 
 OVERLAY = "stages or States"
@@ -143,16 +142,9 @@ class CudaKernel(Kernel, Protocol):
         held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
         return held.blocks_per_sm
 
-
-@runtime_checkable
-class TunableKernel(CudaKernel, Protocol):
-    """A kernel with tiles that the tuner can search."""
-
-    def space(self, head_dim: int) -> Iterable[Tile]:
-        """Return every tile that the source can be compiled for, whether or not it fits."""
-
-    def step_work(self, instance: Instance) -> StepWork:
-        """Return the work that a step of a block puts on an SM."""
+    def step_work(self, instance: Instance) -> StepWork | None:
+        """Return the work that a step puts on an SM; None if no model gives the tile's time."""
+        return None
 
 
 @dataclass(frozen=True)

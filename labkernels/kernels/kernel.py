@@ -3,7 +3,7 @@
 import copy
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -158,6 +158,10 @@ class Kernel(Protocol):
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
         """Return further tiles, for reading and measuring: only a caller who names one uses it."""
+        return ()
+
+    def space(self, head_dim: int) -> Iterable[Tile]:
+        """Return every tile that the source can be compiled for, fitting or not; () if unknown."""
         return ()
 
     def refuses(self, shape: Shape) -> str | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
@@ -57,8 +56,7 @@ def with_tile(kernel: str, label: str, head_dim: int) -> Kernel:
     """
     spec = discover()[kernel]
     tiles = [*spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0])]
-    tiles += spec.named_tiles(head_dim)
-    tiles += spec.space(head_dim) if isinstance(spec, TunableKernel) else []
+    tiles += [*spec.named_tiles(head_dim), *spec.space(head_dim)]
     chosen = next((option for option in tiles if option.label == label), None)
     if chosen is None:
         allowed = ", ".join(dict.fromkeys(option.label for option in tiles))

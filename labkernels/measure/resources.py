@@ -12,7 +12,7 @@ from labkernels.budget.occupancy import Occupancy, occupancy
 from labkernels.cuda.compiler import nvrtc
 from labkernels.hardware import Gpu
 from labkernels.kernels import registry as specs
-from labkernels.kernels.kernel import Instance
+from labkernels.kernels.kernel import Instance, Kernel, Shape
 from labkernels.records import store
 from labkernels.records.store import Row
 from labkernels.variant import AttentionVariant
@@ -66,6 +66,23 @@ def find(kernel: str) -> Any:
     if kernel not in known:
         raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}, which have ledgers")
     return known[kernel]
+
+
+def shape_of(spec: Kernel, workload: Any) -> Shape:
+    """Return the facts of a workload that a kernel's choice of a tile may depend on."""
+    latent = hasattr(workload, "latent_dim")
+    tokens = getattr(workload, "q_lens", (getattr(workload, "q_len", 1),))
+    heads = workload.q_heads if latent else workload.group
+    return spec.shape(
+        dtype=workload.dtype,
+        head_dim=workload.latent_dim + workload.rope_dim if latent else workload.head_dim,
+        group=heads,
+        rows=max(1, heads * max(tokens)),
+        layout="ragged" if workload.page_size is None else "paged",
+        variant=workload.variant,
+        kv_dtype=getattr(workload, "kv_dtype", None),
+        of_blocks=getattr(workload, "keys_per_scale", None) is not None,
+    )
 
 
 def resources(instance: Instance, *, gpu: Gpu) -> Resources:

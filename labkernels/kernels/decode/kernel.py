@@ -1,6 +1,7 @@
 """The interface of a decode kernel, its tile, and what the CUDA kernels share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, Protocol
 
 from labkernels.budget.compiler import Asked
@@ -59,6 +60,11 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
+
+    def space(self, head_dim: int) -> Iterator[DecodeTile]:
+        """Yield every tile of up to 8 warps, and of up to the 32 keys that a warp looks up."""
+        for numbers in product((2, 4, 8), (16, 32), (2, 3, 4), (1, 2, 3, 4)):
+            yield DecodeTile(*numbers)
 
     def rows_argument(self, instance: Instance) -> tuple[int, ...]:
         """Return the template argument for the rows, if instances differ in it."""

@@ -1,10 +1,11 @@
 """Search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
 
 Neither the ledger nor the compiler nor the model needs a GPU. Only `measure` runs a kernel.
+The model is of prefills, whose tiles differ by what an SM does; `ranked` says how others go.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,13 @@ from labkernels.budget.ledger import Ledger
 from labkernels.cuda.compiler.nvrtc import CompileError
 from labkernels.hardware import Gpu
 from labkernels.kernels.call import Step
-from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.packed_gqa import schedule
-from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
+from labkernels.kernels.tile import Tile
+from labkernels.kernels.workload import Workload
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import poison
 from labkernels.measure.implementation import prepared
@@ -55,10 +55,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Expected:
-    """A candidate with the time that the model gives it."""
+    """A candidate with the time that the model gives it; None if there is no model."""
 
     candidate: Candidate
-    time: TileTime
+    time: TileTime | None
 
 
 @dataclass(frozen=True)
@@ -71,33 +71,32 @@ class Run:
 
 
 def tunable(kernel: str) -> Kernel:
-    """Return a kernel whose tiles can be searched.
+    """Return a kernel whose tiles can be searched: one in CUDA, whose operation has inputs.
 
     Raises: ValueError naming those that can.
     """
-    known = {name: spec for name, spec in discover().items() if isinstance(spec, TunableKernel)}
+    every = resources.cuda_kernels()
+    known = {name: spec for name, spec in every.items() if spec.operation in operations()}
     if kernel not in known:
-        allowed = ", ".join(known)
-        raise ValueError(f"kernel = {kernel!r}, allowed: {allowed}, which list their tiles")
+        raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}")
     return known[kernel]
 
 
-def space(spec: Any, workload: Prefill) -> list[Instance]:
+def space(spec: Any, workload: Workload) -> list[Instance]:
     """Return every variant that the kernel's source has tiles for, whether or not it fits a GPU.
 
+    A kernel that does not know them has those of its own list.
     Raises: ValueError if the kernel does not support the workload.
     """
-    kv = "ragged" if workload.page_size is None else "paged"
-    sizes = {"dtype": workload.dtype, "head_dim": workload.head_dim, "layout": kv}
-    shape = spec.shape(**sizes, variant=workload.variant)
-    tiles = tuple(spec.space(workload.head_dim)) if spec.refuses(shape) is None else ()
-    return spec.changed(tiles=lambda shape, policy: tiles).instances(shape)
+    shape = resources.shape_of(spec, workload)
+    every = tuple(spec.space(shape.head_dim)) if spec.refuses(shape) is None else ()
+    wider = spec.changed(tiles=lambda shape, policy: every) if every else spec
+    return wider.instances(shape)
 
 
-def in_list(spec: Kernel, workload: Prefill) -> set[str]:
-    """Return the labels of the tiles that the kernel's own list has for long requests."""
-    sizes = {"head_dim": workload.head_dim, "rows": max(workload.q_lens)}
-    shape = spec.shape(**sizes, variant=workload.variant)
+def in_list(spec: Kernel, workload: Workload) -> set[str]:
+    """Return the labels of the tiles that the kernel's own list has for the workload."""
+    shape = resources.shape_of(spec, workload)
     return {tile.label for tile in spec.tiles(shape, spec.policies[0])}
 
 
@@ -119,15 +118,27 @@ def by_compiler(
         yield future.result()
 
 
-def ranked(candidates: Iterable[Candidate], workload: Prefill, gpu: Gpu) -> list[Expected]:
-    """Return the candidates with their expected times, shortest first."""
+def ranked(candidates: Iterable[Candidate], workload: Workload, gpu: Gpu) -> list[Expected]:
+    """Return the candidates with their expected times, shortest first.
+
+    Without a model the kernel's own tiles come first, and then those whose blocks fill most of an
+    SM's shared memory, since more keys can be on their way to it.
+    """
+
+    def order(item: Expected) -> tuple[float, ...]:
+        if item.time is not None:
+            return (item.time.time_s,)
+        one, own = item.candidate, in_list(_spec(item.candidate.instance), workload)
+        return (one.instance.tile.label not in own, -one.smem_bytes * one.blocks_per_sm)
+
     found = [
-        Expected(candidate, expected_time(candidate, workload, gpu)) for candidate in candidates
+        Expected(one, expected_time(one, workload, gpu) if _modelled(one.instance) else None)
+        for one in candidates
     ]
-    return sorted(found, key=lambda item: item.time.time_s)
+    return sorted(found, key=order)
 
 
-def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime:
+def expected_time(candidate: Candidate, workload: Any, gpu: Gpu) -> TileTime:
     """Return the model's time of a candidate: a step's time, times the busiest SM's steps."""
     instance, variant = candidate.instance, workload.variant
     lengths = schedule.lengths_of(workload)
@@ -150,20 +161,20 @@ def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime
 
 
 def measure(
-    candidates: Iterable[Candidate],
-    workload: Prefill,
+    candidates: Sequence[Candidate],
+    workload: Workload,
     *,
     repeats: int,
     seed: int,
 ) -> list[Run]:
     """Time candidates in turns on the current CUDA device, and judge the output of each."""
-    operation = operations()["prefill"]
+    operation = operations()[_spec(candidates[0].instance).operation]
     inputs = operation.inputs(workload, Normal(seed))
     steps = {item: _step(operation, item.instance, inputs) for item in candidates}
     times = timing.time_interleaved(
         {item: step.run for item, step in steps.items()}, repeats=repeats, warmup=1
     )
-    judge, runs = judge_of("prefill", inputs), []
+    judge, runs = judge_of(operation.name, inputs), []
     for item, step in steps.items():
         poison(step)
         step.run()
@@ -172,13 +183,19 @@ def measure(
 
 
 def _step(operation: Operation, instance: Instance, inputs) -> Step:
-    kernel = discover()[instance.kernel].with_tile(instance.tile)
-    how = {"kernel": kernel, "policy": instance.policy, "splits": 1}
+    spec = _spec(instance)
+    how = {"kernel": spec.with_tile(instance.tile), "policy": instance.policy}
+    if _modelled(instance):
+        how["splits"] = 1  # as in the model
     return prepared(operation, inputs, **how)
 
 
 def _spec(instance: Instance) -> Any:
     return discover()[instance.kernel]
+
+
+def _modelled(instance: Instance) -> bool:
+    return _spec(instance).step_work(instance) is not None
 
 
 def _over_budget(instance: Instance, gpu: Gpu) -> Rejected | None:
@@ -229,7 +246,7 @@ def _needless(instance: Instance, smem_bytes: int, gpu: Gpu) -> Rejected | None:
     return Rejected(instance, LEDGER, "another tile's code", reason)
 
 
-def _smem_allowed(gpu: Gpu, tile: PrefillTile) -> int:
+def _smem_allowed(gpu: Gpu, tile: Tile) -> int:
     return gpu.smem_per_sm_bytes // tile.blocks_per_sm - gpu.smem_reserved_per_block_bytes
 
 
@@ -238,7 +255,7 @@ def _thread_registers(instance: Instance, gpu: Gpu) -> int:
     return _registers(gpu, instance.tile) if traded is None else traded
 
 
-def _registers(gpu: Gpu, tile: PrefillTile) -> int:
+def _registers(gpu: Gpu, tile: Tile) -> int:
     return registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
 
 

@@ -10,7 +10,7 @@ from labkernels.budget.ledger import Line
 from labkernels.budget.registers import WARP_THREADS, fragment
 from labkernels.budget.tile_model import StepWork
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import OVERLAY, TunableKernel
+from labkernels.kernels.cuda_kernel import OVERLAY
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
@@ -38,7 +38,7 @@ def _holds_q(instance: Instance) -> bool:
     return _warp_rows(instance) * (instance.width + _warp_keys(instance)) <= HELD_SIZE
 
 
-class PrefillMma(CudaPrefillKernel, TunableKernel):
+class PrefillMma(CudaPrefillKernel):
     """A kernel whose warps have 16, 32 or 64 rows each; in a tile of few rows, some keys."""
 
     name = "prefill_mma"

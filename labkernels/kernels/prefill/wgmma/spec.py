@@ -12,7 +12,6 @@ from labkernels.budget.registers import fragment
 from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import ATOM_ROWS
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.kernel import Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
@@ -58,7 +57,7 @@ def tile_of(rows: int, keys: int, warps: int, stages: int, overlap: str) -> Pref
     return PrefillTile(rows, keys, warps, stages, 1, key_order="descending", overlap=overlap)
 
 
-class PrefillWgmma(TmaPrefill, TunableKernel):
+class PrefillWgmma(TmaPrefill):
     """One warpgroup loads, two or three compute."""
 
     name = "prefill_wgmma"
