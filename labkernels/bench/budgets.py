@@ -36,19 +36,14 @@ class Planned:
     reason: str = ""
 
 
-def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:
-    """Plan a workload for a GPU without running it, and look up the resources of the kernel."""
-    return all_planned([(operation, workload, item, gpu)])[0]
-
-
 def all_planned(
     wanted: Sequence[tuple[Operation, Any, Implementation, Gpu]],
     *,
     progress: Callable[[list], Iterable] = iter,
 ) -> list[Planned]:
-    """Return what `planned` returns for each, with their kernels compiled at the same time.
+    """Plan workloads for GPUs without running them, and look up the resources of their kernels.
 
-    progress: iterates over the work.
+    Kernels are compiled at the same time. progress: iterates over the work.
     """
     plans = [_plan(*each) for each in wanted]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

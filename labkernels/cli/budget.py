@@ -81,10 +81,9 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"kernel = {options.kernel!r}, allowed: a name, or --published and none")
     group = _group(options)
     if options.published:
-        whose = f"--published {options.published}"
-        if (variant := variant_of(options)).features:
-            raise ValueError(f"{whose} with {variant.label}, allowed: none")
-        kv_dtype_of(options, (), whose)
+        if (variant := variant_of(options)).features or options.kv_dtype:
+            asked = options.kv_dtype or variant.label
+            raise ValueError(f"--published {options.published} with {asked}, allowed: none")
         print(_of_others(options, group))
         return DONE
     spec = resources.find(options.kernel)
@@ -142,7 +141,7 @@ def _resources(options: argparse.Namespace, group: int, variant: AttentionVarian
     if lacks := missing(spec, gpu):
         raise ValueError(f"{spec.name} {lacks}, this is {gpu.name} ({gpu.arch})")
     sizes = {"dtype": options.dtype, "head_dim": head_dim_of(spec, options), "group": group}
-    kv_dtype = kv_dtype_of(options, spec.kv_dtypes, spec.name)
+    kv_dtype = kv_dtype_of(options.kv_dtype, spec.kv_dtypes, spec.name)
     shape = spec.shape(**sizes, variant=variant, kv_dtype=kv_dtype)
     # a requested tile is shown even if it does not fit
     tile = options.tile or None

@@ -67,36 +67,26 @@ def judging(what: object) -> Iterator[None]:
         raise ValueError(f"{what}: cannot be judged: {type(error).__name__}: {text}") from error
 
 
-def add_shape(sub: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """Add a kernel, perhaps an optional one, and the shape of its heads."""
+def add_shape(sub: argparse.ArgumentParser, *, optional: bool = False, usual: bool = True) -> None:
+    """Add a kernel, perhaps an optional one, its formats, and the usual tile, heads and pages."""
     what = "a kernel folder's name, such as decode_mma"
     sub.add_argument("kernel", nargs="?" if optional else None, help=what)
     of_head = "elements per head (default 128, or what the kernel offers)"
     sub.add_argument("--head-dim", type=int, default=None, help=of_head)
-    add_dtypes(sub)
-    sub.add_argument("--tile", default="", help="tile option; default: the preferred one")
-    add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
-    sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
-
-
-def add_dtypes(sub: argparse.ArgumentParser) -> None:
-    """Add the format of Q, K and V, and the one of a cache of 8 bits."""
     sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
     sub.add_argument("--kv-dtype", help="K and V in a cache of e4m3 or e5m2 (default: of --dtype)")
+    if usual:
+        sub.add_argument("--tile", default="", help="tile option; default: the preferred one")
+        add_heads(sub, (32, 8), "query heads / KV heads (default 32/8)")
+        sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
 
 
-def kv_dtype_of(
-    options: argparse.Namespace, kinds: tuple[str | None, ...], whose: str
-) -> str | None:
-    """Return the format of a cache of 8 bits, or None without one.
-
-    Raises: ValueError naming the formats that there are.
-    """
-    kind: str | None = options.kv_dtype
-    if kind not in (None, *kinds):
-        allowed = ", ".join(filter(None, kinds)) or "none, since no cache of 8 bits is read"
-        raise ValueError(f"--kv-dtype = {kind!r}, allowed for {whose}: {allowed}")
-    return kind
+def kv_dtype_of(asked: str | None, known: tuple[str | None, ...], whose: str) -> str | None:
+    """Return an asked format of a cache, None for its dtype; ValueError if it is not known."""
+    if asked not in (None, *known):
+        allowed = ", ".join(filter(None, known)) or "none, since no cache of 8 bits is read"
+        raise ValueError(f"--kv-dtype {asked}, allowed for {whose}: {allowed}")
+    return asked
 
 
 def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
@@ -120,7 +110,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)
     head_dim = head_dim_of(spec, options)
-    kinds = spec.kv_dtypes if "kv_dtype" in known else ()
+    narrow = spec.kv_dtypes if "kv_dtype" in known else ()
     asked = {
         "kv_lens": (options.kv_len,) * options.batch,
         "q_lens": (q_len,) * options.batch,
@@ -134,7 +124,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
         "dtype": options.dtype,
         "causal": options.causal,
         "variant": variant,
-        "kv_dtype": kv_dtype_of(options, kinds, spec.name),
+        "kv_dtype": kv_dtype_of(options.kv_dtype, narrow, spec.name),
     }
     return kind(**{name: value for name, value in asked.items() if name in known})
 

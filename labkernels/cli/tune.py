@@ -13,9 +13,9 @@ from labkernels import hardware
 from labkernels.cli import budget
 from labkernels.cli.options import (
     DONE,
-    add_dtypes,
     add_heads,
     add_scheduler,
+    add_shape,
     add_tokens,
     head_dim_of,
     workload_of,
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 TUNED_CHANNELS = 2048  # heads x head_dim, as in FlashAttention's papers
 MANY_TOKENS = ("prefill", "backward")
 USUAL = {"batch": 57, "kv_len": 8192, "heads": (32, 8), "page_size": 16}  # with one token
-FORMULAS = "in brackets: what the formulas of registers and of shared memory predict"
+LEGEND = """\
+* is not in the kernel's own list of tiles
+in brackets: what the formulas of registers and of shared memory predict"""
 PLANNED = """\
-A call's tile follows from its heads, channels and formats, not from batch or keys: times hold for
-{0}.
-Keys per split are planned for each tile."""
+A call chooses its tile without its batch or lengths: this table is of {} alone.
+The keys per split, and so the splits, are planned for each tile."""
 HELP = "search a kernel's best tile"
 DESCRIPTION = """\
 Search a CUDA kernel's tiles for a workload; of decode and prefill, more tiles than a kernel lists.
@@ -60,11 +61,7 @@ say = partial(print, flush=True)
 
 def add_options(sub: argparse.ArgumentParser) -> None:
     """Add the workload, and how far to search."""
-    sub.add_argument("kernel", help="a CUDA kernel, such as prefill_mma or decode_mma")
-    sub.add_argument(
-        "--head-dim", type=int, help="elements per head (default 128, or the kernel's)"
-    )
-    add_dtypes(sub)
+    add_shape(sub, usual=False)
     sub.add_argument("--batch", type=int, help="requests (default 4; of a decode 57)")
     keys = "keys per request (default 4096; of a decode 8192)"
     sub.add_argument("--seqlen", "--kv-len", dest="kv_len", type=int, metavar="KEYS", help=keys)
@@ -130,8 +127,7 @@ def _search(options: argparse.Namespace, spec: Any, workload: Workload, pool: Ex
         say(f"{len(chosen)} tiles are timed in {options.repeats} turns")
         how = {"repeats": options.repeats, "seed": options.seed}
         runs = pool.submit(workers.alone, search.measure, chosen, workload, **how).result()
-    lines = _table(expected, runs, workload, target)
-    return "\n".join([*lines, *_best(runs, workload)])
+    return _table(expected, runs, workload, target)
 
 
 def _target(gpu: str, pool: Executor, *, measured: bool) -> Gpu:
@@ -171,17 +167,17 @@ def _causes(rejected: Iterable[Rejected]) -> str:
     return "".join(lines)
 
 
-def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: Gpu) -> list[str]:
+def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: Gpu) -> str:
     from labkernels.measure import resources
     from labkernels.measure.tuning import search
 
     if not expected:
-        return ["no tile is left: the ledger and the compiler rejected all"]
+        return "no tile is left: the ledger and the compiler rejected all"
     spec = resources.find(expected[0].candidate.instance.kernel)
     listed, measured = search.in_list(spec, workload), {run.candidate: run for run in runs}
     modelled = expected[0].time is not None
     head = f"{'tile':<24}{'registers':>12}{'smem KiB':>15}{'blocks/SM':>10}"
-    head += f"{'bound':>7}{'expected':>11}" if modelled else f"{'keys/split':>11}"
+    head += f"{'bound':>7}{'expected':>11}" if modelled else f"{'splits':>8}"
     lines = [head + (f"{'measured':>11}{'rate':>12}{'verdict':>9}" if runs else "")]
     for item in expected:
         one, label = item.candidate, item.candidate.instance.tile.label
@@ -191,28 +187,26 @@ def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: G
         line = f"{label + ('' if label in listed else ' *'):<24}{registers:>12}{smem:>15}"
         line += f"{one.blocks_per_sm:>10}"
         if item.time is None:
-            line += f"{budget.plan(one.instance, workload, gpu).keys_per_split:>11}"
+            line += f"{budget.plan(one.instance, workload, gpu).splits:>8}"
         else:
             line += f"{item.time.bound:>7}{format_time(item.time.time_s):>11}"
         lines.append(line + _measured(measured.get(one), workload, modelled))
-    lines += ["* is not in the kernel's own list of tiles", FORMULAS]
-    return lines if modelled else [*lines, PLANNED.format(workload.label)]
+    lines.append(LEGEND)
+    if spec.operation in ("decode", "mla"):
+        lines.append(PLANNED.format(workload.label))
+    right = [run for run in runs if run.errors.passed]
+    if right:
+        best = min(right, key=lambda run: run.times.median_s)
+        tile, time = best.candidate.instance.tile.label, format_time(best.times.median_s)
+        lines.append(f"\nbest for {workload.label}: {tile}, {time}")
+    return "\n".join(lines)
 
 
 def _measured(run: Run | None, workload: Workload, modelled: bool) -> str:
     if run is None:
         return ""
     time_s = run.times.median_s
-    flops = f"{workload.flops / time_s / 1e12:.0f} TFLOP/s"
-    rate = flops if modelled else format_rate(workload.bytes / time_s)
+    done, moved = workload.flops / time_s / 1e12, workload.bytes / time_s
+    rate = f"{done:.0f} TFLOP/s" if modelled else format_rate(moved)
     verdict = "passed" if run.errors.passed else "FAILED"
     return f"{format_time(time_s):>11}{rate:>12}{verdict:>9}"
-
-
-def _best(runs: list[Run], workload: Workload) -> list[str]:
-    right = [run for run in runs if run.errors.passed]
-    if not right:
-        return []
-    best = min(right, key=lambda run: run.times.median_s)
-    tile, time = best.candidate.instance.tile.label, format_time(best.times.median_s)
-    return [f"\nbest for {workload.label}: {tile}, {time}"]

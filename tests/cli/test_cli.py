@@ -22,6 +22,7 @@ from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder, resources
 from labkernels.records import scoreboard
+from labkernels.units import format_time
 from labkernels.variant import AttentionVariant
 
 COMMANDS = tuple(cli.commands())
@@ -91,7 +92,16 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
-        (("tune", "decode_mma"), "kernel = 'decode_mma', allowed: prefill_mma"),
+        (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, decode_fma"),
+        (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
+        (("run", "mla_mma", "--kv-dtype", "e4m3"), "mla_mma: none, since no cache of 8 bits is re"),
+        (("run", "append", "--kv-dtype", "e4m3"), "allowed for append: none"),
+        (
+            ("budget", "prefill_mma", "--kv-dtype", "e4m3"),
+            "allowed for prefill_mma: none, since no",
+        ),
+        (("budget", "decode_mma", "--kv-dtype", "fp8"), "allowed for decode_mma: e4m3, e5m2"),
+        (("budget", "--published", "fa2", "--kv-dtype", "e4m3"), "fa2 with e4m3, allowed: none"),
         (("tune", "prefill_mma", "--head-dim", "48", "--no-gpu"), "head_dim = 48, allowed for"),
         (("tune", "prefill_mma", "--top", "-1"), "top = -1, allowed: 0 or more"),
         (("tune", "prefill_mma", "--no-gpu", "--gpu", "gtx"), "gpu = 'gtx', allowed: t4, a100"),
@@ -140,6 +150,20 @@ def test_budget_shows_ledgers_formulas_and_waves(capsys):
         "blocks per SM",
         "x 108 blocks",
     ):
+        assert words in out
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_budget_counts_the_codes_and_scales_of_a_cache_of_8_bits(capsys, kind):
+    shape = ("--gpu", "h200", "--batch", "57", "--kv-len", "8192", "--kv-dtype", kind)
+    code, out, _ = call(capsys, "budget", "decode_mma", *shape)
+    assert code == 0
+    work, gpu = (
+        Decode.uniform(57, 8192, q_heads=32, kv_heads=8, kv_dtype=kind),
+        hardware.gpu("h200"),
+    )
+    time = format_time(work.bytes / gpu.measured_copy_bytes_per_s)
+    for words in (f"bf16, {kind} cache, head_dim 128", "codes", "channels x 1 B", work.label, time):
         assert words in out
 
 
@@ -249,6 +273,7 @@ RUN = [
     ("mla_mma", "40", ("4 heads, d512+64", "passed")),
     ("backward_mma", "40", ("bound  worst errors over their bounds: dq", "passed")),
     ("append", "40", ("1 x 1 after 1 x 40", "bit for bit: passed")),
+    ("decode_mma", "40 --kv-dtype e4m3", ("page 16, bf16, e4m3 cache", "passed")),
     ("decode_mma", "40 --checks", ("checks races, uninitialised reads",)),
     (
         "decode_fma",

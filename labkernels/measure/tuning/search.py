@@ -30,15 +30,12 @@ from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
 from labkernels.units import format_bytes
 
-LEDGER, COMPILER = "ledger", "compiler"  # the stages that reject tiles
-
 
 @dataclass(frozen=True)
 class Rejected:
-    """A rejected tile: the stage that rejects it, the kind of reason, and the full reason."""
+    """A rejected tile: the kind of reason, and the full reason."""
 
     instance: Instance
-    by: str
     cause: str
     reason: str
 
@@ -124,18 +121,14 @@ def ranked(candidates: Iterable[Candidate], workload: Workload, gpu: Gpu) -> lis
     Without a model the kernel's own tiles come first, and then those whose blocks fill most of an
     SM's shared memory, since more keys can be on their way to it.
     """
-
-    def order(item: Expected) -> tuple[float, ...]:
-        if item.time is not None:
-            return (item.time.time_s,)
-        one, own = item.candidate, in_list(_spec(item.candidate.instance), workload)
-        return (one.instance.tile.label not in own, -one.smem_bytes * one.blocks_per_sm)
-
-    found = [
-        Expected(one, expected_time(one, workload, gpu) if _modelled(one.instance) else None)
-        for one in candidates
-    ]
-    return sorted(found, key=order)
+    candidates = list(candidates)
+    if candidates and not _modelled(candidates[0].instance):
+        own = in_list(_spec(candidates[0].instance), workload)
+        first = {one: one.instance.tile.label not in own for one in candidates}
+        candidates.sort(key=lambda one: (first[one], -one.smem_bytes * one.blocks_per_sm))
+        return [Expected(one, None) for one in candidates]
+    times = {one: expected_time(one, workload, gpu) for one in candidates}
+    return [Expected(one, times[one]) for one in sorted(times, key=lambda one: times[one].time_s)]
 
 
 def expected_time(candidate: Candidate, workload: Any, gpu: Gpu) -> TileTime:
@@ -203,7 +196,7 @@ def _over_budget(instance: Instance, gpu: Gpu) -> Rejected | None:
     try:
         smem, registers = spec.smem(instance), spec.registers(instance)
     except ValueError as error:
-        return Rejected(instance, LEDGER, "fragments do not divide", str(error))
+        return Rejected(instance, "fragments do not divide", str(error))
     return (
         _over(instance, smem, gpu.smem_per_block_max_bytes, "per block")
         or _over(
@@ -226,7 +219,6 @@ def _over(instance: Instance, ledger: Ledger, limit: int, whose: str) -> Rejecte
     text = format_bytes if ledger.unit == "bytes" else str
     return Rejected(
         instance,
-        LEDGER,
         f"{line.name!r} of {'shared memory' if ledger.unit == 'bytes' else 'registers'}",
         f"{text(ledger.total)} {whose}, allowed: {text(limit)}; over it with {line.name!r},"
         f" {text(line.amount)} = {line.formula}",
@@ -243,7 +235,7 @@ def _needless(instance: Instance, smem_bytes: int, gpu: Gpu) -> Rejected | None:
     reason = (
         f"the same code as {more.label}: {_registers(gpu, tile)} registers per thread either way"
     )
-    return Rejected(instance, LEDGER, "another tile's code", reason)
+    return Rejected(instance, "another tile's code", reason)
 
 
 def _smem_allowed(gpu: Gpu, tile: Tile) -> int:
@@ -263,14 +255,14 @@ def _compiled(instance: Instance, gpu: Gpu) -> Candidate | Rejected:
     try:
         report = resources.compile_instance(instance, arch=gpu.compile_arch).report
     except CompileError as error:
-        return Rejected(instance, COMPILER, "an error", _first_error(str(error)))
+        return Rejected(instance, "an error", _first_error(str(error)))
     spilled = report.spill_store_bytes + report.spill_load_bytes
     if spilled:
         reason = f"{spilled} bytes spilled at {report.registers} registers per thread"
-        return Rejected(instance, COMPILER, "spilled registers", reason)
+        return Rejected(instance, "spilled registers", reason)
     serialised = [line for line in report.warnings if "serialized" in line]
     if serialised:
-        return Rejected(instance, COMPILER, "wgmma one after the other", serialised[0])
+        return Rejected(instance, "wgmma one after the other", serialised[0])
     smem_bytes = _spec(instance).smem(instance).total + report.static_smem_bytes
     held = occupancy(
         gpu,
