@@ -84,7 +84,7 @@ def add_shape(sub: argparse.ArgumentParser, *, optional: bool = False, usual: bo
 def kv_dtype_of(asked: str | None, known: tuple[str | None, ...], whose: str) -> str | None:
     """Return an asked format of a cache, None for its dtype; ValueError if it is not known."""
     if asked not in (None, *known):
-        allowed = ", ".join(filter(None, known)) or "none, since no cache of 8 bits is read"
+        allowed = ", ".join(filter(None, known)) or "none, K and V have the --dtype"
         raise ValueError(f"--kv-dtype {asked}, allowed for {whose}: {allowed}")
     return asked
 

@@ -94,11 +94,11 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
         (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, decode_fma"),
         (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
-        (("run", "mla_mma", "--kv-dtype", "e4m3"), "mla_mma: none, since no cache of 8 bits is re"),
+        (("run", "mla_mma", "--kv-dtype", "e4m3"), "for mla_mma: none, K and V have the --dtype"),
         (("run", "append", "--kv-dtype", "e4m3"), "allowed for append: none"),
         (
             ("budget", "prefill_mma", "--kv-dtype", "e4m3"),
-            "allowed for prefill_mma: none, since no",
+            "allowed for prefill_mma: none",
         ),
         (("budget", "decode_mma", "--kv-dtype", "fp8"), "allowed for decode_mma: e4m3, e5m2"),
         (("budget", "--published", "fa2", "--kv-dtype", "e4m3"), "fa2 with e4m3, allowed: none"),
