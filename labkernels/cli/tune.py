@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from labkernels.measure.tuning.search import Candidate, Expected, Rejected, Run
 
 TUNED_CHANNELS = 2048  # heads x head_dim, as in FlashAttention's papers
-MANY_TOKENS = ("prefill", "backward")
 USUAL = {"batch": 57, "kv_len": 8192, "heads": (32, 8), "page_size": 16}  # with one token
 LEGEND = """\
 * is not in the kernel's own list of tiles
@@ -84,10 +83,12 @@ def run(options: argparse.Namespace) -> int:
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     from labkernels.experiments import workers
+    from labkernels.kernels.operation import operations
+    from labkernels.kernels.workload import Tokens
     from labkernels.measure.tuning import search
 
     spec = search.tunable(options.kernel)
-    many = spec.operation in MANY_TOKENS
+    many = issubclass(operations()[spec.operation].workload, Tokens)
     heads = max(1, TUNED_CHANNELS // max(1, head_dim_of(spec, options)))
     usual = {"batch": 4, "kv_len": 4096, "heads": (heads, heads), "page_size": 0}
     for name, value in (usual if many else USUAL).items():

@@ -95,7 +95,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, decode_fma"),
         (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
         (("run", "mla_mma", "--kv-dtype", "e4m3"), "for mla_mma: none, K and V have the --dtype"),
-        (("run", "append", "--kv-dtype", "e4m3"), "allowed for append: none"),
+        (("run", "backward_mma", "--kv-dtype", "e4m3"), "allowed for backward_mma: none"),
         (
             ("budget", "prefill_mma", "--kv-dtype", "e4m3"),
             "allowed for prefill_mma: none",
