@@ -66,7 +66,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seqlen", "--kv-len", dest="kv_len", type=int, metavar="KEYS", help=keys)
     of_heads = "query heads / KV heads (default: 2048 channels, as many KV heads; of a decode 32/8)"
     add_heads(sub, None, of_heads)
-    pages = "keys per page (default 0: ragged; of a decode 16)"
+    pages = "keys per page (default: ragged; of a decode 16)"
     sub.add_argument("--page-size", type=int, help=pages)
     add_tokens(sub)
     sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
@@ -90,12 +90,10 @@ def run(options: argparse.Namespace) -> int:
     spec = search.tunable(options.kernel)
     many = issubclass(operations()[spec.operation].workload, Tokens)
     heads = max(1, TUNED_CHANNELS // max(1, head_dim_of(spec, options)))
-    usual = {"batch": 4, "kv_len": 4096, "heads": (heads, heads), "page_size": 0}
+    usual = {"batch": 4, "kv_len": 4096, "heads": (heads, heads)}
     for name, value in (usual if many else USUAL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if many:
-        options.page_size = options.page_size or None
     workload = workload_of(spec, options)
     with workers.executor(options.scheduler, alone=False) as pool:
         print(f"\n{_search(options, spec, workload, pool)}")
@@ -177,7 +175,8 @@ def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: G
     spec = resources.find(expected[0].candidate.instance.kernel)
     listed, measured = search.in_list(spec, workload), {run.candidate: run for run in runs}
     modelled = expected[0].time is not None
-    head = f"{'tile':<24}{'registers':>12}{'smem KiB':>15}{'blocks/SM':>10}"
+    wide = 3 + max(len(item.candidate.instance.tile.label) for item in expected)
+    head = f"{'tile':<{wide}}{'registers':>12}{'smem KiB':>15}{'blocks/SM':>10}"
     head += f"{'bound':>7}{'expected':>11}" if modelled else f"{'splits':>8}"
     lines = [head + (f"{'measured':>11}{'rate':>12}{'verdict':>9}" if runs else "")]
     for item in expected:
@@ -185,13 +184,13 @@ def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: G
         formula = spec.predicted_registers(one.instance, gpu).registers
         registers = f"{one.registers} ({formula})"
         smem = f"{one.smem_bytes / KiB:.1f} ({spec.smem(one.instance).total / KiB:.1f})"
-        line = f"{label + ('' if label in listed else ' *'):<24}{registers:>12}{smem:>15}"
+        line = f"{label + ('' if label in listed else ' *'):<{wide}}{registers:>12}{smem:>15}"
         line += f"{one.blocks_per_sm:>10}"
         if item.time is None:
             line += f"{budget.plan(one.instance, workload, gpu).splits:>8}"
         else:
             line += f"{item.time.bound:>7}{format_time(item.time.time_s):>11}"
-        lines.append(line + _measured(measured.get(one), workload, modelled))
+        lines.append(line + _measured(measured.get(one), workload))
     lines.append(LEGEND)
     if spec.operation in ("decode", "mla"):
         lines.append(PLANNED.format(workload.label))
@@ -203,11 +202,11 @@ def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: G
     return "\n".join(lines)
 
 
-def _measured(run: Run | None, workload: Workload, modelled: bool) -> str:
+def _measured(run: Run | None, workload: Workload) -> str:
     if run is None:
         return ""
     time_s = run.times.median_s
     done, moved = workload.flops / time_s / 1e12, workload.bytes / time_s
-    rate = f"{done:.0f} TFLOP/s" if modelled else format_rate(moved)
+    rate = f"{done:.0f} TFLOP/s" if hasattr(workload, "q_lens") else format_rate(moved)
     verdict = "passed" if run.errors.passed else "FAILED"
     return f"{format_time(time_s):>11}{rate:>12}{verdict:>9}"

@@ -92,7 +92,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
-        (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, decode_fma"),
+        (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, "),
         (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
         (("run", "mla_mma", "--kv-dtype", "e4m3"), "for mla_mma: none, K and V have the --dtype"),
         (("run", "backward_mma", "--kv-dtype", "e4m3"), "allowed for backward_mma: none"),
