@@ -34,7 +34,7 @@ def cases(operation: Operation) -> Iterator[BitCase]:
 
 
 def cells(operation: Operation, options: Options) -> Iterator[Cell]:
-    """Yield the runs of one kernel, dtype and head_dim together; `quick` keeps two runs."""
+    """Yield the runs of a kernel, dtype, head_dim and cache together; `quick` keeps two runs."""
     for label, alike in itertools.groupby(cases(operation), key=_label):
         if options.quick:
             yield Cell(label, list(alike)[:QUICK_CASES])
@@ -93,6 +93,7 @@ def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
         policy=instance.policy.label,
     )
     metric = f"outputs, {f'the same in {runs} runs' if runs else splits}"
+    metric += getattr(case.workload, "cache_label", "")
     total = measured.row(base, metric, "total", outputs, "1")
     return total | {"note": f"sha256 {text}", "repeats": 1}
 
@@ -114,7 +115,8 @@ def _differs(step, outputs, first) -> bool:
 
 def _label(case: BitCase) -> str:
     instance = case.instance
-    return f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}"
+    cache = f"/{instance.kv_dtype} cache" if instance.kv_dtype else ""
+    return f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}{cache}"
 
 
 def _experiment(operation: Operation, case: BitCase) -> Experiment:

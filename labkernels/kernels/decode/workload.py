@@ -131,6 +131,10 @@ class Decode(Requests):
         heads = f"{self.q_heads}/{self.kv_heads}"
         lengths = lengths_label(self.kv_lens)
         plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
-        plain += f", {self.kv_dtype} cache" if self.kv_dtype else ""
-        plain += f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else ""
-        return labelled(plain, self.variant)
+        return labelled(plain + self.cache_label, self.variant)
+
+    @property
+    def cache_label(self) -> str:
+        """What a label says of a cache of 8 bits: ", e4m3 cache, scales per 16 keys"."""
+        cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
+        return cache + (f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else "")

@@ -1,19 +1,26 @@
-"""The operation prefill: many query tokens per request, over ragged or paged K and V."""
+"""The operation prefill: many query tokens per request, over ragged or paged K and V.
 
-from collections.abc import Iterator
+PREFILL_FP8 is the operation whose q, K and V are codes of 8 bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.operation import BitCase, Operation
+from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.policy import NumericPolicy
 
 Q_LENS = (1, 37, 0, 70, 150)
 KV_LENS = (130, 37, 20, 0, 333)
 KV_HEADS, GROUP, PAGE_SIZE = 2, 3, 16
 SPLITS = (1024, 128)  # keys per split: one split, and several
+WAYS_OF_8_BITS = 3  # policies of the products in 8 bits whose output has 16 bits
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
@@ -24,12 +31,12 @@ def step(inputs: PrefillInputs, **options) -> Step:
     return prefill_step(*inputs.arguments, **how, **inputs.options, **options)
 
 
-def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
+def bit_cases(kernel: CudaKernel, policies: int = 1) -> Iterator[BitCase]:
     """Yield every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
-    The mask and the splits also change from case to case.
+    The mask and the splits also change from case to case. policies: how many of the kernel's.
     """
-    for number, instance in enumerate(_instances(kernel)):
+    for number, instance in enumerate(_instances(kernel, kernel.policies[:policies])):
         workload = Prefill(
             Q_LENS,
             KV_LENS,
@@ -44,18 +51,27 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
         yield BitCase(instance, workload, {"keys_per_split": SPLITS[number % 3 == 0]})
 
 
-def _instances(kernel: CudaKernel) -> Iterator[Instance]:
+def _instances(kernel: CudaKernel, policies: Sequence[NumericPolicy]) -> Iterator[Instance]:
     for head_dim in kernel.head_dims:
         sizes = {"head_dim": head_dim, "rows": GROUP * max(Q_LENS)}
         every = {
-            (dtype, layout): kernel.instances(kernel.shape(dtype=dtype, layout=layout, **sizes))
+            (dtype, layout): [
+                instance
+                for policy in policies
+                for instance in kernel.instances(
+                    kernel.shape(dtype=dtype, layout=layout, **sizes), policy
+                )
+            ]
             for dtype in ("bf16", "fp16")
             for layout in kernel.layouts
         }
         for number in range(len(every["bf16", "ragged"])):
-            yield every["bf16", kernel.layouts[number % 2]][number]
+            yield every["bf16", kernel.layouts[number % len(kernel.layouts)]][number]
         for layout in kernel.layouts:
             yield every["fp16", layout][0]
 
 
 OPERATION = Operation("prefill", Prefill, prefill_inputs, step, bit_cases)
+PREFILL_FP8 = Operation(
+    "prefill_fp8", Prefill, fp8.inputs_of, fp8.step_of, partial(bit_cases, policies=WAYS_OF_8_BITS)
+)

@@ -16,7 +16,6 @@ from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
-from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
@@ -137,7 +136,7 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     known = {} if call.operation == PREFILL_FP8 else implementations(call.operation)
     if call.operation == PREFILL_FP8:
         (policy,) = (x for x in discover()[call.name].policies if x.label == call.policy)
-        step = fp8.step_of(inputs, policy=policy, tile=call.tile)
+        step = operations()[call.operation].step(inputs, policy=policy, tile=call.tile)
         policy = replace(policy, p="e4m3") if policy.p == "input" else policy
     elif call.name in known and not call.tile:
         policy, step = known[call.name].policy, known[call.name].prepare(inputs)
@@ -159,11 +158,8 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
 @cache
 def _judged(name: str, workload: Workload, seed: int, device: str):
     """Return the inputs of a workload and their judge, which its calls share."""
-    if name == PREFILL_FP8:
-        inputs = fp8.inputs_of(workload, Normal(seed, device))
-        return inputs, judge_of(PREFILL, inputs)
     inputs = operations()[name].inputs(workload, Normal(seed, device))
-    return inputs, judge_of(name, inputs)
+    return inputs, judge_of(PREFILL if name == PREFILL_FP8 else name, inputs)
 
 
 def main() -> None:
