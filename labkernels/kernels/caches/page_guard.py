@@ -1,4 +1,4 @@
-"""Checks lengths and page numbers against the pools before each run of a step."""
+"""Checks lengths, page numbers and scales of a cache before each run of a step."""
 
 import ctypes
 from dataclasses import dataclass, replace
@@ -9,22 +9,29 @@ import torch
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.launch import Launch, with_numbers
 from labkernels.hardware import Gpu
-from labkernels.kernels.caches.paged import Paged, wrong_length, wrong_page
+from labkernels.kernels.caches.paged import Paged, QuantizedKV, wrong_length, wrong_page
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Call, Step
 
 POINTERS = ("page_table", "kv_len", "cu_seqlens_new", "planned", "found")
-SIZES = ("page_table_stride", "max_pages", "page_size", "pages")
+SIZES = ("page_table_stride", "max_pages", "page_size", "pages", "blocks", "heads")
 THREADS = 128
 NO_SLOT = -1
+SCALES = {2: "k_scale", 3: "v_scale"}  # kinds of findings
 KERNEL = Specialization(
     "caches/page_guard.cuh",
     "page_guard::guard",
     "page_guard::Params",
     THREADS,
     smem_bytes=0,
-    numbers=(("NO_SLOT", NO_SLOT),),
+    numbers=(("NO_SLOT", NO_SLOT), *((name.upper(), kind) for kind, name in SCALES.items())),
 )
+
+
+def _strides(name: str) -> type[ctypes.Structure]:
+    """Return page_guard::Scales, by field."""
+    strides = ((of, ctypes.c_longlong) for of in ("page", "block", "head"))
+    return type("Scales", (ctypes.Structure,), {"_fields_": ((name, ctypes.c_void_p), *strides)})
 
 
 class Params(ctypes.Structure):
@@ -33,12 +40,13 @@ class Params(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
         *((name, ctypes.c_int) for name in SIZES),
+        *((name[0], _strides(name)) for name in SCALES.values()),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The contents of a cache that a step trusts: page numbers and lengths.
+    """The contents of a cache that a step trusts: page numbers, lengths and scales.
 
     planned: the lengths that the step was prepared for, if it depends on them. cu_seqlens_new: the
     cumulative lengths of rows that the step appends; their pages are checked too.
@@ -48,8 +56,18 @@ class Contents:
     planned: np.ndarray | None = None
     cu_seqlens_new: torch.Tensor | None = None
 
-    def refusal(self, request: int, slot: int, value: int) -> ValueError:
-        """Return the error for a page, or for a length if the slot is NO_SLOT."""
+    def refusal(self, request: int, slot: int, value: int, kind: int = 1) -> ValueError:
+        """Return the error for a page, for a length if the slot is NO_SLOT, or for a scale.
+
+        Of a scale, request is the page, slot the block and head in it, and value has its bits.
+        """
+        if kind in SCALES:
+            shape = getattr(self.cache, SCALES[kind]).shape
+            at = (request, *divmod(slot, self.cache.kv_heads))[3 - len(shape) :]
+            at = [min(i, n - 1) for i, n in zip(at, shape, strict=True)]  # heads may share one
+            name = f"{SCALES[kind]}{at or ''}"
+            found = np.int32(value).view(np.float32)
+            return ValueError(f"{name} = {found}, allowed: positive and finite numbers")
         if slot != NO_SLOT:
             return wrong_page(request, slot, value, len(self.cache.pool))
         if self.planned is None:
@@ -79,12 +97,18 @@ class Guard:
             tensors["planned"] = torch.from_numpy(contents.planned.astype(np.int32)).to(device)
         table = cache.page_table
         sizes = (table.stride(0), table.shape[1], cache.page_size, len(cache.pool))
+        of_scales = (1, 0, (), ())
+        if isinstance(cache, QuantizedKV):
+            tensors |= {name: getattr(cache, name) for name in SCALES.values()}
+            blocks = cache.page_size // (cache.keys_per_scale or cache.page_size)
+            every = (x.expand(len(cache.k), blocks, cache.kv_heads) for x in cache.scales())
+            of_scales = (blocks, cache.kv_heads, *((None, *x.stride()) for x in every))
         launch = Launch(
             specialization=KERNEL,
             gpu=gpu,
             device=device,
             grid=(cache.batch, 1, 1),
-            params=with_numbers(Params, *sizes),
+            params=with_numbers(Params, *sizes, *of_scales),
             written=frozenset(("found",)),
             checks=False,
         )
@@ -103,17 +127,17 @@ class Guard:
     def check(self) -> None:
         """Report what was found until now, without waiting for a GPU.
 
-        Raises: ValueError naming request, slot and page, or request and length; the counters that
-        the step keeps at zero are then cleared after the runs under way, so that the step can be
-        used again.
+        Raises: ValueError naming request, slot and page, request and length, or a scale; the
+        counters that the step keeps at zero are then cleared after the runs under way, so that the
+        step can be used again.
         """
         if not self._is_late:
             self._enqueue()
         if self._found[0]:
-            _, request, slot, value = self._found.tolist()
+            kind, *where = self._found.tolist()
             self._found[:] = 0
             self._clear()
-            raise self._contents.refusal(request, slot, value)
+            raise self._contents.refusal(*where, kind)
 
 
 def guarded(
