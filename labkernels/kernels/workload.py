@@ -14,6 +14,8 @@ from labkernels.variant import FULL, AttentionVariant
 DTYPES = ("fp16", "bf16", "fp32", "fp64")
 LSE_BYTES = 4
 VARIANT_BYTES = 4  # of a slope or a sink
+KV_DTYPES = ("e4m3", "e5m2")  # of a cache of 8 bits
+SCALE_BYTES = 4
 
 
 class Workload(Protocol):
@@ -165,6 +167,13 @@ def check_dtype(dtype: str) -> None:
     """Raise ValueError unless the dtype is one of DTYPES."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype = {dtype!r}, allowed: {', '.join(DTYPES)}")
+
+
+def check_kv_dtype(kv_dtype: str | None) -> None:
+    """Raise ValueError unless it is a format of a cache of 8 bits, or None."""
+    if kv_dtype not in (None, *KV_DTYPES):
+        allowed = ", ".join(("None", *KV_DTYPES))
+        raise ValueError(f"kv_dtype = {kv_dtype!r}, allowed: {allowed}")
 
 
 def lengths_label(lengths: tuple[int, ...]) -> str:

@@ -11,5 +11,5 @@ def step(inputs: AppendInputs, **options):
     return append_step(*inputs.arguments, **options)
 
 
-# No checksums: an append copies bits, and tests compare them.
+# No checksums: tests compare what an append copies or rounds with the only right bits.
 OPERATION = Operation("append", Append, append_inputs, step, bit_cases=lambda kernel: ())

@@ -8,11 +8,6 @@
 namespace page_guard {
 using namespace lab;
 
-struct Scales {  // of K or of V
-  const float* at;
-  i64 page, block, head;  // strides
-};
-
 struct Params {               // page_guard.py mirrors this struct
   const int* page_table;      // [batch, max_pages]
   const int* kv_len;          // [batch]
@@ -20,26 +15,18 @@ struct Params {               // page_guard.py mirrors this struct
   const int* planned;         // [batch], what the lengths must be; or null
   int* found;                 // {kind, request, slot, page}, {kind, request, no_slot, length}, or
                               // {kind, page, block * heads + head, bits of a scale}
-  int page_table_stride, max_pages, page_size, pages;
-  int blocks, heads;  // of a page, with scales of their own; a cache of 16 bits has 1 and 0
-  Scales k, v;
+  const float* scale;         // [pages, blocks, heads] of K or of V, if heads > 0
+  i64 page_stride, block_stride, head_stride;
+  int page_table_stride, max_pages, page_size, pages, heads, keys_per_scale, kind;
 };
 
 constexpr int threads = LAB_THREADS, no_slot = LAB_NO_SLOT;
-enum class Kind : u32 { page = 1, k_scale = LAB_K_SCALE, v_scale = LAB_V_SCALE };
 
 // If several threads find something at once, one finding remains: a store of 16 bytes is not torn.
-LAB_DEVICE void report(const Params& p, Kind kind, int request, int slot, u32 value) {
+LAB_DEVICE void report(const Params& p, int request, int slot, u32 value, int kind = 1) {
   const u32x4 words = {
       {static_cast<u32>(kind), static_cast<u32>(request), static_cast<u32>(slot), value}};
   store_global(reinterpret_cast<u32x4*>(p.found), words);
-}
-
-LAB_DEVICE void check_scale(const Params& p, Kind kind, int page, int place) {
-  const Scales& of = kind == Kind::k_scale ? p.k : p.v;
-  const i64 block = place / p.heads, head = place % p.heads;
-  const float scale = load_constant(of.at + page * of.page + block * of.block + head * of.head);
-  if (!(scale > 0 && scale < -minus_infinity())) report(p, kind, page, place, float_to_bits(scale));
 }
 
 LAB_KERNEL(threads, 1) guard(LAB_GRID_CONSTANT Params p) {
@@ -48,7 +35,7 @@ LAB_KERNEL(threads, 1) guard(LAB_GRID_CONSTANT Params p) {
   const bool right =
       p.planned == nullptr ? 0 <= keys && keys <= most : keys == load_constant(p.planned + request);
   if (!right) {
-    if (thread_x() == 0) report(p, Kind::page, request, no_slot, keys);
+    if (thread_x() == 0) report(p, request, no_slot, keys);
     return;
   }
   if (p.cu_seqlens_new != nullptr)
@@ -60,14 +47,17 @@ LAB_KERNEL(threads, 1) guard(LAB_GRID_CONSTANT Params p) {
   for (int slot = thread_x(); slot < used; slot += threads) {
     const int page = load_constant(pages + slot);
     if (page < 0 || page >= p.pages) {
-      report(p, Kind::page, request, slot, page);
+      report(p, request, slot, page);
       continue;
     }
     // the last page may have blocks without keys, whose scales nothing reads
-    const int block_keys = p.page_size / p.blocks, here = keys - slot * p.page_size;
-    for (int place = 0; place < p.blocks * p.heads && place / p.heads * block_keys < here; ++place) {
-      check_scale(p, Kind::k_scale, page, place);
-      check_scale(p, Kind::v_scale, page, place);
+    const int left = keys - slot * p.page_size, here = left < p.page_size ? left : p.page_size;
+    for (int i = 0; i < (here + p.keys_per_scale - 1) / p.keys_per_scale * p.heads; ++i) {
+      const i64 block = i / p.heads, head = i % p.heads, first = page * p.page_stride;
+      const float scale =
+          load_constant(p.scale + first + block * p.block_stride + head * p.head_stride);
+      if (!(scale > 0 && scale < -minus_infinity()))
+        report(p, page, i, float_to_bits(scale), p.kind);
     }
   }
 }

@@ -1,6 +1,7 @@
 """Checks lengths, page numbers and scales of a cache before each run of a step."""
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +14,9 @@ from labkernels.kernels.caches.paged import Paged, QuantizedKV, wrong_length, wr
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Call, Step
 
-POINTERS = ("page_table", "kv_len", "cu_seqlens_new", "planned", "found")
-SIZES = ("page_table_stride", "max_pages", "page_size", "pages", "blocks", "heads")
+POINTERS = ("page_table", "kv_len", "cu_seqlens_new", "planned", "found", "scale")
+STRIDES = ("page_stride", "block_stride", "head_stride")
+SIZES = ("page_table_stride", "max_pages", "page_size", "pages", "heads", "keys_per_scale", "kind")
 THREADS = 128
 NO_SLOT = -1
 SCALES = {2: "k_scale", 3: "v_scale"}  # kinds of findings
@@ -24,14 +26,8 @@ KERNEL = Specialization(
     "page_guard::Params",
     THREADS,
     smem_bytes=0,
-    numbers=(("NO_SLOT", NO_SLOT), *((name.upper(), kind) for kind, name in SCALES.items())),
+    numbers=(("NO_SLOT", NO_SLOT),),
 )
-
-
-def _strides(name: str) -> type[ctypes.Structure]:
-    """Return page_guard::Scales, by field."""
-    strides = ((of, ctypes.c_longlong) for of in ("page", "block", "head"))
-    return type("Scales", (ctypes.Structure,), {"_fields_": ((name, ctypes.c_void_p), *strides)})
 
 
 class Params(ctypes.Structure):
@@ -39,8 +35,8 @@ class Params(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_longlong) for name in STRIDES),
         *((name, ctypes.c_int) for name in SIZES),
-        *((name[0], _strides(name)) for name in SCALES.values()),
     )
 
 
@@ -61,13 +57,12 @@ class Contents:
 
         Of a scale, request is the page, slot the block and head in it, and value has its bits.
         """
-        if kind in SCALES:
+        if isinstance(self.cache, QuantizedKV) and kind in SCALES:
             shape = getattr(self.cache, SCALES[kind]).shape
             at = (request, *divmod(slot, self.cache.kv_heads))[3 - len(shape) :]
             at = [min(i, n - 1) for i, n in zip(at, shape, strict=True)]  # heads may share one
-            name = f"{SCALES[kind]}{at or ''}"
-            found = np.int32(value).view(np.float32)
-            return ValueError(f"{name} = {found}, allowed: positive and finite numbers")
+            number = f"{SCALES[kind]}{at or ''} = {np.int32(value).view(np.float32)}"
+            return ValueError(f"{number}, allowed: positive and finite numbers")
         if slot != NO_SLOT:
             return wrong_page(request, slot, value, len(self.cache.pool))
         if self.planned is None:
@@ -97,23 +92,23 @@ class Guard:
             tensors["planned"] = torch.from_numpy(contents.planned.astype(np.int32)).to(device)
         table = cache.page_table
         sizes = (table.stride(0), table.shape[1], cache.page_size, len(cache.pool))
-        of_scales = (1, 0, (), ())
-        if isinstance(cache, QuantizedKV):
-            tensors |= {name: getattr(cache, name) for name in SCALES.values()}
-            blocks = cache.page_size // (cache.keys_per_scale or cache.page_size)
-            every = (x.expand(len(cache.k), blocks, cache.kv_heads) for x in cache.scales())
-            of_scales = (blocks, cache.kv_heads, *((None, *x.stride()) for x in every))
-        launch = Launch(
-            specialization=KERNEL,
-            gpu=gpu,
-            device=device,
-            grid=(cache.batch, 1, 1),
-            params=with_numbers(Params, *sizes, *of_scales),
-            written=frozenset(("found",)),
-            checks=False,
-        )
-        self._contents, self._clear, self._enqueue = contents, step.clear, launch.on(tensors)
-        self._found = found.numpy()
+        self._contents, self._clear, self._found = contents, step.clear, found.numpy()
+        self._launches = []
+        for of_scale, strides, numbers in _scales(cache):
+            launch = Launch(
+                specialization=KERNEL,
+                gpu=gpu,
+                device=device,
+                grid=(cache.batch, 1, 1),
+                params=with_numbers(Params, *strides, *sizes, *numbers),
+                written=frozenset(("found",)),
+                checks=False,
+            )
+            self._launches.append(launch.on(tensors | of_scale))
+
+    def _enqueue(self) -> None:
+        for launch in self._launches:
+            launch()
 
     def before_run(self) -> None:
         """Report what was found until now, and on a GPU enqueue the next check.
@@ -138,6 +133,17 @@ class Guard:
             self._found[:] = 0
             self._clear()
             raise self._contents.refusal(*where, kind)
+
+
+def _scales(cache: Paged) -> Iterator[tuple]:
+    """Yield the scale of each launch, its strides, and heads, keys of a scale and kind."""
+    if not isinstance(cache, QuantizedKV):
+        yield {}, (0, 0, 0), (0, cache.page_size, 0)
+        return
+    keys = cache.keys_per_scale or cache.page_size
+    for kind, scale in zip(SCALES, cache.scales(), strict=True):
+        of = scale.expand(len(cache.k), cache.page_size // keys, cache.kv_heads)
+        yield {"scale": scale}, of.stride(), (cache.kv_heads, keys, kind)
 
 
 def guarded(

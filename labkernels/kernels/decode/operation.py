@@ -7,8 +7,9 @@ from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
-from labkernels.kernels.decode.workload import KV_DTYPES, Decode
+from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.operation import BitCase, Operation
+from labkernels.kernels.workload import KV_DTYPES
 from labkernels.policy import NumericPolicy
 
 LENGTHS = (0, 1, 17, 64, 129, 200, 300, 513)

@@ -6,10 +6,12 @@ from typing import Self
 from labkernels.formats import named
 from labkernels.kernels.workload import (
     LSE_BYTES,
+    SCALE_BYTES,
     VARIANT_BYTES,
     Requests,
     check_dtype,
     check_heads,
+    check_kv_dtype,
     exps_of,
     labelled,
     lengths_label,
@@ -17,9 +19,6 @@ from labkernels.kernels.workload import (
 )
 from labkernels.units import require_int
 from labkernels.variant import FULL, AttentionVariant
-
-KV_DTYPES = ("e4m3", "e5m2")  # of a cache of 8 bits
-SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ class Decode(Requests):
         check_heads(self)
         require_int("page_size", self.page_size, minimum=1)
         check_dtype(self.dtype)
-        if self.kv_dtype not in (None, *KV_DTYPES):
-            allowed = ", ".join(("None", *KV_DTYPES))
-            raise ValueError(f"kv_dtype = {self.kv_dtype!r}, allowed: {allowed}")
+        check_kv_dtype(self.kv_dtype)
         keys = self.keys_per_scale
         if keys is not None and (not self.kv_dtype or keys < 1 or self.page_size % keys):
             allowed = f"a divisor of {self.page_size} with a kv_dtype"
