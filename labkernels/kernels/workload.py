@@ -163,17 +163,12 @@ def check_heads(workload: object) -> None:
         raise ValueError(f"q_heads = {q_heads!r}, allowed: a multiple of kv_heads = {kv_heads}")
 
 
-def check_dtype(dtype: str) -> None:
-    """Raise ValueError unless the dtype is one of DTYPES."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype = {dtype!r}, allowed: {', '.join(DTYPES)}")
-
-
-def check_kv_dtype(kv_dtype: str | None) -> None:
-    """Raise ValueError unless it is a format of a cache of 8 bits, or None."""
-    if kv_dtype not in (None, *KV_DTYPES):
-        allowed = ", ".join(("None", *KV_DTYPES))
-        raise ValueError(f"kv_dtype = {kv_dtype!r}, allowed: {allowed}")
+def check_dtype(
+    dtype: str | None, field: str = "dtype", allowed: Iterable[str | None] = DTYPES
+) -> None:
+    """Raise ValueError unless a field's format is one of those that are allowed."""
+    if dtype not in allowed:
+        raise ValueError(f"{field} = {dtype!r}, allowed: {', '.join(map(str, allowed))}")
 
 
 def lengths_label(lengths: tuple[int, ...]) -> str:

@@ -34,7 +34,7 @@ def cases(operation: Operation) -> Iterator[BitCase]:
 
 
 def cells(operation: Operation, options: Options) -> Iterator[Cell]:
-    """Yield the runs of a kernel, dtype, head_dim and cache together; `quick` keeps two runs."""
+    """Yield the runs of one kernel, dtype and head_dim together; `quick` keeps two runs."""
     for label, alike in itertools.groupby(cases(operation), key=_label):
         if options.quick:
             yield Cell(label, list(alike)[:QUICK_CASES])
@@ -62,7 +62,7 @@ def checksum(
     """
     step = operation.step(operation.inputs(case.workload, ExactNormal(seed, device)), **case.asked)
     step.run()
-    outputs = _outputs(step)
+    outputs: dict[str, Any] = step.outputs()._asdict()
     first = [x.clone() for x in outputs.values()]
     different = sum(_differs(step, outputs.values(), first) for _ in range(runs - 1))
     if different:
@@ -98,12 +98,6 @@ def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
     return total | {"note": f"sha256 {text}", "repeats": 1}
 
 
-def _outputs(step) -> dict[str, Any]:
-    """Return the tensors that a step writes, by name."""
-    names = ("out", "lse2") if hasattr(step, "out") else ("dq", "dk", "dv")
-    return {name: getattr(step, name) for name in names}
-
-
 def _differs(step, outputs, first) -> bool:
     """Run a step again, and return whether its bits differ."""
     for x in outputs:
@@ -115,8 +109,7 @@ def _differs(step, outputs, first) -> bool:
 
 def _label(case: BitCase) -> str:
     instance = case.instance
-    cache = f"/{instance.kv_dtype} cache" if instance.kv_dtype else ""
-    return f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}{cache}"
+    return f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}"
 
 
 def _experiment(operation: Operation, case: BitCase) -> Experiment:

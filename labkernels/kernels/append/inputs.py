@@ -32,10 +32,6 @@ class AppendInputs:
         """The arguments of the verb, in its order."""
         return self.cache, self.k_new, self.v_new, self.cu_seqlens_new
 
-    def reset(self) -> None:
-        """Reset the lengths to their values before the append."""
-        self.cache.kv_len.copy_(torch.tensor(self.workload.kv_lens, dtype=torch.int32))
-
     def holds_the_rows(self) -> bool:
         """Return whether the pools hold the new rows, bit for bit, and NaN everywhere else.
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from labkernels.formats import named
 from labkernels.kernels.workload import (
+    KV_DTYPES,
     SCALE_BYTES,
     Requests,
     check_dtype,
-    check_kv_dtype,
     lengths_label,
     set_lengths,
 )
@@ -43,7 +43,7 @@ class Append(Requests):
         for field in ("kv_heads", "head_dim", "page_size"):
             require_int(field, getattr(self, field), minimum=1)
         check_dtype(self.dtype)
-        check_kv_dtype(self.kv_dtype)
+        check_dtype(self.kv_dtype, "kv_dtype", (None, *KV_DTYPES))
 
     @property
     def group(self) -> int:

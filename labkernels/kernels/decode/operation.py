@@ -1,6 +1,7 @@
 """The operation decode: one query token per request over a paged cache."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from labkernels.kernels.call import Step
@@ -28,7 +29,7 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
     """Yield every dtype and shape, by default and with fp32 output and FMA exponentials.
 
     One shape also has P in two parts, l as the sum of rounded P, promoted sums and fp32 output.
-    Caches of 8 bits come last, by default.
+    Caches of 8 bits, with scales of heads and of pages, have the default policy.
     """
     chosen = [kernel.policies[0]]
     chosen += [p for p in kernel.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]
@@ -43,19 +44,12 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
                 )
                 for keys in SPLITS:
                     yield BitCase(instance, workload, {"keys_per_split": keys})
-    yield from _cases_of_8_bits(kernel)
-
-
-def _cases_of_8_bits(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Yield every dtype, format of a cache and shape, with scales of heads and of pages."""
-    for dtype, kv_dtype, (head_dim, group) in product(kernel.dtypes, KV_DTYPES, SHAPES):
-        for keys in (None, PAGE_SIZE):
-            sizes = (KV_HEADS * group, KV_HEADS, head_dim, PAGE_SIZE, dtype)
-            workload = Decode(LENGTHS, *sizes, kv_dtype=kv_dtype, keys_per_scale=keys)
-            how = {"kv_dtype": kv_dtype, "of_blocks": keys is not None}
-            shape = kernel.shape(dtype=dtype, head_dim=head_dim, group=group, **how)
-            if kernel.refuses(shape) is None:
-                yield BitCase(kernel.instance(shape), workload, {"keys_per_split": SPLITS[-1]})
+            for kv_dtype, scaled in product(KV_DTYPES, (None, PAGE_SIZE)):
+                narrow = replace(workload, kv_dtype=kv_dtype, keys_per_scale=scaled)
+                cache = {"kv_dtype": kv_dtype, "of_blocks": scaled is not None}
+                shape = kernel.shape(dtype=dtype, head_dim=head_dim, group=group, **cache)
+                if kernel.refuses(shape) is None:
+                    yield BitCase(kernel.instance(shape), narrow, {"keys_per_split": SPLITS[-1]})
 
 
 OPERATION = Operation("decode", Decode, decode_inputs, step, bit_cases)

@@ -5,13 +5,13 @@ from typing import Self
 
 from labkernels.formats import named
 from labkernels.kernels.workload import (
+    KV_DTYPES,
     LSE_BYTES,
     SCALE_BYTES,
     VARIANT_BYTES,
     Requests,
     check_dtype,
     check_heads,
-    check_kv_dtype,
     exps_of,
     labelled,
     lengths_label,
@@ -48,7 +48,7 @@ class Decode(Requests):
         check_heads(self)
         require_int("page_size", self.page_size, minimum=1)
         check_dtype(self.dtype)
-        check_kv_dtype(self.kv_dtype)
+        check_dtype(self.kv_dtype, "kv_dtype", (None, *KV_DTYPES))
         keys = self.keys_per_scale
         if keys is not None and (not self.kv_dtype or keys < 1 or self.page_size % keys):
             allowed = f"a divisor of {self.page_size} with a kv_dtype"

@@ -3,8 +3,8 @@
 PREFILL_FP8 is the operation whose q, K and V are codes of 8 bits.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from itertools import product
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import CudaKernel
@@ -14,7 +14,6 @@ from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.policy import NumericPolicy
 
 Q_LENS = (1, 37, 0, 70, 150)
 KV_LENS = (130, 37, 20, 0, 333)
@@ -31,12 +30,12 @@ def step(inputs: PrefillInputs, **options) -> Step:
     return prefill_step(*inputs.arguments, **how, **inputs.options, **options)
 
 
-def bit_cases(kernel: CudaKernel, policies: int = 1) -> Iterator[BitCase]:
+def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
     """Yield every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
-    The mask and the splits also change from case to case. policies: how many of the kernel's.
+    The mask and the splits also change from case to case. In 8 bits, policies have their own tiles.
     """
-    for number, instance in enumerate(_instances(kernel, kernel.policies[:policies])):
+    for number, instance in enumerate(_instances(kernel)):
         workload = Prefill(
             Q_LENS,
             KV_LENS,
@@ -51,20 +50,14 @@ def bit_cases(kernel: CudaKernel, policies: int = 1) -> Iterator[BitCase]:
         yield BitCase(instance, workload, {"keys_per_split": SPLITS[number % 3 == 0]})
 
 
-def _instances(kernel: CudaKernel, policies: Sequence[NumericPolicy]) -> Iterator[Instance]:
+def _instances(kernel: CudaKernel) -> Iterator[Instance]:
+    policies = kernel.policies[: WAYS_OF_8_BITS if kernel.operation == PREFILL_FP8.name else 1]
     for head_dim in kernel.head_dims:
         sizes = {"head_dim": head_dim, "rows": GROUP * max(Q_LENS)}
-        every = {
-            (dtype, layout): [
-                instance
-                for policy in policies
-                for instance in kernel.instances(
-                    kernel.shape(dtype=dtype, layout=layout, **sizes), policy
-                )
-            ]
-            for dtype in ("bf16", "fp16")
-            for layout in kernel.layouts
-        }
+        every = {}
+        for dtype, layout in product(("bf16", "fp16"), kernel.layouts):
+            shape = kernel.shape(dtype=dtype, layout=layout, **sizes)
+            every[dtype, layout] = [i for p in policies for i in kernel.instances(shape, p)]
         for number in range(len(every["bf16", "ragged"])):
             yield every["bf16", kernel.layouts[number % len(kernel.layouts)]][number]
         for layout in kernel.layouts:
@@ -72,6 +65,4 @@ def _instances(kernel: CudaKernel, policies: Sequence[NumericPolicy]) -> Iterato
 
 
 OPERATION = Operation("prefill", Prefill, prefill_inputs, step, bit_cases)
-PREFILL_FP8 = Operation(
-    "prefill_fp8", Prefill, fp8.inputs_of, fp8.step_of, partial(bit_cases, policies=WAYS_OF_8_BITS)
-)
+PREFILL_FP8 = Operation("prefill_fp8", Prefill, fp8.inputs_of, fp8.step_of, bit_cases)

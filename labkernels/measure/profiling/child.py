@@ -19,7 +19,7 @@ from labkernels.kernels.operation import operations
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
-from labkernels.measure.implementation import implementations, prepared, with_tile
+from labkernels.measure.implementation import implementations, with_tile
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.judge.outputs import RMSE_RATIO_MAX
 
@@ -143,7 +143,7 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     else:
         policy = discover()[call.name].policies[0]
         kernel = with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
-        step = prepared(operations()[call.operation], inputs, kernel=kernel)
+        step = operations()[call.operation].step(inputs, kernel=kernel)
 
     def wrong() -> str | None:
         errors = judge(step.outputs(), policy, step.forward)

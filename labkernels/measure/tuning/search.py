@@ -24,7 +24,6 @@ from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import poison
-from labkernels.measure.implementation import prepared
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
@@ -174,7 +173,7 @@ def measure(
 def _step(operation: Operation, instance: Instance, inputs) -> Step:
     kernel = discover()[instance.kernel].with_tile(instance.tile)
     how = {"kernel": kernel, "policy": instance.policy, "splits": 1}
-    return prepared(operation, inputs, **how)
+    return operation.step(inputs, **how)
 
 
 def _spec(instance: Instance) -> Any:
