@@ -61,12 +61,9 @@ def append_inputs(workload: Append, draw: Draw) -> AppendInputs:
     kind = (DTYPES | {name: kind for kind, name in KV_DTYPES.items()})[w.kv_dtype or w.dtype]
     pools = (torch.full(shape, torch.nan, device=device).to(kind) for _ in range(2))
     table = scattered(lengths, w.page_size, draw)
-    cache: PagedHeads
-    if w.kv_dtype is None:
-        cache = PagedKV(*pools, table, int32(w.kv_lens, draw))
-    else:
-        scale = torch.full((w.kv_heads,), SCALE, device=device)
-        cache = QuantizedKV(*pools, table, int32(w.kv_lens, draw), scale, scale)
+    tensors = (*pools, table, int32(w.kv_lens, draw))
+    scale = torch.full((w.kv_heads,), SCALE, device=device)
+    cache = QuantizedKV(*tensors, scale, scale) if w.kv_dtype else PagedKV(*tensors)
     pairs = enumerate(zip(w.kv_lens, lengths, strict=True))
     places = [(i, key) for i, (before, after) in pairs for key in range(before, after)]
     request, key = torch.tensor(places, dtype=torch.int64, device=device).reshape(-1, 2).T

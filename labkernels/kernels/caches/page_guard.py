@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -40,60 +40,36 @@ class Params(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """The contents of a cache that a step trusts: page numbers, lengths and scales.
+class Guard:
+    """Launches a small kernel that checks what a step trusts of a cache, and reads its findings.
 
     planned: the lengths that the step was prepared for, if it depends on them. cu_seqlens_new: the
     cumulative lengths of rows that the step appends; their pages are checked too.
-    """
-
-    cache: Paged
-    planned: np.ndarray | None = None
-    cu_seqlens_new: torch.Tensor | None = None
-
-    def refusal(self, request: int, slot: int, value: int, kind: int = 1) -> ValueError:
-        """Return the error for a page, for a length if the slot is NO_SLOT, or for a scale.
-
-        Of a scale, request is the page, slot the block and head in it, and value has its bits.
-        """
-        if isinstance(self.cache, QuantizedKV) and kind in SCALES:
-            shape = getattr(self.cache, SCALES[kind]).shape
-            at = (request, *divmod(slot, self.cache.kv_heads))[3 - len(shape) :]
-            at = [min(i, n - 1) for i, n in zip(at, shape, strict=True)]  # heads may share one
-            number = f"{SCALES[kind]}{at or ''} = {np.int32(value).view(np.float32)}"
-            return ValueError(f"{number}, allowed: positive and finite numbers")
-        if slot != NO_SLOT:
-            return wrong_page(request, slot, value, len(self.cache.pool))
-        if self.planned is None:
-            return wrong_length(request, value, self.cache.max_kv_len)
-        return ValueError(
-            f"kv_len[{request}] = {value}, allowed: {self.planned[request]}, for which the step"
-            " was prepared"
-        )
-
-
-class Guard:
-    """Launches a small kernel that checks the contents, and reads its findings.
-
     On a GPU the launch writes its findings into page-locked memory of the host, which can be read
     without waiting for the GPU. A finding is therefore reported late, by the next run or by
     `check`. On a CPU the launch ends before it is asked for its findings.
     """
 
-    def __init__(self, contents: Contents, step: Step, gpu: Gpu) -> None:
-        cache, device = contents.cache, contents.cache.pool.device
+    def __init__(
+        self,
+        cache: Paged,
+        step: Step,
+        gpu: Gpu,
+        planned: np.ndarray | None = None,
+        cu_seqlens_new: torch.Tensor | None = None,
+    ) -> None:
+        device = cache.pool.device
+        self._cache, self._planned, self._clear = cache, planned, step.clear
         self._is_late = device.type == "cuda"
         found = torch.zeros(4, dtype=torch.int32, pin_memory=self._is_late)
         tensors = {"page_table": cache.page_table, "kv_len": cache.kv_len, "found": found}
-        if contents.cu_seqlens_new is not None:
-            tensors["cu_seqlens_new"] = contents.cu_seqlens_new
-        if contents.planned is not None:
-            tensors["planned"] = torch.from_numpy(contents.planned.astype(np.int32)).to(device)
+        if cu_seqlens_new is not None:
+            tensors["cu_seqlens_new"] = cu_seqlens_new
+        if planned is not None:
+            tensors["planned"] = torch.from_numpy(planned.astype(np.int32)).to(device)
         table = cache.page_table
         sizes = (table.stride(0), table.shape[1], cache.page_size, len(cache.pool))
-        self._contents, self._clear, self._found = contents, step.clear, found.numpy()
-        self._launches = []
+        self._found, self._launches = found.numpy(), []
         for of_scale, strides, numbers in _scales(cache):
             launch = Launch(
                 specialization=KERNEL,
@@ -106,18 +82,14 @@ class Guard:
             )
             self._launches.append(launch.on(tensors | of_scale))
 
-    def _enqueue(self) -> None:
-        for launch in self._launches:
-            launch()
-
     def before_run(self) -> None:
         """Report what was found until now, and on a GPU enqueue the next check.
 
         Raises: ValueError as `check`.
         """
         self.check()
-        if self._is_late:
-            self._enqueue()
+        for launch in self._launches if self._is_late else ():
+            launch()
 
     def check(self) -> None:
         """Report what was found until now, without waiting for a GPU.
@@ -126,13 +98,33 @@ class Guard:
         counters that the step keeps at zero are then cleared after the runs under way, so that the
         step can be used again.
         """
-        if not self._is_late:
-            self._enqueue()
+        for launch in () if self._is_late else self._launches:
+            launch()
         if self._found[0]:
             kind, *where = self._found.tolist()
             self._found[:] = 0
             self._clear()
-            raise self._contents.refusal(*where, kind)
+            raise self.refusal(*where, kind)
+
+    def refusal(self, request: int, slot: int, value: int, kind: int = 1) -> ValueError:
+        """Return the error for a page, for a length if the slot is NO_SLOT, or for a scale.
+
+        Of a scale, request is the page, slot the block and head in it, and value has its bits.
+        """
+        if isinstance(self._cache, QuantizedKV) and kind in SCALES:
+            shape = getattr(self._cache, SCALES[kind]).shape
+            at = (request, *divmod(slot, self._cache.kv_heads))[3 - len(shape) :]
+            at = [min(i, n - 1) for i, n in zip(at, shape, strict=True)]  # heads may share one
+            number = f"{SCALES[kind]}{at or ''} = {np.int32(value).view(np.float32)}"
+            return ValueError(f"{number}, allowed: positive and finite numbers")
+        if slot != NO_SLOT:
+            return wrong_page(request, slot, value, len(self._cache.pool))
+        if self._planned is None:
+            return wrong_length(request, value, self._cache.max_kv_len)
+        return ValueError(
+            f"kv_len[{request}] = {value}, allowed: {self._planned[request]}, for which the step"
+            " was prepared"
+        )
 
 
 def _scales(cache: Paged) -> Iterator[tuple]:
@@ -156,7 +148,7 @@ def guarded(
     """Return the step, which checks the contents at each run if the call has checks and pages."""
     if not call.checks or cache.layout != "paged" or call.device.type == "meta":
         return step
-    guard = Guard(Contents(cache, planned, cu_seqlens_new), step, call.gpu)
+    guard = Guard(cache, step, call.gpu, planned, cu_seqlens_new)
 
     def run() -> None:
         guard.before_run()

@@ -133,8 +133,8 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
 
 def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     inputs, judge = _judged(call.operation, call.workload, seed, device)
-    known = {} if call.operation == PREFILL_FP8 else implementations(call.operation)
-    if call.operation == PREFILL_FP8:
+    known, in_8_bits = implementations(call.operation), call.operation == PREFILL_FP8
+    if in_8_bits:
         (policy,) = (x for x in discover()[call.name].policies if x.label == call.policy)
         step = operations()[call.operation].step(inputs, policy=policy, tile=call.tile)
         policy = replace(policy, p="e4m3") if policy.p == "input" else policy
@@ -148,7 +148,6 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     def wrong() -> str | None:
         errors = judge(step.outputs(), policy, step.forward)
         # a bound of an element does not count the 14 bits of sums in 8-bit products
-        in_8_bits = call.operation == PREFILL_FP8
         passed = errors.rmse_ratio <= RMSE_RATIO_MAX if in_8_bits else errors.passed
         return None if passed else errors.reason
 
