@@ -14,10 +14,10 @@ BLOCKS = (3, 2)  # of a page of 6 keys, and heads
 KERNELS = [*small.KERNELS, "triton_decode"]
 
 
-def narrow(kernel, scale):
+def narrow(kernel, scale, device="cpu"):
     """Return q and a cache whose scales are copies of one tensor."""
-    q, cache, _ = small.pair(kernel, "bf16", "e4m3", page_size=6, head_dim=64)
-    return q, replace(cache, k_scale=scale.clone(), v_scale=scale.clone())
+    q, cache, _ = small.pair(kernel, "bf16", "e4m3", page_size=6, head_dim=64, device=device)
+    return q, replace(cache, k_scale=scale.to(device).clone(), v_scale=scale.to(device).clone())
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
