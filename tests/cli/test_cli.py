@@ -275,10 +275,12 @@ def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
         assert word in out
 
 
-def test_run_refuses_a_kernel_without_bounds_or_inputs_of_its_own(capsys):
-    for kernel in ("prefill_wgmma_fp8", "merge_states"):
-        assert cli.main(["run", kernel, "--cpu"]) == 2
-        assert f"kernel = '{kernel}', allowed: " in capsys.readouterr().err
+def test_a_kernel_whose_work_no_workload_counts_is_refused(capsys):
+    for command in (["run", "--cpu"], ["budget", "--batch", "1", "--kv-len", "64"]):
+        for kernel in ("prefill_wgmma_fp8", "merge_states"):
+            assert cli.main([command[0], kernel, *command[1:]]) == 2
+            words = f"kernel = '{kernel}', allowed: one of append, backward, decode, mla, prefill\n"
+            assert words in capsys.readouterr().err
 
 
 def test_a_ladder_is_listed_and_a_rung_shown(capsys):
