@@ -60,7 +60,6 @@ def run(options: argparse.Namespace) -> int:
     from labkernels.kernels.operation import operations
     from labkernels.kernels.random_inputs import Normal
     from labkernels.measure.benchmark import poison
-    from labkernels.measure.implementation import prepared
     from labkernels.measure.judge.judge import judge_of
 
     kernel, repeats, checks = options.kernel, options.repeats, options.checks
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     of = operations()[spec.operation]
     inputs = of.inputs(workload, Normal(options.seed, device))
     how = {"kernel": kernel, "tile": options.tile or None, "policy": policy, "checks": checks}
-    step = prepared(of, inputs, **how)
+    step = of.step(inputs, **how)
     poison(step)
     step.run()
     errors = judge_of(of.name, inputs)(step.outputs(), policy)

@@ -111,6 +111,9 @@ def _search(options: argparse.Namespace, spec: Any, workload: Workload, pool: Ex
     top = 0 if options.no_gpu else options.top
     if top < 0:
         raise ValueError(f"top = {top}, allowed: 0 or more")
+    if top and spec.operation == "prefill_fp8":  # no bound judges sums of 14 bits
+        why = "`labkernels record prefill_fp8` times its tiles"
+        raise ValueError(f"kernel = {spec.name!r}, allowed: --no-gpu; {why}")
     target = _target(options.gpu, pool, measured=top > 0)
     if not spec.needs.include(target.arch):
         raise ValueError(f"gpu = {target.key!r} is {target.arch}, allowed: {spec.needs}")

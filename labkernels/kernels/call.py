@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
     as plan.why explains. A named kernel runs or is refused; no other takes its place. tile, policy:
     the preferred ones by default; the first kernel with the policy computes it. target: on a CPU,
     the GPU whose plan and arithmetic the CPU build follows. checks: each run checks a cache's
-    lengths and pages against its pools (see `Step.check`); on a CPU, races and uninitialised reads
+    lengths, pages and scales (see `Step.check`); on a CPU, races and uninitialised reads
     are detected too. Without checks, a step that has not read the pages follows a page number out
     of range: a GPU then reads unrelated memory or ends the context, and the TMA reads zeros.
     """
@@ -315,10 +315,10 @@ class Step(Generic[Outputs]):
     check_contents: Callable[[], None] | None = None
 
     def check(self) -> None:
-        """Raise ValueError if a run met a length or a page number out of range.
+        """Raise ValueError if a run met a length, a page number or a scale out of range.
 
         Only a step that was made with checks can find this. On a GPU each run first enqueues a
-        small launch that reads lengths and pages there. check() reads the findings so far from the
+        small launch that reads them there. check() reads the findings so far from the
         host's memory, without waiting for the GPU.
         """
         if self.check_contents is None:

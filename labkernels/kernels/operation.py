@@ -50,7 +50,7 @@ class BitCase:
 
 @dataclass(frozen=True)
 class Operation:
-    """Decode, prefill, MLA decode, backward or append.
+    """Decode, prefill, prefill in 8 bits, MLA decode, backward or append.
 
     inputs(workload, draw): the workload's tensors, from a Draw of `random_inputs`. step(inputs,
     **options): the prepared step on these tensors. bit_cases(kernel): the runs of a CUDA kernel
@@ -66,9 +66,10 @@ class Operation:
 
 @cache
 def operations() -> dict[str, Operation]:
-    """Return the OPERATION of every operation, by name, in the order of the folders."""
+    """Return every Operation of the folders' operation.py by name, in the order of the folders."""
     package = importlib.import_module("labkernels.kernels")
     folders = (found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
     modules = (f"{package.__name__}.{folder}.operation" for folder in folders)
-    every = (importlib.import_module(m).OPERATION for m in modules if importlib.util.find_spec(m))
+    found = (importlib.import_module(m) for m in modules if importlib.util.find_spec(m))
+    every = (x for module in found for x in vars(module).values() if isinstance(x, Operation))
     return {operation.name: operation for operation in every}

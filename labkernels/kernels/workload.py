@@ -14,6 +14,8 @@ from labkernels.variant import FULL, AttentionVariant
 DTYPES = ("fp16", "bf16", "fp32", "fp64")
 LSE_BYTES = 4
 VARIANT_BYTES = 4  # of a slope or a sink
+KV_DTYPES = ("e4m3", "e5m2")  # of a cache of 8 bits
+SCALE_BYTES = 4
 
 
 class Workload(Protocol):
@@ -161,10 +163,12 @@ def check_heads(workload: object) -> None:
         raise ValueError(f"q_heads = {q_heads!r}, allowed: a multiple of kv_heads = {kv_heads}")
 
 
-def check_dtype(dtype: str) -> None:
-    """Raise ValueError unless the dtype is one of DTYPES."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype = {dtype!r}, allowed: {', '.join(DTYPES)}")
+def check_dtype(
+    dtype: str | None, field: str = "dtype", allowed: Iterable[str | None] = DTYPES
+) -> None:
+    """Raise ValueError unless a field's format is one of those that are allowed."""
+    if dtype not in allowed:
+        raise ValueError(f"{field} = {dtype!r}, allowed: {', '.join(map(str, allowed))}")
 
 
 def lengths_label(lengths: tuple[int, ...]) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import Kernel
@@ -10,13 +11,6 @@ from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure.peers.peer import Peer, Refused, peers_of
 from labkernels.policy import NumericPolicy
-
-
-class Pools(NamedTuple):
-    """The pools that an append writes. Shapes: k, v [pages, page_size, kv_heads, head_dim]."""
-
-    k: Any
-    v: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +128,7 @@ def _implementation(
         library=spec.language,
         policy=policy,
         label=policy.label,
-        prepare=_prepared(of, kernel=spec.name, policy=policy, **options),
+        prepare=partial(of.step, kernel=spec.name, policy=policy, **options),
         spec=spec,
     )
 
@@ -148,33 +142,6 @@ def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, Any]]]:
     }
     either = [("", {"deterministic": False}), (" ordered", {"deterministic": True})]
     return either if len(orders) > 1 else either[:1]
-
-
-def _prepared(of: Operation, **options) -> Callable[..., Step]:
-    def prepare(inputs, **more) -> Step:
-        return prepared(of, inputs, **options, **more)
-
-    return prepare
-
-
-def prepared(of: Operation, inputs, **options) -> Step:
-    """Return a step of a lab's kernel on some inputs, with the outputs that a judge takes."""
-    if of.name == "append":
-        options.pop("policy", None)  # nothing is rounded
-        return _prepared_append(of, inputs, **options)
-    return of.step(inputs, **options)
-
-
-def _prepared_append(of: Operation, inputs, **options) -> Step:
-    """Return an append whose runs all start from the lengths before the first run."""
-    step, pools = of.step(inputs, **options), Pools(inputs.cache.k, inputs.cache.v)
-    before = inputs.cache.kv_len.clone()
-
-    def run() -> None:
-        inputs.cache.kv_len.copy_(before)
-        step.run()
-
-    return Step(run, lambda: pools, step.plan)
 
 
 def of_peer(operation: str, peer: Peer) -> Implementation:

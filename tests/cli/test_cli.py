@@ -92,6 +92,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
+        (("tune", "prefill_wgmma_fp8"), "allowed: --no-gpu; `labkernels record prefill_fp8` times"),
         (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, "),
         (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
         (("run", "mla_mma", "--kv-dtype", "e4m3"), "for mla_mma: none, K and V have the --dtype"),
@@ -300,10 +301,12 @@ def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
         assert word in out
 
 
-def test_run_refuses_a_kernel_whose_operation_has_no_inputs_of_its_own(capsys):
-    words = "kernel = 'prefill_wgmma_fp8', allowed: one of append, backward, decode, mla, prefill"
-    assert cli.main(["run", "prefill_wgmma_fp8", "--cpu"]) == 2
-    assert words in capsys.readouterr().err
+def test_a_kernel_whose_work_no_workload_counts_is_refused(capsys):
+    for command in (["run", "--cpu"], ["budget", "--batch", "1", "--kv-len", "64"]):
+        for kernel in ("prefill_wgmma_fp8", "merge_states"):
+            assert cli.main([command[0], kernel, *command[1:]]) == 2
+            words = f"kernel = '{kernel}', allowed: one of append, backward, decode, mla, prefill\n"
+            assert words in capsys.readouterr().err
 
 
 def test_a_ladder_is_listed_and_a_rung_shown(capsys):

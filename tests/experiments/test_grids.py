@@ -121,7 +121,7 @@ def of_bits(operation):
 def of_counters(cell):
     """Yield what the profiled child prepares of our kernels, without those of cuBLAS and torch.
 
-    A prefill in 8 bits is no verb's, and is planned by a function of its own.
+    A prefill in 8 bits has tiles of each policy, which the cells of its checksums plan.
     """
     _, calls = cell
     for call in (call for call in calls if call.operation != child.PREFILL_FP8):
@@ -131,9 +131,10 @@ def of_counters(cell):
             yield call.operation, call.workload, {"kernel": tiled}
 
 
+WITH_BITS = ("backward", "decode", "mla", "prefill", "prefill_fp8")
 # Each run of a cell: its operation, its workload, and what the verb is asked for.
 RUNS = {
-    **{f"{name}_bits": of_bits(name) for name in ("backward", "decode", "mla", "prefill")},
+    **{f"{name}_bits": of_bits(name) for name in WITH_BITS},
     "counters": of_counters,
 }
 

@@ -48,6 +48,7 @@ WORKLOADS = {
         Backward((64, 33), (100, 20), 6, 2, 64),
     ),
     "append": ("append", "append", Append((5, 0, 17), (20, 3, 1), 2, 64, page_size=4)),
+    "append e4m3": ("append", "append", Append((5, 0, 17), (20, 3, 1), 2, 64, kv_dtype="e4m3")),
 }
 
 
@@ -217,8 +218,9 @@ def test_wrong_gradients_do_not_pass(name):
             x.copy_(as_it_was)
 
 
-def test_an_append_writes_the_rows_again_and_again():
-    workload = WORKLOADS["append"][2]
+@pytest.mark.parametrize("kv_dtype", [None, "e4m3", "e5m2"])
+def test_an_append_writes_the_rows_again_and_again(kv_dtype):
+    workload = replace(WORKLOADS["append"][2], kv_dtype=kv_dtype)
     inputs = operations()["append"].inputs(workload, Normal(0, "cpu"))
     step, judge = implementations("append")["append"].prepare(inputs), judge_of("append", inputs)
     assert not judge(step.outputs(), PEER_POLICY).passed
@@ -226,7 +228,7 @@ def test_an_append_writes_the_rows_again_and_again():
         bench.poison(step)
         step.run()
         assert judge(step.outputs(), PEER_POLICY).passed
-    inputs.cache.v.flatten(0, 1)[inputs.slots[7], 1, 3] += 1
+    inputs.cache.v.flatten(0, 1)[inputs.slots[7], 1, 3] = 7
     found = judge(step.outputs(), PEER_POLICY)
     assert (found.passed, found.reason[:9]) == (False, "the pools")
 

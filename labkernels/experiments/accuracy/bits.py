@@ -62,7 +62,7 @@ def checksum(
     """
     step = operation.step(operation.inputs(case.workload, ExactNormal(seed, device)), **case.asked)
     step.run()
-    outputs = _outputs(step)
+    outputs: dict[str, Any] = step.outputs()._asdict()
     first = [x.clone() for x in outputs.values()]
     different = sum(_differs(step, outputs.values(), first) for _ in range(runs - 1))
     if different:
@@ -93,14 +93,9 @@ def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
         policy=instance.policy.label,
     )
     metric = f"outputs, {f'the same in {runs} runs' if runs else splits}"
+    metric += getattr(case.workload, "cache_label", "")
     total = measured.row(base, metric, "total", outputs, "1")
     return total | {"note": f"sha256 {text}", "repeats": 1}
-
-
-def _outputs(step) -> dict[str, Any]:
-    """Return the tensors that a step writes, by name."""
-    names = ("out", "lse2") if hasattr(step, "out") else ("dq", "dk", "dv")
-    return {name: getattr(step, name) for name in names}
 
 
 def _differs(step, outputs, first) -> bool:

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from labkernels.formats import named
-from labkernels.kernels.workload import Requests, check_dtype, lengths_label, set_lengths
+from labkernels.kernels.workload import (
+    KV_DTYPES,
+    SCALE_BYTES,
+    Requests,
+    check_dtype,
+    lengths_label,
+    set_lengths,
+)
 from labkernels.units import require_int
 from labkernels.variant import FULL, AttentionVariant
 
@@ -13,6 +20,7 @@ from labkernels.variant import FULL, AttentionVariant
 class Append(Requests):
     """New keys and values of several requests, and how many keys each request had before.
 
+    kv_dtype: the format of a cache of 8 bits, which has a scale of K and one of V for each head.
     Shapes: k_new, v_new [sum(new_lens), kv_heads, head_dim].
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -23,6 +31,7 @@ class Append(Requests):
     head_dim: int
     page_size: int = 16
     dtype: str = "bf16"
+    kv_dtype: str | None = None
     variant: ClassVar[AttentionVariant] = FULL  # of every workload; an append computes no scores
 
     def __post_init__(self) -> None:
@@ -34,6 +43,7 @@ class Append(Requests):
         for field in ("kv_heads", "head_dim", "page_size"):
             require_int(field, getattr(self, field), minimum=1)
         check_dtype(self.dtype)
+        check_dtype(self.kv_dtype, "kv_dtype", (None, *KV_DTYPES))
 
     @property
     def group(self) -> int:
@@ -42,9 +52,10 @@ class Append(Requests):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the new keys and values, each read once and written once."""
-        row_bytes = self.kv_heads * self.head_dim * named(self.dtype).bytes
-        return 2 * 2 * sum(self.new_lens) * row_bytes
+        """Bytes of the new keys and values, each read once and written once, and of scales."""
+        widths = named(self.dtype).bytes + named(self.kv_dtype or self.dtype).bytes
+        of_head = sum(self.new_lens) * self.head_dim * widths
+        return 2 * self.kv_heads * (of_head + (SCALE_BYTES if self.kv_dtype else 0))
 
     @property
     def flops(self) -> int:
@@ -61,4 +72,5 @@ class Append(Requests):
         """The workload in one line: "64 x 1 after 64 x 8192, 8 heads, d128, page 16, bf16"."""
         lengths = f"{lengths_label(self.new_lens)} after {lengths_label(self.kv_lens)}"
         heads = f"{self.kv_heads} heads, d{self.head_dim}"
-        return f"{lengths}, {heads}, page {self.page_size}, {self.dtype}"
+        cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
+        return f"{lengths}, {heads}, page {self.page_size}, {self.dtype}{cache}"

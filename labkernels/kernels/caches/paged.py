@@ -220,8 +220,8 @@ class QuantizedKV(PagedHeads):
     1 block is a page, page_size blocks are tokens.
     Shapes: k, v [pages, page_size, kv_heads, head_dim], both torch.float8_e4m3fn or both
     torch.float8_e5m2, last dimension contiguous. page_table [batch, max_pages] int32; kv_len
-    [batch] int32. k_scale, v_scale fp32, of the same strides if of blocks; they must be positive,
-    and are read when a step runs.
+    [batch] int32. k_scale, v_scale fp32, of the same strides if of blocks; they must be positive
+    and finite, as a run with checks finds, and are read when a step runs.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> k, v = torch.randn(2, 3, 16, 2, 64).to(torch.float8_e4m3fn)  # 3 pages of 16 keys, 2 heads

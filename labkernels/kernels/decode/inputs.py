@@ -94,15 +94,17 @@ def quantized(cache: PagedKV, kv_dtype: str, keys_per_scale: int | None = None) 
     """
     (kind,) = (kind for kind, name in KV_DTYPES.items() if name == kv_dtype)
     pools, scales = [], []
+    # a GPU would multiply by the inverse of a number, and divide 16 bits by a scale of 16 bits
+    most = torch.tensor(named(kv_dtype).max, device=cache.k.device)
     for pool in (cache.k, cache.v):
         if keys_per_scale is None:
-            scale = pool.abs().amax().float() / named(kv_dtype).max
-            pools.append((pool / scale.to(pool.device)).to(kind))
+            scale = pool.abs().amax().float() / most
+            pools.append((pool.float() / scale).to(pool.dtype).to(kind))
             scales.append(scale.expand(cache.kv_heads))
             continue
         blocks = pool.unflatten(1, (-1, keys_per_scale))
         largest = blocks.abs().amax((2, 4)).float().clamp(min=2.0**-100)  # positive for zeros, too
-        scale = largest / named(kv_dtype).max
+        scale = largest / most
         pools.append((blocks.float() / scale[:, :, None, :, None]).to(kind).flatten(1, 2))
         scales.append(scale)
     return QuantizedKV(*pools, cache.page_table, cache.kv_len, *scales)

@@ -17,9 +17,9 @@ from labkernels.kernels.cuda_kernel import (
     states_lines,
     step_features,
 )
-from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import PADDED_DIMS, Instance, Kernel, Shape
 from labkernels.kernels.tile import Tile, WarpTile
+from labkernels.kernels.workload import KV_DTYPES
 from labkernels.variant import UNMASKED
 
 ADDRESSES = Line(

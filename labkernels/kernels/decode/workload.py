@@ -5,7 +5,9 @@ from typing import Self
 
 from labkernels.formats import named
 from labkernels.kernels.workload import (
+    KV_DTYPES,
     LSE_BYTES,
+    SCALE_BYTES,
     VARIANT_BYTES,
     Requests,
     check_dtype,
@@ -17,9 +19,6 @@ from labkernels.kernels.workload import (
 )
 from labkernels.units import require_int
 from labkernels.variant import FULL, AttentionVariant
-
-KV_DTYPES = ("e4m3", "e5m2")  # of a cache of 8 bits
-SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ class Decode(Requests):
         check_heads(self)
         require_int("page_size", self.page_size, minimum=1)
         check_dtype(self.dtype)
-        if self.kv_dtype not in (None, *KV_DTYPES):
-            allowed = ", ".join(("None", *KV_DTYPES))
-            raise ValueError(f"kv_dtype = {self.kv_dtype!r}, allowed: {allowed}")
+        check_dtype(self.kv_dtype, "kv_dtype", (None, *KV_DTYPES))
         keys = self.keys_per_scale
         if keys is not None and (not self.kv_dtype or keys < 1 or self.page_size % keys):
             allowed = f"a divisor of {self.page_size} with a kv_dtype"
@@ -131,6 +128,10 @@ class Decode(Requests):
         heads = f"{self.q_heads}/{self.kv_heads}"
         lengths = lengths_label(self.kv_lens)
         plain = f"{lengths}, {heads}, d{self.head_dim}, page {self.page_size}, {self.dtype}"
-        plain += f", {self.kv_dtype} cache" if self.kv_dtype else ""
-        plain += f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else ""
-        return labelled(plain, self.variant)
+        return labelled(plain + self.cache_label, self.variant)
+
+    @property
+    def cache_label(self) -> str:
+        """What a label says of a cache of 8 bits: ", e4m3 cache, scales per 16 keys"."""
+        cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
+        return cache + (f", scales per {self.keys_per_scale} keys" if self.keys_per_scale else "")

@@ -51,7 +51,9 @@ def inputs_of(workload: Prefill, draw: Draw) -> PrefillInputs:
 def step_of(inputs: PrefillInputs, **how) -> Step[Attention]:
     """Return the step on the codes of such inputs; how: the options of `prefill_fp8`."""
     kv = RaggedCodes(inputs.kv.k.to(CODES), inputs.kv.v.to(CODES), inputs.kv.cu_seqlens)
-    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": inputs.workload.causal}
+    w = inputs.workload
+    how |= {"dtype": inputs.q.dtype, "scale": inputs.scale, "causal": w.causal}
+    how |= {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     return prefill_fp8_step(inputs.q.to(CODES), kv, inputs.cu_seqlens_q, **how)
 
 

@@ -1,11 +1,16 @@
-"""The operation prefill: many query tokens per request, over ragged or paged K and V."""
+"""The operation prefill: many query tokens per request, over ragged or paged K and V.
+
+PREFILL_FP8 is the operation whose q, K and V are codes of 8 bits.
+"""
 
 from collections.abc import Iterator
+from itertools import product
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.operation import BitCase, Operation
+from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
@@ -14,6 +19,7 @@ Q_LENS = (1, 37, 0, 70, 150)
 KV_LENS = (130, 37, 20, 0, 333)
 KV_HEADS, GROUP, PAGE_SIZE = 2, 3, 16
 SPLITS = (1024, 128)  # keys per split: one split, and several
+WAYS_OF_8_BITS = 3  # policies of the products in 8 bits whose output has 16 bits
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
@@ -27,7 +33,7 @@ def step(inputs: PrefillInputs, **options) -> Step:
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
     """Yield every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
-    The mask and the splits also change from case to case.
+    The mask and the splits also change from case to case. In 8 bits, policies have their own tiles.
     """
     for number, instance in enumerate(_instances(kernel)):
         workload = Prefill(
@@ -45,17 +51,18 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 
 def _instances(kernel: CudaKernel) -> Iterator[Instance]:
+    policies = kernel.policies[: WAYS_OF_8_BITS if kernel.operation == PREFILL_FP8.name else 1]
     for head_dim in kernel.head_dims:
         sizes = {"head_dim": head_dim, "rows": GROUP * max(Q_LENS)}
-        every = {
-            (dtype, layout): kernel.instances(kernel.shape(dtype=dtype, layout=layout, **sizes))
-            for dtype in ("bf16", "fp16")
-            for layout in kernel.layouts
-        }
+        every = {}
+        for dtype, layout in product(("bf16", "fp16"), kernel.layouts):
+            shape = kernel.shape(dtype=dtype, layout=layout, **sizes)
+            every[dtype, layout] = [i for p in policies for i in kernel.instances(shape, p)]
         for number in range(len(every["bf16", "ragged"])):
-            yield every["bf16", kernel.layouts[number % 2]][number]
+            yield every["bf16", kernel.layouts[number % len(kernel.layouts)]][number]
         for layout in kernel.layouts:
             yield every["fp16", layout][0]
 
 
 OPERATION = Operation("prefill", Prefill, prefill_inputs, step, bit_cases)
+PREFILL_FP8 = Operation("prefill_fp8", Prefill, fp8.inputs_of, fp8.step_of, bit_cases)

@@ -16,11 +16,10 @@ from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
-from labkernels.kernels.prefill import fp8
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
-from labkernels.measure.implementation import implementations, prepared, with_tile
+from labkernels.measure.implementation import implementations, with_tile
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.judge.outputs import RMSE_RATIO_MAX
 
@@ -134,22 +133,21 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
 
 def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     inputs, judge = _judged(call.operation, call.workload, seed, device)
-    known = {} if call.operation == PREFILL_FP8 else implementations(call.operation)
-    if call.operation == PREFILL_FP8:
+    known, in_8_bits = implementations(call.operation), call.operation == PREFILL_FP8
+    if in_8_bits:
         (policy,) = (x for x in discover()[call.name].policies if x.label == call.policy)
-        step = fp8.step_of(inputs, policy=policy, tile=call.tile)
+        step = operations()[call.operation].step(inputs, policy=policy, tile=call.tile)
         policy = replace(policy, p="e4m3") if policy.p == "input" else policy
     elif call.name in known and not call.tile:
         policy, step = known[call.name].policy, known[call.name].prepare(inputs)
     else:
         policy = discover()[call.name].policies[0]
         kernel = with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
-        step = prepared(operations()[call.operation], inputs, kernel=kernel)
+        step = operations()[call.operation].step(inputs, kernel=kernel)
 
     def wrong() -> str | None:
         errors = judge(step.outputs(), policy, step.forward)
         # a bound of an element does not count the 14 bits of sums in 8-bit products
-        in_8_bits = call.operation == PREFILL_FP8
         passed = errors.rmse_ratio <= RMSE_RATIO_MAX if in_8_bits else errors.passed
         return None if passed else errors.reason
 
@@ -159,11 +157,8 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
 @cache
 def _judged(name: str, workload: Workload, seed: int, device: str):
     """Return the inputs of a workload and their judge, which its calls share."""
-    if name == PREFILL_FP8:
-        inputs = fp8.inputs_of(workload, Normal(seed, device))
-        return inputs, judge_of(PREFILL, inputs)
     inputs = operations()[name].inputs(workload, Normal(seed, device))
-    return inputs, judge_of(name, inputs)
+    return inputs, judge_of(PREFILL if name == PREFILL_FP8 else name, inputs)
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from labkernels.kernels.tile import Tile
 from labkernels.kernels.workload import Workload
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import poison
-from labkernels.measure.implementation import prepared
 from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
@@ -180,7 +179,7 @@ def _step(operation: Operation, instance: Instance, inputs) -> Step:
     how = {"kernel": spec.with_tile(instance.tile), "policy": instance.policy}
     if _modelled(instance):
         how["splits"] = 1  # as in the model
-    return prepared(operation, inputs, **how)
+    return operation.step(inputs, **how)
 
 
 def _spec(instance: Instance) -> Any:

@@ -17,6 +17,9 @@ WITH_BITS = [name for name, cases in CASES.items() if cases]
 
 
 def rows_of(name):
+    """Return the newest rows of each kernel; none of an operation that no GPU has run."""
+    if not store.path_of(f"{name}_bits").exists():
+        return []
     return recorded.newest_of_each(store.read(f"{name}_bits"), ["kernel"])
 
 
@@ -25,19 +28,20 @@ def pairs(name):
     for kernel in dict.fromkeys(case.instance.kernel for case in CASES[name]):
         today = [case for case in CASES[name] if case.instance.kernel == kernel]
         rows = store.select(rows_of(name), {"kernel": kernel})
-        # a new kernel or head_dim has none until a GPU has run it: its test says so
-        widths = {row["head_dim"] for row in rows}
-        known = [case for case in today if case.instance.head_dim in widths]
+        # a new kernel, head_dim or cache has none until a GPU has run it: its test says so
+        ran = {(row["head_dim"], " cache" in row["metric"]) for row in rows}
+        known = [c for c in today if (c.instance.head_dim, bool(c.instance.kv_dtype)) in ran]
         yield from zip(known, rows, strict=True)
 
 
-def groups():
+def groups(*, narrow=False):
     """Yield operation, kernel, dtype and head_dim of every case, for a test of each group.
 
-    The two formats follow each other, and each head_dim begins with the other one.
+    narrow: of caches of 8 bits. The two formats follow each other, and each head_dim begins with
+    the other one.
     """
     for name in WITH_BITS:
-        found = [case.instance for case in CASES[name]]
+        found = [c.instance for c in CASES[name] if bool(c.instance.kv_dtype) == narrow]
         shapes = dict.fromkeys((i.kernel, i.head_dim) for i in found)
         for number, (kernel, head_dim) in enumerate(shapes):
             dtypes = {i.dtype for i in found if (i.kernel, i.head_dim) == (kernel, head_dim)}
@@ -46,10 +50,11 @@ def groups():
 
 
 def test_every_operation_that_rounds_has_its_checksums_of_more_than_a_million_outputs():
-    assert WITH_BITS == ["backward", "decode", "mla", "prefill"]
+    assert WITH_BITS == ["backward", "decode", "mla", "prefill", "prefill_fp8"]
     assert {e.name for e in bits.EXPERIMENTS} == {f"{name}_bits" for name in WITH_BITS}
     for name in WITH_BITS:
-        assert sum(row["value"] for row in rows_of(name)) >= 1e6
+        rows = rows_of(name)
+        assert sum(row["value"] for row in rows) >= 1e6 or (name == "prefill_fp8" and not rows)
 
 
 def test_a_run_of_other_bits_is_an_error(monkeypatch):
@@ -65,14 +70,27 @@ def test_a_run_of_other_bits_is_an_error(monkeypatch):
 @pytest.mark.few_of_each("kernel", 1)
 @pytest.mark.parametrize(("name", "kernel", "dtype", "head_dim"), list(groups()), ids=str)
 def test_the_cpu_build_gives_the_gpus_bits(name, kernel, dtype, head_dim):
-    operation, different = operations()[name], []
-    if not store.select(rows_of(name), {"kernel": kernel, "head_dim": head_dim}):
-        words = f"{kernel} at {head_dim} channels"
-        pytest.skip(f"no GPU has recorded {words} yet: labkernels record {name}_bits")
+    check(name, kernel, dtype, head_dim)
+
+
+@pytest.mark.few_of_each("kernel", 1)
+@pytest.mark.parametrize(("name", "kernel", "dtype", "head_dim"), list(groups(narrow=True)))
+def test_the_cpu_build_gives_the_gpus_bits_of_caches_of_8_bits(name, kernel, dtype, head_dim):
+    check(name, kernel, dtype, head_dim, narrow=True)
+
+
+def check(name, kernel, dtype, head_dim, *, narrow=False):
+    """Compare the checksums of a group with those that a GPU recorded."""
+    operation, different, asked = operations()[name], [], (kernel, dtype, head_dim, narrow)
+    alike = []
     for case, row in pairs(name):
-        instance = case.instance
-        if (instance.kernel, instance.dtype, instance.head_dim) != (kernel, dtype, head_dim):
-            continue
+        i = case.instance
+        if (i.kernel, i.dtype, i.head_dim, bool(i.kv_dtype)) == asked:
+            alike.append((case, row))
+    if not alike:
+        words = f"{kernel} at {head_dim} channels{', 8 bits' if narrow else ''}"
+        pytest.skip(f"no GPU has recorded {words} yet: labkernels record {name}_bits")
+    for case, row in alike:
         found = bits.checksum(operation, case, seed=row["seed"], device="cpu")
         today = bits.row(operation, case, *found)
         if any(row[column] != value for column, value in today.items()):

@@ -5,6 +5,7 @@ import torch
 
 from labkernels import ops
 from tests.kernels.append.test_append import SCALES, check_quantized
+from tests.kernels.arguments.test_scales import WRONG, narrow
 from tests.kernels.decode import test_eight_bits as small
 from tests.kernels.decode.cases import bits
 from tests.kernels.prefill import test_fp8 as forward
@@ -46,6 +47,24 @@ def test_variants(kernel):
     sinks = torch.linspace(-1, 2, 8, device="cuda")
     variant = {**small.VARIANT, "sinks": sinks, "alibi": sinks / 8}
     small.check_bits(kernel, "bf16", "e4m3", "cuda", variant=variant)
+
+
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+def test_a_wrong_scale_is_named_by_the_next_run(name):
+    q, cache = narrow("decode_mma", torch.ones(2), "cuda")
+    step = ops.decode_step(q, cache, checks=True)
+    for wrong in WRONG:
+        getattr(cache, name)[1] = wrong
+        step.run()
+        torch.cuda.synchronize()
+        with pytest.raises(
+            ValueError, match=rf"{name}\[1\] = {wrong}, allowed: positive and finite"
+        ):
+            step.run()
+        getattr(cache, name)[1] = 1
+    step.run()
+    torch.cuda.synchronize()
+    step.check()
 
 
 @pytest.mark.parametrize("kind", small.KV_DTYPES.values(), ids=str)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labkernels import ops
+from labkernels.kernels.append.workload import Append
 from labkernels.kernels.caches.paged import PagedKV, QuantizedKV
 from tests.kernels.append.cases import (
     GROWTHS,
@@ -257,3 +258,14 @@ def check_quantized(dtype, kind, of, device="cpu"):
 @pytest.mark.parametrize("of", SCALES)
 def test_every_number_of_16_bits_in_8_bits(dtype, kind, of):
     check_quantized(dtype, kind, of)
+
+
+def test_bytes_of_a_workload_are_those_of_rows_codes_and_scales():
+    wide = Append((5, 0, 17), (20, 0, 1), 2, 64, page_size=4)
+    narrow = replace(wide, kv_dtype="e5m2")
+    rows, elements = 2 * 2, 21 * 64  # K and V of 2 heads
+    assert wide.bytes == rows * elements * (2 + 2)
+    assert narrow.bytes == rows * (elements * (2 + 1) + 4)
+    assert narrow.label == f"{wide.label}, e5m2 cache"
+    with pytest.raises(ValueError, match="kv_dtype = 'fp8', allowed: None, e4m3, e5m2"):
+        replace(wide, kv_dtype="fp8")

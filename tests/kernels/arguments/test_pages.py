@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labkernels import hardware, ops
-from labkernels.kernels.caches.page_guard import Contents, Guard
+from labkernels.kernels.caches.page_guard import Guard
 from labkernels.kernels.caches.paged import PagedKV, check_pages
 from tests.kernels.append.cases import append_case
 from tests.kernels.contract import SPECS
@@ -82,7 +82,7 @@ def contents(draw):
     elif what < 0.9:
         kv_len[draw.integers(batch)] = int(draw.choice([-1, slots * size + 1, 2**31 - 1]))
     pool = torch.zeros(pages, size, 1, 64, dtype=torch.float16)
-    return Contents(PagedKV(pool, pool, table, kv_len), planned, new)
+    return PagedKV(pool, pool, table, kv_len), planned, new
 
 
 def answer(use, *arguments):
@@ -93,11 +93,10 @@ def answer(use, *arguments):
     return ""
 
 
-def read(given):
+def read(guard, cache, planned, new):
     """Read the contents of a cache directly."""
-    cache, planned, new = given.cache, given.planned, given.cu_seqlens_new
     for request in [] if planned is None else np.flatnonzero(cache.kv_len.numpy() != planned):
-        raise given.refusal(request, -1, int(cache.kv_len[request]))
+        raise guard.refusal(request, -1, int(cache.kv_len[request]))
     check_pages(cache.page_table, cache.kv_len, sizes=cache.pool.shape[:2])
     after = cache.kv_len if new is None else cache.kv_len + new.diff()
     check_pages(cache.page_table, after.clamp(max=cache.max_kv_len), sizes=cache.pool.shape[:2])
@@ -106,11 +105,11 @@ def read(given):
 def test_the_guards_kernel_finds_what_reading_finds():
     draw, refused = np.random.default_rng(0), 0
     for _ in range(100):
-        given = contents(draw)
+        cache, planned, new = contents(draw)
         cleared = []
         step = ops.Step(lambda: None, lambda: None, clear=lambda kept=cleared: kept.append(1))
-        guard = Guard(given, step, hardware.gpu("h200"))
-        expected = answer(read, given)
+        guard = Guard(cache, step, hardware.gpu("h200"), planned, new)
+        expected = answer(read, guard, cache, planned, new)
         assert answer(guard.before_run) == expected
         assert len(cleared) == bool(expected)
         refused += bool(expected)

@@ -1,8 +1,8 @@
 """reference: attention in torch operations; float64 is the truth, 16 bits the everyday baseline."""
 
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
-from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import TorchKernel
+from labkernels.kernels.workload import KV_DTYPES
 
 
 class Reference(TorchKernel, DecodeKernel):

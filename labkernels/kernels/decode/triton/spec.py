@@ -2,8 +2,8 @@
 
 from labkernels.hardware import Gpu
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
-from labkernels.kernels.decode.workload import KV_DTYPES
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
+from labkernels.kernels.workload import KV_DTYPES
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 from labkernels.variant import UNMASKED
 
