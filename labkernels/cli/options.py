@@ -96,17 +96,18 @@ def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
     return DEFAULT_HEAD_DIM if DEFAULT_HEAD_DIM in spec.head_dims else spec.head_dims[0]
 
 
-def workload_of(spec: Kernel, options: argparse.Namespace) -> Workload:
+def workload_of(spec: Kernel, options: argparse.Namespace, *, counted: bool = True) -> Workload:
     """Return the workload for a kernel's operation, from the options that the operation uses.
 
     By default a prefill has as many tokens as keys; the other operations have one token.
+    counted: whether bytes are counted, which no workload of numbers in 8 bits has.
     """
     from labkernels.kernels.kernel import head_dim_v
     from labkernels.kernels.operation import operations
 
-    counted = [name for name in operations() if name != "prefill_fp8"]  # its numbers have 8 bits
-    if spec.operation not in counted:
-        raise ValueError(f"kernel = {spec.name!r}, allowed: one of {', '.join(counted)}")
+    allowed = [name for name in operations() if name != "prefill_fp8" or not counted]
+    if spec.operation not in allowed:
+        raise ValueError(f"kernel = {spec.name!r}, allowed: one of {', '.join(allowed)}")
     kind, variant = operations()[spec.operation].workload, variant_of(options, spec)
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     for name, value in (usual if many else USUAL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    workload = workload_of(spec, options)
+    workload = workload_of(spec, options, counted=False)
     with workers.executor(options.scheduler, alone=False) as pool:
         print(f"\n{_search(options, spec, workload, pool)}")
     return DONE
