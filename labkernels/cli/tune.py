@@ -184,8 +184,7 @@ def _table(expected: list[Expected], runs: list[Run], workload: Workload, gpu: G
     lines = [head + (f"{'measured':>11}{'rate':>12}{'verdict':>9}" if runs else "")]
     for item in expected:
         one, label = item.candidate, item.candidate.instance.tile.label
-        formula = spec.predicted_registers(one.instance, gpu).registers
-        registers = f"{one.registers} ({formula})"
+        registers = f"{one.registers} ({spec.predicted_registers(one.instance, gpu).registers})"
         smem = f"{one.smem_bytes / KiB:.1f} ({spec.smem(one.instance).total / KiB:.1f})"
         line = f"{label + ('' if label in listed else ' *'):<{wide}}{registers:>12}{smem:>15}"
         line += f"{one.blocks_per_sm:>10}"

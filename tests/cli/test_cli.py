@@ -95,8 +95,6 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("tune", "prefill_wgmma_fp8"), "allowed: --no-gpu; `labkernels record prefill_fp8` times"),
         (("tune", "merge_states"), "kernel = 'merge_states', allowed: append, "),
         (("tune", "prefill_mma", "--kv-dtype", "e4m3"), "--kv-dtype e4m3, allowed for prefill_mma"),
-        (("run", "mla_mma", "--kv-dtype", "e4m3"), "for mla_mma: none, K and V have the --dtype"),
-        (("run", "backward_mma", "--kv-dtype", "e4m3"), "allowed for backward_mma: none"),
         (
             ("budget", "prefill_mma", "--kv-dtype", "e4m3"),
             "allowed for prefill_mma: none",

@@ -1,7 +1,6 @@
 """Search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
 
 Neither the ledger nor the compiler nor the model needs a GPU. Only `measure` runs a kernel.
-The model is of prefills, whose tiles differ by what an SM does; `ranked` says how others go.
 """
 
 import re
