@@ -1,4 +1,7 @@
-"""Mistakes with a cache of 8 bits: its codes in another format, or with scales of other places."""
+"""Mistakes with a cache of 8 bits: its codes in another format, or with scales of other places.
+
+Products of codes in 8 bits are no mistake, though tensor cores cut them: `with_cut_scores`.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,9 +13,11 @@ import numpy as np
 from labkernels import defects, formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array, moved, namespace, to_numpy
+from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.problem import Problem, keys_of
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis import region
 from labkernels.numerics.verdict.diagnosis.match import Edit, Match, Region
 from labkernels.numerics.verdict.diagnosis.search import LEFT
@@ -184,3 +189,38 @@ def _left(problem: Problem, found: Verdict, out: Array) -> np.ndarray:
     z = np.where(dark[0] != dark[1], np.where(both, _CHANCE, np.inf), z)
     left = np.sqrt((z.reshape(len(z), problem.kv_heads, -1) ** 2).mean(-1))
     return np.where(np.isnan(left), np.inf, left)
+
+
+def with_cut_scores(problem: Problem) -> Problem | None:
+    """Return the problem with scores as Hopper's tensor cores sum products of codes in e4m3.
+
+    They keep 13 bits of the largest product, which shows where P has 16 bits. None where Q and K
+    are no codes times a scale of each request and KV head, or where this takes longer than seconds.
+    """
+    if problem.variant is not None or not problem.keeps_scores:
+        return None
+    problem, cut = problem.in_numpy(), np.zeros((*problem.q.shape[:2], problem.kv_lens.max()))
+    for request, head in np.ndindex(problem.batch, problem.kv_heads):
+        rows = slice(*problem.q_ends[request : request + 2])
+        heads = slice(head * problem.group, (head + 1) * problem.group)
+        q, k = problem.q[rows, heads], keys_of(problem, "k", head, request)
+        if not q.size or not k.size:
+            continue
+        codes = [_codes(x) for x in (q, k)]
+        if codes[0] is None or codes[1] is None:
+            return None
+        (a, of_q), (b, of_k) = codes
+        found = tensor_core.matmul(a, b.T, arch="sm_90", fmt="e4m3") * (of_q * of_k)
+        cut[rows, heads, : len(k)] = problem.scale * (found - q.astype(np.float64) @ k.T)
+    return replace(problem, variant=VariantTensors(bias=np.moveaxis(cut, 1, 0)))
+
+
+def _codes(x: Array) -> tuple[np.ndarray, float] | None:
+    """Return codes in e4m3, the largest of them as large as can be, and their scale."""
+    most = np.abs(x).max().astype(np.float64)
+    for largest in (448, 416, 384, 352, 320, 288, 256, 240):  # by the bits of its fraction
+        scale = most / largest or 1.0
+        codes = rounding.round_to(x / scale, "e4m3")
+        if np.allclose(codes * scale, x, rtol=2.0**-22, atol=0):  # floats in fp32 may be rounded
+            return codes, scale
+    return None

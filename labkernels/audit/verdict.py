@@ -14,7 +14,7 @@ from labkernels.numerics.arrays import moved, namespace, to_numpy
 from labkernels.numerics.truth.layouts import of_dense, of_packed, tokens
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.numerics.verdict.verdict import BUG, Verdict, decide
+from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict, decide
 from labkernels.policy import P_FORMATS, NumericPolicy
 from labkernels.units import SCALES, require_choice
 
@@ -174,6 +174,10 @@ def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) ->
         second = decide(one_side, out, **how_named)
         if second.answer != BUG:
             found, problem = second, one_side
+    if found.answer != ROUNDING and (cut := eight_bits.with_cut_scores(problem)):
+        second = decide(cut, out, **(how_named | {"named": False}))
+        if second.answer == ROUNDING:
+            found = replace(second, why=f"{second.why}; scores as Hopper sums products of 8 bits")
     if found.answer == BUG:
         found = _with_dark_rows(found, problem, out, lse2)
     return replace(found, problem=problem, out=out)
