@@ -191,6 +191,7 @@ def _left(problem: Problem, found: Verdict, out: Array) -> np.ndarray:
     return np.where(np.isnan(left), np.inf, left)
 
 
+@np.errstate(all="ignore")  # values that are no codes may be anything
 def with_cut_scores(problem: Problem) -> Problem | None:
     """Return the problem with scores as Hopper's tensor cores sum products of codes in e4m3.
 
@@ -204,22 +205,19 @@ def with_cut_scores(problem: Problem) -> Problem | None:
         rows = slice(*problem.q_ends[request : request + 2])
         heads = slice(head * problem.group, (head + 1) * problem.group)
         q, k = problem.q[rows, heads], keys_of(problem, "k", head, request)
-        if not q.size or not k.size:
-            continue
-        codes = [_codes(x) for x in (q, k)]
-        if codes[0] is None or codes[1] is None:
-            return None
-        (a, of_q), (b, of_k) = codes
-        found = tensor_core.matmul(a, b.T, arch="sm_90", fmt="e4m3") * (of_q * of_k)
-        cut[rows, heads, : len(k)] = problem.scale * (found - q.astype(np.float64) @ k.T)
+        if q.size and k.size:
+            of_q, of_k = _codes(q), _codes(k)
+            if of_q is None or of_k is None:
+                return None
+            found = tensor_core.matmul(of_q[0], of_k[0].T, arch="sm_90", fmt="e4m3")
+            off = found * (of_q[1] * of_k[1]) - q.astype(np.float64) @ k.T
+            cut[rows, heads, : len(k)] = problem.scale * off
     return replace(problem, variant=VariantTensors(bias=np.moveaxis(cut, 1, 0)))
 
 
 def _codes(x: Array) -> tuple[np.ndarray, float] | None:
     """Return codes in e4m3, the largest of them as large as can be, and their scale."""
-    most = np.abs(x).max().astype(np.float64)
-    for largest in (448, 416, 384, 352, 320, 288, 256, 240):  # by the bits of its fraction
-        scale = most / largest or 1.0
+    for scale in np.abs(x).max() / np.array([448, 416, 384, 352, 320, 288, 256, 240]):
         codes = rounding.round_to(x / scale, "e4m3")
         if np.allclose(codes * scale, x, rtol=2.0**-22, atol=0):  # floats in fp32 may be rounded
             return codes, scale

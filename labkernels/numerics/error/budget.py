@@ -15,7 +15,7 @@ import numpy as np
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import exp2 as emulation_exp2
-from labkernels.numerics.emulation import softmax_trace, tensor_core
+from labkernels.numerics.emulation import softmax_trace
 from labkernels.numerics.emulation.decode import SOURCES
 from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
 from labkernels.numerics.emulation.summation_order import SummationOrder
@@ -138,27 +138,14 @@ def _scores(
     The part of an error that all keys share cancels.
     """
     if policy.tensor_cores:
-        mean, variance = _tensor_core_scores(trace, policy, arch)
+        fmt = policy.p.removesuffix("x2")
+        mean, variance = truncation_bias.product(trace.q, trace.k.T, fmt, arch=arch)
     else:
         variance = fp32_sums.dot_products(trace.q, trace.k, trace.order.lane_channels)
         mean = np.zeros_like(variance)
     p = trace.softmax
     bias = trace.sum_about(p * trace.laid_out(scale * mean), trace.o)
     return bias, trace.squares_about(p**2 * trace.laid_out(scale**2 * variance), trace.o)
-
-
-def _tensor_core_scores(
-    trace: SoftmaxTrace, policy: NumericPolicy, arch: str
-) -> tuple[Array, Array]:
-    """Return mean and variance of the error of q k by chunks of channels. Shapes: [R, n]."""
-    fmt = policy.p.removesuffix("x2")
-    unit = tensor_core.unit_of(arch, fmt)
-    q, k = (x.reshape(len(x), -1, unit.chunk) for x in (trace.q, trace.k))
-    q, k = np.moveaxis(q, 1, 0), np.moveaxis(k, 0, 2)
-    after = np.cumsum(q @ k, axis=0)
-    before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
-    lost, variance = truncation_bias.cut(q, k, before, after, fmt, unit)
-    return -lost.sum(axis=0), variance.sum(axis=0)
 
 
 def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float) -> tuple[Array, Array]:

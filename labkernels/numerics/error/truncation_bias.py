@@ -17,7 +17,7 @@ from labkernels.policy import NumericPolicy
 
 _EXPONENT = np.int64(0x7FF << 52)
 _FP32 = formats.named("fp32")
-_GROWN, _TILE = 256.0, 128  # the largest P that becomes a code; keys of a tile of prefill_fp8
+_GROWN = 256.0  # the largest P that prefill_fp8 makes a code
 
 
 def accumulation(
@@ -80,9 +80,9 @@ def product(
 def of_codes(problem: Problem, *, every: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of an output's error by P in e4m3 and by the 14 bits of its sums.
 
-    problem: V holds codes in e4m3, a scale of which would be a factor of the errors. P is rounded
-    at 256 times its size, as `prefill_fp8` does it. Tiles of 128 keys come last first, in one
-    chain. every: as `product` takes it. Rounding P to nearest makes P smaller in the mean.
+    problem: V holds codes in e4m3, whose scale is a factor of the errors. As in `prefill_fp8`, P is
+    rounded at 256 times its size, which makes it smaller in the mean, and the last keys come first,
+    in one split. every: as `product` takes it.
     Shapes: [total_q, Hq, Dv] each. Error: see `chapters.eight_bits.forward`.
 
     >>> q, k, v = np.zeros((3, 1, 1, 256, 1))  # equal weights are exact, and so are small sums
@@ -97,18 +97,12 @@ def of_codes(problem: Problem, *, every: int | None) -> tuple[np.ndarray, np.nda
         mean = rounding.mean_relative_error("e4m3") * inside @ v
         variance = (rounding.quantum(_GROWN * inside, "e4m3") / _GROWN) ** 2 / 12 @ v**2
         for head, codes in enumerate(rounding.round_to(_GROWN * p, "e4m3")):
-            lost = product(_last_first(codes.T).T, _last_first(v[head]), "e4m3", every=every)
+            lost = product(codes[:, ::-1], v[head, ::-1], "e4m3", every=every)
             mean[head] += lost[0] / _GROWN
             variance[head] += lost[1] / _GROWN**2
         for target, part, power in zip(found, (mean, variance), (1, 2), strict=True):
             rows.put(target, part / rows.softmax.divisor**power)
     return found
-
-
-def _last_first(x: Array) -> np.ndarray:
-    """Return rows for keys in the order of their tiles, the last of which zeros fill."""
-    whole = np.pad(x, ((0, -len(x) % _TILE), (0, 0)))
-    return whole.reshape(-1, _TILE, x.shape[1])[::-1].reshape(whole.shape)
 
 
 def cut(
