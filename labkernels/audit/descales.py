@@ -1,5 +1,7 @@
 """Tensors in 8 bits as the values that they stand for: numbers of a format times scales."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from labkernels.audit.layouts import is_pool
@@ -59,6 +61,20 @@ def dequantised(name: str, tensor, scale, found: dict):
         )
     rows = np.repeat(rows, heads // rows.shape[-1], axis=-1)
     return values * _beside(name, values, rows, found)
+
+
+def with_codes(cache: SimpleNamespace, codes: tuple, found: dict) -> SimpleNamespace:
+    """Return a cache of values with its codes and each key's scales, in which mistakes have names.
+
+    Shapes: codes, K and V as in the cache, [pages, page_size, Hkv, D].
+    """
+    told, kinds = {"values": lambda: (cache.k, cache.v)}, {fmt: kind for kind, fmt in _BITS.items()}
+    for name, x in zip("kv", codes, strict=True):
+        scale, ones = found.get(f"{name}_scale"), np.ones((*x.shape[:3], 1))
+        told[f"{name}_scale"] = dequantised(name, ones, scale, found)[..., 0]
+        is_bytes = str(x.dtype).endswith("uint8")
+        told[name] = x.view(getattr(namespace(x), kinds[found["bytes"]])) if is_bytes else x
+    return SimpleNamespace(**vars(cache) | told)
 
 
 def _beside(name: str, values: np.ndarray, rows: np.ndarray, found: dict) -> np.ndarray:

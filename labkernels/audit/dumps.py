@@ -227,11 +227,14 @@ def _judged(
     if p_format is not None:
         how["p_format"] = p_format
     words += [f"bytes taken as {found['bytes']}"] if "guessed" in found else []
+    codes = [found.get(name) for name in "kv"]
     for name in ("q", "k", "v"):
         if name in found:
             scale = found.get(f"{name}_scale")
             found[name] = descales.dequantised(name, found[name], scale, found)
     q, keys = _query_and_keys(found)
+    if "cache" in keys and all(descales.is_fp8(x) and hasattr(x, "detach") for x in codes):
+        keys["cache"] = descales.with_codes(keys["cache"], codes, found)
     if "lse2" in found or "lse" in found:
         how["lse2"] = _lse(found["lse2"] if "lse2" in found else found["lse"], q, base)
         words += ["lse taken as a natural logarithm"] * (base == "e")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from labkernels.numerics.arrays import as_float64
 from labkernels.numerics.emulation import running_max
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error import truncation_bias
-from labkernels.numerics.error.quantization import Stored, first_order, mean_squares, rotated
+from labkernels.numerics.error.quantization import Stored, first_order
 from labkernels.numerics.truth import oracle
 from labkernels.policy import NumericPolicy
 from labkernels.records import recorded, store
@@ -55,15 +56,12 @@ def times() -> pd.DataFrame:
 
 
 def held(
-    given: DecodeInputs, kv_dtype: str, *, each_head: bool = True, rotate: bool = False
+    given: DecodeInputs, kv_dtype: str, *, each_head: bool = True
 ) -> tuple[DecodeInputs, DecodeInputs]:
     """Return inputs in 16 bits and with a cache of 8 bits whose scales let no number be clipped.
 
-    each_head: a scale for each KV head, else one for all. rotate: Q and K are turned first.
+    each_head: a scale for each KV head, else one for all.
     """
-    if rotate:
-        q, k = rotated(given.q, given.cache.k)
-        given = replace(given, q=q, cache=replace(given.cache, k=k))
     cache, codes, scales = given.cache, [], []
     for pool in cache.pools:
         largest = pool.float().abs().amax((0, 1, 3))
@@ -116,7 +114,7 @@ def forward(given: PrefillInputs, accumulate: str) -> tuple[np.ndarray, np.ndarr
         code = torch.from_numpy(held[name] / np.reshape(stored[name].scale, (-1, 1)))
         codes[name] = pad(code, (0, 128 - n)).to(CODES)  # of the only kernel
     scales = {f"{x}_descale": torch.from_numpy(stored[x].scale).float() for x in "kv"}
-    how = {name: scale.expand(problem.batch, -1) for name, scale in scales.items()}
+    how: dict[str, Any] = {name: x.expand(problem.batch, -1) for name, x in scales.items()}
     how |= {"scale": given.scale, "causal": problem.causal, "splits": 1, "target": "h200"}
     how |= {"policy": NumericPolicy(accumulate=accumulate)}
     kv = RaggedCodes(codes["k"], codes["v"], given.kv.cu_seqlens)
@@ -129,15 +127,6 @@ def forward(given: PrefillInputs, accumulate: str) -> tuple[np.ndarray, np.ndarr
     known = sum(first_order(problem, stored).values()) + mean * scale
     random = variance * scale**2 + rounding.quantum(out, "bf16") ** 2 / 12
     return out - oracle.attention(problem)[0], np.sqrt(known**2 + random)
-
-
-def error_of_k(drawn: DecodeInputs, kv_dtype: str, *, rotate: bool) -> tuple[float, float]:
-    """Return the RMS of the error of storing K alone, measured and predicted."""
-    given, narrow = held(drawn, kv_dtype, rotate=rotate)
-    problem, stored = given.problem().in_numpy(), {"k": stored_as(narrow)["k"]}
-    read = replace(problem, k_pool=stored["k"].rounded(problem.k_pool))
-    error = oracle.attention(read)[0] - oracle.attention(problem)[0]
-    return np.sqrt((error**2).mean()), np.sqrt(mean_squares(problem, stored)["k"].mean())
 
 
 def parted(

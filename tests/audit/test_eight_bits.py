@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from labkernels import defects, ops, verdict
+from labkernels.audit.dumps import judge
 from labkernels.chapters.eight_bits import KINDS, held
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
 from labkernels.kernels.random_inputs import Normal
+from labkernels.policy import NumericPolicy
 
 WORK = Decode((130, 33, 70), 8, 4, 64, dtype="bf16")
 
@@ -159,6 +162,43 @@ def test_a_scale_left_out_where_one_key_then_has_all_weight(seed):
         replace(drawn, cache=cache), replace(cache, k_scale=torch.ones_like(size)), "decode_mma"
     )
     assert (told.answer, str(told.matches[0].edit)) == ("BUG", "K without its scale")
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("each_request", [False, True])
+def test_a_dump_of_codes_and_scales(inputs, as_bytes, each_request):
+    """As vLLM keeps codes, in bytes, and as FlashAttention has scales, of each request and head."""
+    cache, told = inputs.cache, {"q": inputs.q, "scale": inputs.scale}
+    wrong = replace(cache, k_scale=of_heads(cache.k_scale, torch.ones(4), [1]))
+    for name in ("k", "v"):
+        codes, scale = getattr(cache, name), getattr(cache, f"{name}_scale")
+        told[name] = codes.view(torch.uint8) if as_bytes else codes
+        told[f"{name}_scale"] = scale.expand(cache.batch, -1) if each_request else scale
+    told |= {"page_table": cache.page_table, "kv_len": cache.kv_len}
+    told |= {"kv_dtype": inputs.workload.kv_dtype} if as_bytes else {}
+    right, out = (ops.decode(inputs.q, x, scale=inputs.scale).out for x in (cache, wrong))
+    assert judge(told | {"out": right}).answer == "ROUNDING"
+    found = judge(told | {"out": out})
+    assert (found.answer, str(found.matches[0].edit)) == ("BUG", "K without its scale")
+    assert found.matches[0].region.heads == (2, 3)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_scores_of_14_bits_are_no_bug(scaled):
+    """P in fp16 shows what products of codes lose; each of these outputs is odd without that."""
+    generator, scale = torch.Generator().manual_seed(0), 0.3 if scaled else 1.0
+    q, k, v = (torch.randn(rows, 2, 128, generator=generator).to(CODES) for rows in (64, 512, 512))
+    ends = {"cu_seqlens": torch.tensor([0, 512]), "cu_seqlens_q": torch.tensor([0, 64])}
+    of_q, of_k = (torch.full((1, 2), x) for x in (scale, 1 / scale))
+    how = {"policy": NumericPolicy(p="fp16"), "q_descale": of_q, "k_descale": of_k}
+    kv = RaggedCodes(k, v, ends["cu_seqlens"].int())
+    out = prefill_fp8(q, kv, ends["cu_seqlens_q"].int(), **how, target="h200").out
+    given = (q.float() * of_q[0, 0], k.float() * of_k[0, 0], v.float())
+    told = verdict(out, *given, **ends, p_format="fp16")
+    assert told.answer == "ROUNDING"
+    assert "products of 8 bits" in told.why
+    off = verdict(out, given[0], given[1] * 1.004, given[2], **ends, p_format="fp16", named=False)
+    assert off.answer == "BUG"
 
 
 def test_right_kernels_and_other_bugs(inputs):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from labkernels.chapters import eight_bits as chapter
 from labkernels.chapters import live
@@ -24,11 +23,10 @@ def test_recorded_times_have_both_caches():
     assert not found.duplicated(["shape", "heads", "dtype", "cache", "kernel"]).any()
 
 
-@pytest.mark.parametrize(("each_head", "rotate"), [(True, False), (False, False), (True, True)])
-def test_a_held_cache_is_the_inputs_but_for_their_rounding(each_head, rotate):
+@pytest.mark.parametrize("each_head", [False, True])
+def test_a_held_cache_is_the_inputs_but_for_their_rounding(each_head):
     drawn = decode_inputs(Decode((40, 17), **FEW), Normal(0, "cpu"))
-    given, eight = chapter.held(drawn, "e4m3", each_head=each_head, rotate=rotate)
-    assert torch.equal(given.q, drawn.q) != rotate
+    given, eight = chapter.held(drawn, "e4m3", each_head=each_head)
     for before, after in zip(given.cache.values(), eight.cache.values(), strict=True):
         off = (before.double() - after).abs()
         assert (off <= 2**-4 * before.double().abs() + 1e-3).all()
@@ -73,9 +71,7 @@ def test_the_whole_error_of_products_in_8_bits(mean, keys, accumulate):
 
 @pytest.mark.parametrize("accumulate", chapter.SUMMED_KEYS)
 def test_the_whole_error_of_products_in_8_bits_in_a_trained_model(accumulate):
-    """Of "first key", left out here, scores err so much that first order ends."""
-    heads = [name for name in real_inputs.HEADS if name != "first key"]
-    check_forward(real_inputs.prefill_of((224, 240, 256), heads, queries=32), accumulate)
+    check_forward(real_inputs.prefill_of((224, 240, 256), queries=32), accumulate)
 
 
 def test_tiles_part_behind_the_first_edge_as_predicted():
