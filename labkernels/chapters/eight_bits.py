@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.checks import KV_DTYPES
 from labkernels.kernels.decode.inputs import DecodeInputs
-from labkernels.kernels.prefill.fp8 import CODES, RaggedCodes, prefill_fp8
+from labkernels.kernels.prefill.fp8 import CODES
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import as_float64
@@ -29,7 +28,6 @@ from labkernels.units import LOG2_E
 
 KINDS = {name: kind for kind, name in KV_DTYPES.items()}
 PLAIN = "16 bits"
-SUMMED_KEYS = {"promoted": 128, "tensor_core": None}  # after which prefill_fp8 leaves 14 bits
 
 
 def newest(name: str = "decode_fp8") -> list[store.Row]:
@@ -88,45 +86,35 @@ def stored_as(narrow: DecodeInputs) -> dict[str, Stored]:
     return {n: Stored(fmt, as_float64(getattr(cache, f"{n}_scale"))) for n in ("k", "v")}
 
 
+def in_codes(given: PrefillInputs) -> tuple[PrefillInputs, PrefillInputs, dict[str, Stored]]:
+    """Return a prefill with zeros for channels up to 128, another of its numbers in e4m3, and how.
+
+    `prefill_fp8` has kernels for 128 channels alone, and no number here needs a scale.
+    """
+    tensors = [pad(x, (0, 128 - x.shape[2])) for x in (given.q, given.kv.k, given.kv.v)]
+    both = []
+    for q, k, v in (tensors, [x.to(CODES).to(x.dtype) for x in tensors]):
+        work = replace(given.workload, head_dim=128)
+        both.append(replace(given, workload=work, q=q, kv=RaggedKV(k, v, given.kv.cu_seqlens)))
+    return both[0], both[1], dict.fromkeys("qkv", Stored("e4m3"))
+
+
 def expected(given, read, stored: dict[str, Stored], policy: NumericPolicy) -> np.ndarray:
     """Return the error to expect of a kernel's output: what was stored, and what it rounds itself.
 
-    given, read: inputs as they are in 16 bits, and as the kernel reads them. policy: of the kernel.
-    Shapes: [rows, heads, channels].
+    given, read: inputs as they are in 16 bits, and as the kernel reads them. policy: of the kernel;
+    with P in e4m3 of `prefill_fp8` in one split, whose mean errors are known with their signs.
+    Shapes: [rows, heads, channels]. Error: 10 % in the RMSE of a head or sample of a hundred rows,
+    or that of `first_order`.
     """
-    of_kernel = error_sigma.sigma(read.problem().in_numpy(), policy.of(given.workload.dtype))
-    of_cache = sum(first_order(given.problem(), stored).values())
-    return np.sqrt(of_kernel**2 + of_cache**2)
-
-
-def forward(given: PrefillInputs, accumulate: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the error of a `prefill_fp8` that rounds these inputs, and the error to expect.
-
-    What was stored and the mean errors of P and of the sums are known, with their signs; what P,
-    the sums and the output round is random. The 14 bits of Q K err far less than P, and are left
-    out. Shapes: [rows, heads, channels] each. Error: 10 % in the RMSE of a head or sample with a
-    hundred rows, or that of `first_order` where this is more.
-    """
-    problem, n = given.problem().in_numpy(), given.workload.head_dim
-    stored, held, codes = held_prefill(given, "e4m3")[1] | {"q": Stored("e4m3")}, {}, {}
-    for name, x in (("q", given.q), ("k", given.kv.k), ("v", given.kv.v)):
-        held[name] = stored[name].rounded(as_float64(x))
-        code = torch.from_numpy(held[name] / np.reshape(stored[name].scale, (-1, 1)))
-        codes[name] = pad(code, (0, 128 - n)).to(CODES)  # of the only kernel
-    scales = {f"{x}_descale": torch.from_numpy(stored[x].scale).float() for x in "kv"}
-    how: dict[str, Any] = {name: x.expand(problem.batch, -1) for name, x in scales.items()}
-    how |= {"scale": given.scale, "causal": problem.causal, "splits": 1, "target": "h200"}
-    how |= {"policy": NumericPolicy(accumulate=accumulate)}
-    kv = RaggedCodes(codes["k"], codes["v"], given.kv.cu_seqlens)
-    out = as_float64(prefill_fp8(codes["q"], kv, given.cu_seqlens_q, **how).out)[..., :n]
-
-    shape, scale = problem.v_pool.shape, np.repeat(stored["v"].scale, problem.group)[:, None]
-    v = as_float64(codes["v"][..., :n]).reshape(shape)
-    read = replace(problem, q=held["q"], k_pool=held["k"].reshape(shape), v_pool=v)
-    mean, variance = truncation_bias.of_codes(read, every=SUMMED_KEYS[accumulate])
-    known = sum(first_order(problem, stored).values()) + mean * scale
-    random = variance * scale**2 + rounding.quantum(out, "bf16") ** 2 / 12
-    return out - oracle.attention(problem)[0], np.sqrt(known**2 + random)
+    policy, problem = policy.of(given.workload.dtype), read.problem().in_numpy()
+    known = sum(first_order(given.problem(), stored).values())
+    if policy.p != "e4m3":
+        return np.sqrt(error_sigma.sigma(problem, policy) ** 2 + known**2)
+    every = 128 if policy.accumulate == "promoted" else None
+    mean, variance = truncation_bias.of_codes(problem, every=every)
+    stores = rounding.quantum(oracle.attention(problem)[0], policy.out) ** 2 / 12
+    return np.sqrt((known + mean) ** 2 + variance + stores)
 
 
 def parted(
