@@ -6,14 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import torch
-from torch.nn.functional import pad
 
 from labkernels.formats import named
 from labkernels.kernels.caches.paged import QuantizedKV
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.checks import KV_DTYPES
 from labkernels.kernels.decode.inputs import DecodeInputs
-from labkernels.kernels.prefill.fp8 import CODES
 from labkernels.kernels.prefill.inputs import PrefillInputs
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import as_float64
@@ -84,19 +82,6 @@ def stored_as(narrow: DecodeInputs) -> dict[str, Stored]:
     """Return how K and V of a cache of 8 bits are stored."""
     cache, fmt = narrow.cache, narrow.workload.kv_dtype
     return {n: Stored(fmt, as_float64(getattr(cache, f"{n}_scale"))) for n in ("k", "v")}
-
-
-def in_codes(given: PrefillInputs) -> tuple[PrefillInputs, PrefillInputs, dict[str, Stored]]:
-    """Return a prefill with zeros for channels up to 128, another of its numbers in e4m3, and how.
-
-    `prefill_fp8` has kernels for 128 channels alone, and no number here needs a scale.
-    """
-    tensors = [pad(x, (0, 128 - x.shape[2])) for x in (given.q, given.kv.k, given.kv.v)]
-    both = []
-    for q, k, v in (tensors, [x.to(CODES).to(x.dtype) for x in tensors]):
-        work = replace(given.workload, head_dim=128)
-        both.append(replace(given, workload=work, q=q, kv=RaggedKV(k, v, given.kv.cu_seqlens)))
-    return both[0], both[1], dict.fromkeys("qkv", Stored("e4m3"))
 
 
 def expected(given, read, stored: dict[str, Stored], policy: NumericPolicy) -> np.ndarray:

@@ -1,17 +1,22 @@
 """Eight bits: what was recorded, inputs that a cache of 8 bits holds, and two tiles of keys."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from torch.nn.functional import pad
 
 from labkernels.chapters import eight_bits as chapter
 from labkernels.chapters import live
+from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.prefill.fp8 import step_of
+from labkernels.kernels.prefill.fp8 import CODES, step_of
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import real_inputs
+from labkernels.numerics.error.quantization import Stored
 from labkernels.policy import NumericPolicy
 
 FEW = {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
@@ -53,15 +58,19 @@ def test_the_expected_error_of_a_decode_and_of_a_prefill():
 
 def check_forward(given, accumulate):
     """Compare the error of a prefill of codes with the error to expect, by head and by sample."""
-    before, after, stored = chapter.in_codes(given)
-    step = step_of(after, policy=NumericPolicy(accumulate=accumulate), splits=1, target="h200")
+    work, ends, inputs = replace(given.workload, head_dim=128), given.kv.cu_seqlens, []
+    tensors = [pad(x, (0, 128 - x.shape[2])) for x in (given.q, given.kv.k, given.kv.v)]
+    for q, k, v in (tensors, [x.to(CODES).to(x.dtype) for x in tensors]):
+        inputs.append(replace(given, workload=work, q=q, kv=RaggedKV(k, v, ends)))
+    policy = NumericPolicy(accumulate=accumulate)
+    step = step_of(inputs[1], policy=policy, splits=1, target="h200")
     step.run()
-    policy = NumericPolicy(p="e4m3", accumulate=accumulate)
+    stored, policy = dict.fromkeys("qkv", Stored("e4m3")), replace(policy, p="e4m3")
     parts = (
-        live.truth(before) - step.out.double().numpy(),
-        chapter.expected(before, after, stored, policy),
+        live.truth(inputs[0]) - step.out.double().numpy(),
+        chapter.expected(*inputs, stored, policy),
     )
-    error, told = (x.reshape(given.workload.batch, -1, *x.shape[1:]) ** 2 for x in parts)
+    error, told = (x.reshape(len(ends) - 1, -1, *x.shape[1:]) ** 2 for x in parts)
     for others in ((0, 1, 3), (1, 2, 3)):
         assert np.sqrt(error.mean(others) / told.mean(others)) == pytest.approx(1, abs=0.1)
 

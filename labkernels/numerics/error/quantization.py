@@ -7,7 +7,7 @@ are not independent where numbers are equal. The output depends on K and Q throu
 first order in both: an error d_j of score j changes o by p_j d_j (v_j - o).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,14 +78,8 @@ def mean_squares(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np
     >>> [round(float(x[0, 0, 0] ** 0.5), 4) for x in found.values()]
     [0.0, 0.0361]
     """
-    problem = problem.in_numpy()
-    of = {name: stored[name].variance(x) for name, x in _operands(problem, stored).items()}
-    found = {name: problem.zeros(*problem.out_shape) for name in stored}
-    for rows, others in _beside(problem, of):
-        for name, target in found.items():
-            of_rows = _of_query(rows, of["q"]) if name == "q" else _of_keys(rows, others, name)
-            rows.put(target, np.maximum(of_rows, 0.0))
-    return found
+    found = _by_operand(problem, stored, Stored.variance, _variance)
+    return {name: np.maximum(x, 0.0) for name, x in found.items()}
 
 
 def first_order(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
@@ -102,28 +96,27 @@ def first_order(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.
     >>> round(float(found["v"][0, 0, 0]), 4)
     -0.05
     """
-    problem = problem.in_numpy()
-    errors = {n: stored[n].rounded(x) - x for n, x in _operands(problem, stored).items()}
-    found = {name: problem.zeros(*problem.out_shape) for name in stored}
-    for rows, others in _beside(problem, errors):
-        for name, target in found.items():
-            rows.put(target, _change(rows, others, name))
-    return found
+    return _by_operand(problem, stored, lambda of, x: of.rounded(x) - x, _change)
 
 
-def _operands(problem: Problem, stored: Mapping[str, Stored]) -> dict[str, np.ndarray]:
-    """Return the numbers of each operand that is stored."""
+def _by_operand(
+    problem: Problem,
+    stored: Mapping[str, Stored],
+    number: Callable[[Stored, Array], np.ndarray],
+    law: Callable[[Rows, Rows, str], np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return what a law makes of rows beside others, in which numbers stand for the operands."""
     for name in stored:
         require_choice("operand", name, OPERANDS)
-    arrays = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
-    return {name: arrays[name] for name in stored}
-
-
-def _beside(problem: Problem, of: Mapping[str, np.ndarray]) -> Iterator[tuple[Rows, Rows]]:
-    """Return the blocks of a problem's rows, each beside one with other numbers in their place."""
-    k, v = of.get("k", problem.k_pool), of.get("v", problem.v_pool)
-    others = replace(problem, q=of.get("q", problem.q), k_pool=k, v_pool=v)
-    return zip(problem.row_blocks(), others.row_blocks(), strict=True)
+    problem = problem.in_numpy()
+    of = {"q": problem.q, "k": problem.k_pool, "v": problem.v_pool}
+    of |= {name: number(stored[name], of[name]) for name in stored}
+    others = replace(problem, q=of["q"], k_pool=of["k"], v_pool=of["v"])
+    found = {name: problem.zeros(*problem.out_shape) for name in stored}
+    for rows, beside in zip(problem.row_blocks(), others.row_blocks(), strict=True):
+        for name, target in found.items():
+            rows.put(target, law(rows, beside, name))
+    return found
 
 
 def _change(rows: Rows, errors: Rows, name: str) -> np.ndarray:
@@ -141,8 +134,10 @@ def _change(rows: Rows, errors: Rows, name: str) -> np.ndarray:
     return np.asarray(total)
 
 
-def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
-    """Return the variance from K or V; others have variances in their place: [Hkv, R, Dv]."""
+def _variance(rows: Rows, others: Rows, name: str) -> np.ndarray:
+    """Return the variance from an operand; others have variances in its place: [Hkv, R, Dv]."""
+    if name == "q":
+        return _of_query(rows, others)
     total = ZERO
     for (block, _, weights), other in zip(rows.weighted_blocks(), others.blocks(), strict=True):
         p = weights / rows.softmax.divisor
@@ -156,7 +151,7 @@ def _of_keys(rows: Rows, others: Rows, name: str) -> np.ndarray:
     return total
 
 
-def _of_query(rows: Rows, variance: Array) -> np.ndarray:
+def _of_query(rows: Rows, others: Rows) -> np.ndarray:
     """Return the variance from Q, of which one error moves the scores of all keys: [Hkv, R, Dv]."""
     covariance = ZERO
     for block, _, weights in rows.weighted_blocks():
@@ -165,7 +160,7 @@ def _of_query(rows: Rows, variance: Array) -> np.ndarray:
         mean = np.einsum("hrn,hnd->hrd", p, block.k)
         covariance = covariance - mean[..., None] * rows.o[:, :, None]
     found: np.ndarray = np.einsum(
-        "hrd,hrde->hre", rows.of(variance) * rows.problem.scale**2, np.square(covariance)
+        "hrd,hrde->hre", rows.of(others.problem.q) * rows.problem.scale**2, np.square(covariance)
     )
     return found
 

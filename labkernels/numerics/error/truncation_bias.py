@@ -15,8 +15,6 @@ from labkernels.numerics.rounding import p_parts
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
-_EXPONENT = np.int64(0x7FF << 52)
-_FP32 = formats.named("fp32")
 _GROWN = 256.0  # the largest P that prefill_fp8 makes a code
 
 
@@ -114,14 +112,13 @@ def cut(
     wholly below is lost. The sum then loses half an ulp, less half of its own spacing.
     Shapes: a [..., R, n], b [..., n, D]; before, after [..., R, D], and so the results.
     """
-    emin = formats.named(fmt).emin
-    exponents = [_power(x, emin) for x in (a, b)]
+    exponents = [_power(x, fmt) for x in (a, b)]
     grains, signs, sizes = ([f(x) for x in (a, b)] for f in (rounding.lowest_bit, np.sign, np.abs))
 
     def outer(pair: list[Array], j: int) -> Array:
         return pair[0][..., j, None] * pair[1][..., None, j, :]
 
-    largest = np.maximum(_power(before, _FP32.emin), 2.0**unit.lowest_exponent_fp32)
+    largest = np.maximum(_power(before), 2.0**unit.lowest_exponent_fp32)
     for j in range(a.shape[-1]):
         np.maximum(largest, outer(exponents, j), out=largest)
     kept = largest * 2.0**-unit.fraction_bits
@@ -148,10 +145,10 @@ def _cut_sums(
     lowest is the lowest bit that is set in any product; odd says whether an odd number of products
     has it.
     """
-    held = _power(before, _FP32.emin) * 2.0**-unit.out_fraction_bits
+    held = _power(before) * 2.0**-unit.out_fraction_bits
     own = np.where(before == 0, np.inf, held)
     aligned = np.minimum(own, kept)
-    ulp = _power(after, _FP32.emin) * 2.0**-unit.out_fraction_bits
+    ulp = _power(after) * 2.0**-unit.out_fraction_bits
     # the sum is a random multiple of `spacing`; with an odd number of lowest bits it loses half an
     # ulp on average
     spacing = np.where(odd, 0.0, 2 * lowest)
@@ -177,7 +174,7 @@ def _one_rounding(x: np.ndarray) -> np.ndarray:
     return rounding.quantum(x, "fp32") ** 2 / 12
 
 
-def _power(x: np.ndarray, emin: int) -> np.ndarray:
-    """Return 2 to the exponent of each number; 0 for 0."""
-    power = (np.ascontiguousarray(x).view(np.int64) & _EXPONENT).view(np.float64)
-    return np.where(x == 0, 0.0, np.maximum(power, 2.0**emin))
+def _power(x: np.ndarray, fmt: str = "fp32") -> np.ndarray:
+    """Return 2 to the exponent that each number has in a format; 0 for 0."""
+    in_steps = 2.0 ** formats.named(fmt).fraction_bits
+    return np.where(x == 0, 0.0, rounding.quantum(x, fmt) * in_steps)
