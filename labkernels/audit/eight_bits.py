@@ -6,6 +6,7 @@ Products of codes in 8 bits are no mistake, though tensor cores cut them: `with_
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict
 
 _FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 _MOST = 0.9  # share of wrong tokens to explain: fp32 may not hold the scores of a wrong format
+_FEW_PAGES = 64  # of each of which alone a mistake is sought; of more that takes too long
 _CHANCE = 3.0  # rms of z that is left of rows in which one key has most weight: P errs once there
 
 
@@ -104,7 +106,13 @@ def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
         for pool, pair in ((cache.k, wide), (cache.v, wide[::-1]))
     )
     right = {"K": k.values * k.scale, "V": v.values * v.scale}
-    for words, law in (_laws(fmt) | (_of_blocks() if of_blocks else {})).items():
+    laws, of_others = _laws(fmt), _of_blocks() if of_blocks else {}
+    used = np.unique(to_numpy(cache.page_table).clip(0))
+    laws |= of_others
+    for page in used if len(used) <= _FEW_PAGES else ():
+        for words, law in list(of_others.items())[:4]:  # those of other pages
+            laws[*words, f"in page {page} alone"] = partial(_of_page, page, law)
+    for words, law in laws.items():
         wrong = {"K": law(k), "V": law(v)}
         other = {n for n in wrong if not np.array_equal(wrong[n], right[n], equal_nan=True)}
         # the format of codes is one for both, the scales are not
@@ -113,6 +121,13 @@ def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
             if names <= other:
                 parts = [(wrong if n in names else right)[n] for n in "KV"]
                 yield Edit(operand, words[0], words[1:]), *parts
+
+
+def _of_page(page: int, law: Callable[[_Codes], Array], x: _Codes) -> np.ndarray:
+    """Return what a law makes of one page, beside the right values of all others."""
+    found = x.values * x.scale
+    found[page] = law(x)[page]
+    return found
 
 
 def _neighbours(table: Array, lengths: Array, sizes: tuple[int, int]) -> np.ndarray:
@@ -138,6 +153,7 @@ def named(
     before = _left(problem, found, out)
     wrong = {h: before[:, h] > LEFT for h in range(problem.kv_heads) if before[:, h].max() > LEFT}
     k, v = (np.array(to_numpy(x), np.float64) for x in (problem.k_pool, problem.v_pool))
+    heads, most = np.arange(problem.kv_heads), before.max()
     for edit, *parts in readings(cache):
         if not (todo := [h for h in wrong if h not in fitting or fitting[h][1] > LEFT]):
             break
@@ -147,13 +163,14 @@ def named(
             was, left = np.quantile(some, _MOST, axis=1, method="lower").tolist()
             least = fitting[h][1] if h in fitting else math.inf
             kept = (after[~wrong[h], h] <= _CHANCE).all()  # what was right stays so
-            if kept and left < least and left <= max(LEFT, min(_CHANCE, was / 10)):
+            if kept and left < least and left <= max(LEFT, min(_CHANCE, most / 10, was / 2)):
                 fitting[h] = edit, left
-                k[:, :, h], v[:, :, h] = (x[:, :, h] for x in parts)
+                alike = ((after <= before).all(0) & ~np.isin(heads, [*wrong])) | (heads == h)
+                k[:, :, alike], v[:, :, alike] = (x[:, :, alike] for x in parts)
     if not fitting or any(before[:, h].max() > _CHANCE for h in wrong.keys() - fitting.keys()):
         return None
     finite = np.isfinite(k).all() and np.isfinite(v).all()
-    if finite and judge(_with(problem, k, v)).answer != ROUNDING:
+    if finite and judge(_with(problem, k, v)).answer == BUG:
         return None
 
     def place(own: list[int]) -> Region:

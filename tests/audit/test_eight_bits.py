@@ -102,6 +102,21 @@ def test_scales_of_other_places_are_named(operand, other):
     assert found(inputs, cache, "decode_mma").answer == "ROUNDING"
 
 
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_the_scale_of_a_neighbour_in_one_page(name, step):
+    drawn = decode_inputs(replace(WORK, kv_dtype="e4m3", keys_per_scale=16), Normal(3, "cpu"))
+    size = torch.exp2(torch.randn(drawn.cache.k_scale.shape, generator=torch.Generator()))
+    cache = replace(drawn.cache, k_scale=drawn.cache.k_scale * size, v_scale=size)
+    page, neighbour = cache.page_table[0, 4].item(), cache.page_table[0, 4 + step].item()
+    wrong = getattr(cache, name).clone()
+    wrong[page] = wrong[neighbour]
+    told = found(replace(drawn, cache=cache), replace(cache, **{name: wrong}), "decode_mma")
+    words = "before" if step < 0 else "after"
+    words = f"with the scale of its request's page {words} in page {page} alone"
+    assert (told.answer, str(told.matches[0].edit)) == ("BUG", f"{name[0].upper()} {words}")
+
+
 def test_two_mistakes_of_two_heads(inputs):
     cache = inputs.cache
     v_scale = of_heads(cache.v_scale, torch.ones(4), [1])

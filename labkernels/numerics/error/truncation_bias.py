@@ -11,6 +11,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import softmax_trace, tensor_core
 from labkernels.numerics.emulation.tensor_core import Unit
+from labkernels.numerics.error.fp32_sums import one_rounding
 from labkernels.numerics.rounding import p_parts
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -28,8 +29,9 @@ def accumulation(
     """
     fmt = policy.p.removesuffix("x2")
     unit = tensor_core.unit_of(arch, fmt)
-    v = _mmas(trace.v, unit.chunk, axis=2)
-    parts = [_mmas(p, unit.chunk, axis=3) for p in p_parts(trace.p, policy.p)]
+    v = trace.v.reshape(len(trace.v), -1, unit.chunk, trace.v.shape[-1])  # [C, mmas, chunk, Dv]
+    p = trace.p.reshape(*trace.p.shape[:3], -1, unit.chunk).swapaxes(2, 3)
+    parts = p_parts(p.reshape(*v.shape[:2], -1, unit.chunk), policy.p)  # [C, mmas, R, chunk]
     sums = [p @ v for p in parts]
     per_step = v.shape[1] // trace.m.shape[1]
     weight = np.repeat(trace.weight, per_step, axis=1)[..., None]
@@ -37,14 +39,14 @@ def accumulation(
     rescale[:, ::per_step, :, 0] = trace.rescale
     held = trace.held(sum(sums), weight)
     carried = trace.before(held) * rescale
-    variance = np.where((rescale != 1) & (carried != 0), _one_rounding(carried), 0.0)
+    variance = np.where(rescale != 1, one_rounding(carried), 0.0)
     before = np.zeros_like(held) if trace.order.promoted else carried
     mean = np.zeros_like(held)
     for p, added in zip(parts, sums, strict=True):
         lost, spread = cut(p, v, before, before + added, fmt, unit)
         mean, variance, before = mean - lost, variance + spread, before + added
     if trace.order.promoted:
-        variance = variance + np.where(carried != 0, _one_rounding(held), 0.0)
+        variance = variance + np.where(carried != 0, one_rounding(held), 0.0)
     return (mean * weight).sum(axis=(0, 1)), (variance * weight**2).sum(axis=(0, 1))
 
 
@@ -70,7 +72,7 @@ def product(
         lost, spread = cut(*terms, before, after, fmt, unit)
         mean, variance, before = mean - lost, variance + spread, after - lost
         if every and (first + unit.chunk) % every == 0:
-            variance = variance + np.where(held, _one_rounding(held + before), 0.0)
+            variance = variance + np.where(held, one_rounding(held + before), 0.0)
             held, before = held + before, np.zeros_like(before)
     return mean, variance
 
@@ -159,20 +161,6 @@ def _cut_sums(
     spacing = np.minimum(spacing, ulp)
     lost = np.sign(before) * 0.5 * (kept - aligned) + np.sign(after) * 0.5 * (ulp - spacing)
     return lost, kept**2 - aligned**2 + ulp**2 - spacing**2
-
-
-def _mmas(x: np.ndarray, chunk: int, *, axis: int) -> np.ndarray:
-    """Return the keys of every step cut into those of an mma: [C, T, ...] to [C, mmas, ...].
-
-    The axis of the keys keeps its place.
-    """
-    x = np.moveaxis(x, axis, 2)
-    x = x.reshape(x.shape[0], -1, chunk, *x.shape[3:])
-    return np.moveaxis(x, 2, axis)
-
-
-def _one_rounding(x: np.ndarray) -> np.ndarray:
-    return rounding.quantum(x, "fp32") ** 2 / 12
 
 
 def _power(x: np.ndarray, fmt: str = "fp32") -> np.ndarray:
