@@ -1,7 +1,5 @@
 """Tensors in 8 bits as the values that they stand for: numbers of a format times scales."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from labkernels.audit.layouts import is_pool
@@ -63,7 +61,7 @@ def dequantised(name: str, tensor, scale, found: dict):
     return values * _beside(name, values, rows, found)
 
 
-def with_codes(cache: SimpleNamespace, codes: tuple, found: dict) -> SimpleNamespace:
+def with_codes(cache, codes: tuple, found: dict):
     """Return a cache of values with its codes and each key's scales, in which mistakes have names.
 
     Shapes: codes, K and V as in the cache, [pages, page_size, Hkv, D].
@@ -74,7 +72,7 @@ def with_codes(cache: SimpleNamespace, codes: tuple, found: dict) -> SimpleNames
         told[f"{name}_scale"] = dequantised(name, ones, scale, found)[..., 0]
         is_bytes = str(x.dtype).endswith("uint8")
         told[name] = x.view(getattr(namespace(x), kinds[found["bytes"]])) if is_bytes else x
-    return SimpleNamespace(**vars(cache) | told)
+    return type(cache)(**vars(cache) | told)
 
 
 def _beside(name: str, values: np.ndarray, rows: np.ndarray, found: dict) -> np.ndarray:

@@ -10,7 +10,6 @@ from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import softmax_trace, tensor_core
-from labkernels.numerics.emulation.tensor_core import Unit
 from labkernels.numerics.error.fp32_sums import one_rounding
 from labkernels.numerics.rounding import p_parts
 from labkernels.numerics.truth.problem import Problem
@@ -141,7 +140,7 @@ def cut(
 
 
 def _cut_sums(
-    before: Array, after: Array, kept: Array, lowest: Array, odd: Array, unit: Unit
+    before: Array, after: Array, kept: Array, lowest: Array, odd: Array, unit: tensor_core.Unit
 ) -> tuple[Array, Array]:
     """Return mean loss and 12 times the variance of the accumulator's cut and the last rounding.
 
