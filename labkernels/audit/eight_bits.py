@@ -75,7 +75,8 @@ def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
 
 def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
     """Return what mistakes make of codes, by their words."""
-    other, beyond = {"e4m3": ("e5m2", "NaN"), "e5m2": ("e4m3", "infinite")}[fmt]
+    other = {"e4m3": "e5m2", "e5m2": "e4m3"}[fmt]
+    word, beyond = ("NaN", np.nan) if fmt == "e4m3" else ("infinite", np.inf)
     return {
         ("without its scale",): lambda x: x.values,
         ("with its scale twice",): lambda x: x.values * x.scale**2,
@@ -87,8 +88,8 @@ def _laws(fmt: str) -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
         ("saturated, where codes are not finite",): lambda x: (
             x.scale * np.where(np.isfinite(x.values), x.values, x.most)
         ),
-        (f"{beyond}, where codes are the largest",): lambda x: (
-            x.scale * np.where(x.values == x.most, float(beyond[:3]) * x.most, x.values)
+        (f"{word}, where codes are the largest",): lambda x: (
+            x.scale * np.where(x.values == x.most, beyond * x.most, x.values)
         ),
     }
 
