@@ -46,6 +46,7 @@ def execute(source: Path, *, for_pages: bool = True) -> nbformat.NotebookNode:
         kernel_name="python3",
         record_timing=False,
         store_widget_state=False,
+        coalesce_streams=True,  # one print may arrive in two pieces
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         # "disabled", the default, makes every kernel print a warning
         config=Config(
