@@ -226,7 +226,7 @@ plots.table(shown, "wire-gpus", forms)
 
 # %% [markdown]
 # *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none, and in a test the bits of CPU ranks. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
-# The order costs {glue:text}`order_cost` % of the decode for 57 requests, {glue:text}`order_cost_long` % for one of 131,072 keys, and {glue:text}`order_cost_longest` % for one of a million: so that a request's bits do not depend on its batch, splits follow from its own length alone, and in the longest request a rank merges 128 of them, where 33 would fill its GPU. The library's sum, `scatter`, is slower than `gather` each time.
+# The order costs {glue:text}`order_cost` % of the decode for 57 requests, {glue:text}`order_cost_long` % for one of 131,072 keys, and {glue:text}`order_cost_longest` % for one of a million: splits follow from a request's own length alone, and in the longest request a rank merges 128 of them, where 33 would fill its GPU. The library's sum, `scatter`, is slower than `gather` each time.
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at {glue:text}`floor_rate` GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
 #
 # A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
@@ -359,7 +359,7 @@ plots.table(table, "wire-mistakes", {})
 # %% [markdown]
 # ### When a rank is lost
 #
-# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. With gloo the others end with `LostRank` and one line if a rank dies, and after a time-out (by default {glue:text}`timeout` seconds) if a rank hangs; tests lose ranks in both ways. Where ranks wait by NCCL, `on_gpus` raises that line and ends them: on two GPUs this took seconds when a rank was killed in a decode, in a replay of a CUDA graph and in a ring.
+# All ranks compare their arguments before they start. If one differs, every rank raises the same line, such as `rank 2: q.dtype = torch.bfloat16, allowed: torch.float16, as on rank 0`. With gloo the others end with `LostRank` and one line if a rank dies, and after a time-out (by default {glue:text}`timeout` seconds) if a rank hangs. With NCCL on two GPUs, `on_gpus` ended the others within seconds when a rank was killed in a decode, in a graph's replay and in a ring.
 #
 # ## What would change the answer
 #
@@ -401,7 +401,7 @@ assert (order_cost <= 5).all()
 assert (took["decode", "scatter"] > whole).all()
 
 # %% [markdown] tags=["evidence"]
-# All-reduces of two H200, of 4 KB to 256 MiB, by what NCCL was told, and what its log says that it used. *Other* sums have other bits than the only sum of two numbers, *changed* ones have them in one of ten more calls; both ranks' sums count.
+# All-reduces of two H200, of 4 KB to 256 MiB, by what NCCL was told, and what its log says that it used. *Other* sums have other bits than the only sum of two numbers, *changed* ones have them in one of ten more calls.
 
 # %% tags=["evidence"]
 said = sums.copy()

@@ -37,7 +37,7 @@
 # | 16 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 20 | Which idea gains how much? |
 # | 17 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 15 | Which tile is the fastest, and why is the backward pass harder? |
 # | 18 | [One latent row for 128 heads](one_latent_row.ipynb) | 10 | Why does a latent decode need the fastest tensor cores? |
-# | 19 | [Does it matter?](does_it_matter.ipynb) | 20 | "Rounding, harmless": harmless to what? |
+# | 19 | [Does it matter?](does_it_matter.ipynb) | 25 | "Rounding, harmless": harmless to what? |
 # | 20 | [The order of a sum across a wire](across_a_wire.ipynb) | 15 | Which bits change when a context is split over GPUs? |
 
 # %% tags=["remove-cell"]

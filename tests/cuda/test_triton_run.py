@@ -17,7 +17,7 @@ from labkernels.kernels.operation import operations
 from labkernels.measure.implementation import implementations
 item = implementations("decode")["triton_decode"]
 work = Decode.uniform(2, 64, q_heads=8, kv_heads=2)
-found = budgets.planned(operations()["decode"], work, item, gpu("h200"))
+(found,) = budgets.all_planned([(operations()["decode"], work, item, gpu("h200"))])
 assert found.plan is not None, found.reason
 print(sys.modules["triton"].knobs.runtime.interpret)
 """
