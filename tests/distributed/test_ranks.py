@@ -77,8 +77,8 @@ def test_a_rank_that_hangs_is_killed():
     ("signals", "named"),
     [
         ((None, 9), (1, 0)),  # as a replay of a graph waits for a dead rank
-        ((6, 9), (1, None)),  # NCCL's watchdog ends a rank whose peer has died
-        ((6, None), (0, 1)),  # or whose peer is stopped
+        ((15, 9), (1, None)),  # NCCL's watchdog ends a rank whose peer has died
+        ((15, None), (0, 1)),  # or whose peer is stopped
     ],
 )
 def test_the_rank_that_ended_first_is_named(signals, named):
@@ -87,7 +87,7 @@ def test_the_rank_that_ended_first_is_named(signals, named):
     if hung is not None:
         words += f"; rank {hung} did not end with the others, and was killed"
     with pytest.raises(LostRank, match=f"^{words}$"):
-        on_cpus(on_ranks.ends, 2, *signals, timeout_s=8)
+        on_cpus(on_ranks.ends, 2, *signals, timeout_s=20)
 
 
 @pytest.mark.parametrize(("told", "found"), [(None, "250"), ("7000", "7000")])
