@@ -59,14 +59,21 @@ class _Codes:
         return np.where(self.bits & 128, -1, 1) * formats.named(self.fmt).max
 
 
-def _of_blocks() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
-    """Return what the scales of other keys make of codes, where blocks of keys have scales."""
+def _of_pages() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
+    """Return what the scales of other pages make of codes, where blocks of keys have scales."""
     of = "with the scale of"
     return {
         (of, "its request's page before"): lambda x: x.values * x.scale[x.pages[0]],
         (of, "its request's page after"): lambda x: x.values * x.scale[x.pages[1]],
         (of, "page -1"): lambda x: x.values * np.roll(x.scale, 1, 0),
         (of, "page +1"): lambda x: x.values * np.roll(x.scale, -1, 0),
+    }
+
+
+def _of_keys() -> dict[tuple[str, ...], Callable[[_Codes], Array]]:
+    """Return what the scales of other keys of a page make of codes."""
+    of = "with the scale of"
+    return {
         (of, "the key before"): lambda x: x.values * np.roll(x.scale, 1, 1),
         (of, "the key after"): lambda x: x.values * np.roll(x.scale, -1, 1),
         (of, "the first key of the page"): lambda x: x.values * x.scale[:, :1],
@@ -107,11 +114,11 @@ def readings(cache: Any) -> Iterator[tuple[Edit, Array, Array]]:
         for pool, pair in ((cache.k, wide), (cache.v, wide[::-1]))
     )
     right = {"K": k.values * k.scale, "V": v.values * v.scale}
-    laws, of_others = _laws(fmt), _of_blocks() if of_blocks else {}
+    laws, of_pages = _laws(fmt), _of_pages() if of_blocks else {}
+    laws |= of_pages | (_of_keys() if of_blocks else {})
     used = np.unique(to_numpy(cache.page_table).clip(0))
-    laws |= of_others
     for page in used if len(used) <= _FEW_PAGES else ():
-        for words, law in list(of_others.items())[:4]:  # those of other pages
+        for words, law in of_pages.items():
             laws[*words, f"in page {page} alone"] = partial(_of_page, page, law)
     for words, law in laws.items():
         wrong = {"K": law(k), "V": law(v)}

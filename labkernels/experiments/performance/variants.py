@@ -106,7 +106,7 @@ def chosen(cell: GridCell) -> Iterator[Implementation]:
     work = cell.workload
     operation = {Prefill: "prefill", Decode: "decode", Backward: "backward"}[type(work)]
     slow = operation != "decode" and "window" not in work.variant.features
-    slow = slow and max(work.q_lens) > 1024
+    slow = slow and max(work.q_lens) > TRAINED_SHAPE[1]
     for item in implementations(operation).values():
         padded = cell.baseline is not None and item.name.startswith(COMPILED)
         if not padded and not (slow and item.tensor_cores == "off"):

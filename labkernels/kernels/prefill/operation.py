@@ -19,7 +19,6 @@ Q_LENS = (1, 37, 0, 70, 150)
 KV_LENS = (130, 37, 20, 0, 333)
 KV_HEADS, GROUP, PAGE_SIZE = 2, 3, 16
 SPLITS = (1024, 128)  # keys per split: one split, and several
-WAYS_OF_8_BITS = 3  # policies of the products in 8 bits whose output has 16 bits
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
@@ -51,7 +50,9 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 
 def _instances(kernel: CudaKernel) -> Iterator[Instance]:
-    policies = kernel.policies[: WAYS_OF_8_BITS if kernel.operation == PREFILL_FP8.name else 1]
+    policies = kernel.policies[:1]
+    if kernel.operation == PREFILL_FP8.name:
+        policies = tuple(policy for policy in kernel.policies if policy.out == "input")
     for head_dim in kernel.head_dims:
         sizes = {"head_dim": head_dim, "rows": GROUP * max(Q_LENS)}
         every = {}
