@@ -56,6 +56,7 @@ from labkernels.distributed.ranks import TIMEOUT_S
 
 # %% tags=["hide-input"]
 from labkernels.kernels.decode.inputs import problem_of
+from labkernels.kernels.decode.schedule import invariant_keys_per_split
 from labkernels.kernels.kernel import Shape
 from labkernels.kernels.registry import discover
 from labkernels.measure import real_inputs
@@ -226,7 +227,7 @@ plots.table(shown, "wire-gpus", forms)
 
 # %% [markdown]
 # *Other outputs* have other bits than `decode_in_parts` gives on one GPU. `gather` and `heads` have none, and in a test the bits of CPU ranks. With `scatter` NCCL adds parts that already have their weights: in fp32 this rarely shows, and in bf16 it rounds elsewhere.
-# The order costs {glue:text}`order_cost` % of the decode for 57 requests, {glue:text}`order_cost_long` % for one of 131,072 keys, and {glue:text}`order_cost_longest` % for one of a million: splits follow from a request's own length alone, and in the longest request a rank merges 128 of them, where 33 would fill its GPU. The library's sum, `scatter`, is slower than `gather` each time.
+# The order costs {glue:text}`order_cost` % of the decode for 57 requests, {glue:text}`order_cost_long` % for one of 131,072 keys, and {glue:text}`order_cost_longest` % for one of a million: splits follow from a request's own length alone, and in the longest request a rank merges {glue:text}`longest_splits` of them. The library's sum, `scatter`, is slower than `gather` each time.
 # Two GPUs take more than half of one GPU's time, {glue:text}`over_half` µs more for 57 requests: the message, the merge and their launches do not shrink. The bytes alone are no reason: for NVLink, which NVIDIA rates at {glue:text}`floor_rate` GB/s in each direction, the {glue:text}`floor_mb` MB that a rank sends are {glue:text}`floor_us` µs, and the K and V of a ring of 65,536 tokens {glue:text}`floor_ring` ms.
 #
 # A ring prefill of 65,536 tokens, in a CUDA graph, takes {glue:text}`ring_ms` ms in place of {glue:text}`one_ms`, {glue:text}`ring_ideal` % of what two GPUs could do, and its gradients {glue:text}`back_ideal` %. With 8,192 tokens these are {glue:text}`short_ideal` % and {glue:text}`short_back` %. A ring that is called anew first compares the arguments of its ranks: with 8,192 tokens it takes {glue:text}`ring_short` times as long as one GPU. All {glue:text}`ring_outputs` outputs and gradients of the recorded rings have the bits of one process.
@@ -386,6 +387,8 @@ glue("floor_mb", f"{sent / 1e6:.1f}", display=False)
 glue("floor_us", f"{1e6 * sent / rate:.0f}", display=False)
 keys_and_values = 2 * 65536 // 2 * 8 * 128 * 2  # of a rank's half of the tokens, in 16 bits
 glue("floor_ring", f"{1e3 * keys_and_values / rate:.1f}", display=False)
+half = 2**20 // 2  # keys of a rank in the longest request
+glue("longest_splits", half // invariant_keys_per_split(half), display=False)
 
 # %% tags=["evidence"]
 rung = two_gpus[two_gpus.way.str.startswith("ring")]
